@@ -10,6 +10,7 @@ still there, as the softmax does that takes maxima of every tile: it moves shift
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from flash.device.lazy_softmax import LARGE_BASE, LazySoftmax
@@ -42,7 +43,7 @@ class SumCheckedSoftmax(OverlappedSoftmax):
         sets P.
         """
         sums = _weights_into(self.k, S, P, self._shifted, dtype, by_polynomial)
-        _add_or_weigh_again(self, sums, self._has_rest, again)
+        _add_or_weigh_again(self, sums, chain([self._has_rest], _too_large(self, sums)), again)
 
     def _shifted(self, score: Value, i: int) -> Value:
         """A score of row i, which has no rest, less the shift, in units of log2."""
@@ -67,10 +68,8 @@ class SumCheckedLazySoftmax(LazySoftmax):
         k = self.k
         bases = [self._base(shift, i) for i, shift in enumerate(self.shift)]
         sums = _weights_into(k, S, P, lambda score, i: k.fma(score, self._scale(i), bases[i]), dtype, 0)
-        is_large = k.abs(bases[0]) > LARGE_BASE
-        for base in bases[1:]:
-            is_large = is_large | (k.abs(base) > LARGE_BASE)
-        _add_or_weigh_again(self, sums, is_large, again)
+        are_large = (k.abs(base) > LARGE_BASE for base in bases)
+        _add_or_weigh_again(self, sums, chain(_too_large(self, sums), are_large), again)
 
 
 def _weights_into(
@@ -102,16 +101,23 @@ def _weights_into(
     return [of_row for of_row in sums if of_row is not None]
 
 
+def _too_large(softmax: LazySoftmax, sums: Sequence[Value]) -> Iterator[Value]:
+    """Whether the sum of each row says that a weight may be larger than the slack allows."""
+    return (of_row > 2.0**softmax.slack for of_row in sums)
+
+
+@marked("sum-checked softmax: again")
 def _add_or_weigh_again(
-    softmax: LazySoftmax, sums: Sequence[Value], is_wrong: Value, again: Callable[[], None]
+    softmax: LazySoftmax, sums: Sequence[Value], conditions: Iterator[Value], again: Callable[[], None]
 ) -> None:
-    """Add the sums of a tile to those of the rows; where one is too large, or `is_wrong` holds for a lane,
-    its warp runs what `again` emits instead.
+    """Add the sums of a tile to those of the rows; where one of the conditions holds for a lane, its warp
+    runs what `again` emits instead.
     """
     k = softmax.k
-    for of_row in sums:
-        is_wrong = is_wrong | (of_row > 2.0**softmax.slack)
-    with k.when(k.vote(is_wrong, -1, mode="any")):
+    some = next(conditions)
+    for more in conditions:
+        some = some | more
+    with k.when(k.vote(some, -1, mode="any")):
         again()
     with k.otherwise():
         for row_sum, of_row in zip(softmax.row_sum, sums, strict=True):
