@@ -32,6 +32,7 @@ _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
+_GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
 # The least f32 that rounding to tf32 makes infinite, and a factor that makes its products of usual
 # size.
@@ -63,6 +64,15 @@ def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
     """Make scores grow towards the first key, in every other eight rows much more."""
     k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
     q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+
+
+def _growing_alone(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Make scores grow steeply towards the first key in one of four groups of rows, in turn; of the next four
+    groups in the next one.
+    """
+    group = np.arange(q.shape[2]) // rows
+    k[..., 1] = np.arange(k.shape[2])[::-1]
+    q[..., 1] = np.where(group % _GROUPS == group // _GROUPS % _GROUPS, _STEEP, 0)
 
 
 def _low(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -111,6 +121,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "none": _no_scores,
     "none of queries": _no_scores_of_queries,
     "growing": _growing,
+    "growing alone": _growing_alone,
     "parting": _parting,
     "crossing": _crossing,
     "low": _low,

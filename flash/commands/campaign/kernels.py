@@ -136,6 +136,8 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
     "f16-sm_80": _F16 | {"head_dim": 24, "head_dim_v": 72},
     "bf16-sm_80-causal-stages": _F16 | {"dtype": "bf16", "block_q": 64, "causal": "top_left", "stages": 2},
+    # Weights without maxima, whose sums say whether a shift has to move.
+    "f16-sm_80-sums": _F16 | {"tile": 64, "block_q": 128},
     # Kernels that copy through registers.
     "f16-sm_80-causal-narrow": _F16 | {"head_dim": 5, "head_dim_v": 37, "causal": "bottom_right"},
     # One tf32 product or three of f16, whose rows fill a panel, and tiles that a window cuts on either side.

@@ -234,7 +234,13 @@ def _of_rounded_softmax(t: AnyTiling, parting: Problem) -> list[Problem]:
     """
     if not isinstance(t, MmaTiling) or t.operands is not HALF:
         return []
-    return [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
+    found = [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
+    if not t.checks_sums:
+        return found
+    # Whole tiles, in which one of a lane's rows needs another shift; and each end of a tile of so many keys.
+    alone = Problem(t.block_q, 3 * t.tile, heads=parting.heads, scores="growing alone")
+    unseen = replace(parting, scores="none of queries", times=TINY)
+    return [*found, alone, unseen, *(Problem(1, end, heads=parting.heads) for end in range(1, t.tile))]
 
 
 def _hidden_anywhere(block: int, tile: int) -> list[Problem]:

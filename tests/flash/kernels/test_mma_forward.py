@@ -124,6 +124,30 @@ def test_maxima_of_lanes_move_the_shift_of_their_row() -> None:
         k[..., 2 * lane, :] = 0
 
 
+@pytest.mark.parametrize("first_key", [0, 32])  # of the part of a tile whose sums are too large
+@pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
+def test_weights_whose_sums_are_large_are_computed_again(dtype: str, first_key: int) -> None:
+    config = with_lse(16, dtype=dtype, tile=64, block_q=128, target="sm_80")
+    assert config.kernel().tiling.checks_sums
+    q, k, v = Problem(40, 200, 16, 16).arrays(dtype=NUMPY[dtype])
+    for lane in range(4):  # of a quad, the only one whose weights f16 does not hold, in the last tile
+        k[..., first_key + 2 * lane, :] = 4 * q[..., lane, :]
+        check(config, (q, k, v), schedule=PCT(seed=lane))
+        k[..., first_key + 2 * lane, :] = 0
+
+
+def test_equal_scores_get_equal_weights_in_all_tiles_however_large_they_are() -> None:
+    config = with_lse(16, tile=64, block_q=128, target="sm_80")
+    assert config.kernel().tiling.checks_sums
+    q, k, v = Problem(8, 200, 16, 16).arrays(dtype=np.float16)
+    of_equal = slice(5, 135, 64)  # keys of three tiles
+    k[..., of_equal, :] = 300
+    q[:] = np.arange(201, 209).reshape(8, 1)  # the scores are so large that shifts are subtracted unscaled
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    expected = v[..., of_equal, :].mean(axis=-2, keepdims=True, dtype=np.float32)
+    np.testing.assert_allclose(out, np.broadcast_to(expected, out.shape), rtol=0, atol=2e-3)
+
+
 def _corner_tilings() -> list[tuple[int, int, int]]:
     found = []
     for head_dim in (16, 64, 128, 256):
