@@ -25,7 +25,7 @@ from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tile_choice import AnyTiling, choose_tiling, natural_alignment
+from flash.problem.tile_choice import AnyTiling, choose_launch_tiling, choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -186,7 +186,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
-    tiling = choose_tiling(request, target, alignment)
+    tiling = choose_launch_tiling(config.tile_request, request, target, alignment)
     if call.per_token and config.tile == "auto" and _is_crowded(tiling):
         tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
     kernel = replace(kernel, tiling=tiling)

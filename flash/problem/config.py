@@ -18,6 +18,7 @@ from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
     TileRequest,
+    choose_launch_tiling,
     choose_tiling,
     largest_tile,
     most_generous,
@@ -63,7 +64,8 @@ class AttentionConfig(ScoreSettings):
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192. "auto"
         takes the documented
         default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
-        `flash/problem/wgmma_choice.py`).
+        `flash/problem/wgmma_choice.py`), as does a launch whose arrays `wgmma` does not take, where the
+        kernel without it has no such size.
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
         memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
         kernels with `wgmma` have at least 2.
@@ -369,7 +371,8 @@ class AttentionConfig(ScoreSettings):
         request = self.tile_request
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
-        tiling, cached = choose_tiling(request, target, alignment), self.page_size is not None
+        tiling = choose_launch_tiling(self.tile_request, request, target, alignment)
+        cached = self.page_size is not None
         scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
         return KernelConfig(
             target,

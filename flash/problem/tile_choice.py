@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import fp8_tiling, possible_tiles, require_fp8
@@ -59,6 +59,9 @@ _WIDE: Final = 128  # elements of a row: more make it wide
 _TILE_LOOKED_UP: Final = 32
 _ROWS_LOOKED_UP: Final = 64
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+
+# Sizes left open in turn, until a launch that was to use `wgmma` and cannot has a kernel.
+_OPENED: Final = ((), ("block_q",), ("tile",), ("tile", "block_q"))
 
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 
@@ -210,14 +213,49 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
         return found
     if request.is_latent:
         raise ConfigError(_not_latent(request, target, alignment))
-    default, blocks = _defaults(request, target, request.alignment if alignment is None else alignment)
-    tiles = _candidates(request.tile, default, TILES)
-    for tile in tiles:
-        for block_q in blocks:
-            tiling = _tiling(request, tile, block_q, target)
+    tiles, blocks = _sizes(request, target, alignment)
+    tiling = _first_that_fits(request, target, alignment)
+    if tiling is None:
+        raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+    return tiling
+
+
+@lru_cache(maxsize=1024)
+def choose_launch_tiling(
+    own: TileRequest, request: TileRequest, target: Target, alignment: int | None = None
+) -> AnyTiling:
+    """The tiling of a launch, whose arrays may speak against `wgmma` in `request` where its config does not
+    in `own`. Of the sizes that were then asked for `wgmma`, those that a kernel without it does not have
+    are left open: block_q first, then tile.
+
+    Raises `ConfigError` as `choose_tiling` does.
+    """
+    falls_back = not own.why_not_wgmma(target) and request.why_not_wgmma(target, alignment)
+    if falls_back and not (request.is_fp8 or request.is_latent):
+        for opened in _OPENED:
+            sizes: dict[str, Any] = dict.fromkeys(opened, "auto")
+            asked = replace(request, **sizes)
+            tiling = _first_that_fits(asked, target, alignment)
             if tiling is not None:
                 return tiling
-    raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+    return choose_tiling(request, target, alignment)
+
+
+def _first_that_fits(request: TileRequest, target: Target, alignment: int | None) -> AnyTiling | None:
+    """The tiling without `wgmma` of the best sizes that fit; None if none do."""
+    found = (
+        _tiling(request, tile, block_q, target)
+        for tile, block_q in product(*_sizes(request, target, alignment))
+    )
+    return next((tiling for tiling in found if tiling is not None), None)
+
+
+def _sizes(
+    request: TileRequest, target: Target, alignment: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What tile and block_q may be in a kernel without `wgmma`, the best first."""
+    default, blocks = _defaults(request, target, request.alignment if alignment is None else alignment)
+    return _candidates(request.tile, default, TILES), blocks
 
 
 def _defaults(request: TileRequest, target: Target, alignment: int) -> tuple[int, tuple[int, ...]]:
