@@ -43,7 +43,9 @@ class SumCheckedSoftmax(OverlappedSoftmax):
         sets P.
         """
         sums = _weights_into(self.k, S, P, self._shifted, dtype, by_polynomial)
-        _add_or_weigh_again(self, sums, chain([self._has_rest], _too_large(self, sums)), again)
+        _add_or_weigh_again(
+            self, sums, chain([self._has_rest], (_is_too_large(self, of_row) for of_row in sums)), again
+        )
 
     def _shifted(self, score: Value, i: int) -> Value:
         """A score of row i, which has no rest, less the shift, in units of log2."""
@@ -69,7 +71,9 @@ class SumCheckedLazySoftmax(LazySoftmax):
         bases = [self._base(shift, i) for i, shift in enumerate(self.shift)]
         sums = _weights_into(k, S, P, lambda score, i: k.fma(score, self._scale(i), bases[i]), dtype, 0)
         are_large = (k.abs(base) > LARGE_BASE for base in bases)
-        _add_or_weigh_again(self, sums, chain(_too_large(self, sums), are_large), again)
+        _add_or_weigh_again(
+            self, sums, chain((_is_too_large(self, of_row) for of_row in sums), are_large), again
+        )
 
 
 def _weights_into(
@@ -101,9 +105,10 @@ def _weights_into(
     return [of_row for of_row in sums if of_row is not None]
 
 
-def _too_large(softmax: LazySoftmax, sums: Sequence[Value]) -> Iterator[Value]:
-    """Whether the sum of each row says that a weight may be larger than the slack allows."""
-    return (of_row > 2.0**softmax.slack for of_row in sums)
+@marked("sum-checked softmax: too large")
+def _is_too_large(softmax: LazySoftmax, of_row: Value) -> Value:
+    """Whether the sum of a row's weights says that one of them may be larger than the slack allows."""
+    return of_row > 2.0**softmax.slack
 
 
 @marked("sum-checked softmax: again")

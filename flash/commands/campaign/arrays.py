@@ -90,6 +90,12 @@ def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
 
 
+def _unseen_outside(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Give the first and the last of four groups of rows no score but -inf, by infinite queries."""
+    group = np.arange(q.shape[2]) // rows % _GROUPS
+    k[..., 0], q[..., 0] = -1, np.where((group == 0) | (group == _GROUPS - 1), np.inf, 0)
+
+
 def _crossing(q: Array, k: Array, _v: Array, rows: int) -> None:
     """Make scores grow towards the first key as steeply in every other eight rows, and fall in the others."""
     k[..., 1] = np.arange(k.shape[2])[::-1]
@@ -123,6 +129,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "growing": _growing,
     "growing alone": _growing_alone,
     "parting": _parting,
+    "unseen outside": _unseen_outside,
     "crossing": _crossing,
     "low": _low,
     "large queries": _large_queries,

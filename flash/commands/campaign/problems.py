@@ -239,8 +239,13 @@ def _of_rounded_softmax(t: AnyTiling, parting: Problem) -> list[Problem]:
         return found
     # Whole tiles, in which one of a lane's rows needs another shift; and each end of a tile of so many keys.
     alone = Problem(t.block_q, 3 * t.tile, heads=parting.heads, scores="growing alone")
-    unseen = replace(parting, scores="none of queries", times=TINY)
-    return [*found, alone, unseen, *(Problem(1, end, heads=parting.heads) for end in range(1, t.tile))]
+    unseen = replace(parting, scores="unseen outside", times=TINY)
+    return [
+        *found,
+        alone,
+        unseen,
+        *(Problem(MMA_ROWS * t.row_tiles, end, heads=1) for end in range(1, t.tile)),
+    ]
 
 
 def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
