@@ -16,7 +16,7 @@ from flash.device.pages import PagedMatrix
 from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, Var
 from ptxgen.dsl.hopper import BoxTile, Layout
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
 from ptxgen.records import dataclass
@@ -44,7 +44,6 @@ class GatheredRings(Rings):
         declared = cls.declared(k, config, t, producer, consumer, reworked=False, gathered=True)
         return cls(**declared, odd=None, producer=producer)
 
-    @marked("gathered rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """See `Rings.fill`."""
         self._fill_queries(k, cta)
@@ -117,7 +116,6 @@ class _Rows:
 class _Copier:
     """What a thread copies of each tile of `matrix`, whose layout is that of `like`."""
 
-    @marked("gathered rings: share of a thread")
     def __init__(self, k: KernelBuilder, producer: Role, matrix: PagedMatrix, like: BoxTile) -> None:
         self.k = k
         self.matrix = matrix
@@ -139,7 +137,6 @@ class _Copier:
         left = matrix.columns - (layout.slabs - 1) * layout.slab_columns
         self._is_column = column < left if left < layout.slab_columns else None
 
-    @marked("gathered rings: copies of a tile")
     def copy(self, tile: BoxTile, rows: _Rows) -> None:
         """Start copying these rows to a tile. What belongs to one turn is computed in that turn, for K and
         for V, because a thread of the producer has few registers.
@@ -181,7 +178,6 @@ class _Lookup:
     `ahead`: while the tile before is copied.
     """
 
-    @marked("gathered rings: first of the page table")
     def __init__(self, k: KernelBuilder, copier: _Copier, first: Value, *, ahead: bool) -> None:
         self.k = k
         self.matrix = copier.matrix
@@ -190,7 +186,6 @@ class _Lookup:
         self.own = k.signed(copier.row)
         self._next: list[Var] = [k.var(s32, e) for e in self._read(first)] if ahead else []
 
-    @marked("gathered rings: page table")
     def rows(self, first: Value) -> _Rows:
         """The rows of the tile whose first key is `first`; if they are read ahead, that of this turn."""
         k, index = self.k, first + self.own
