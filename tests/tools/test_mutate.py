@@ -650,8 +650,9 @@ def test_the_sample_is_fixed_and_of_different_kinds(kernel: str) -> None:
 def test_the_sample_of_all_kernels_is_of_every_kind() -> None:
     arguments = tool._arguments(["--short"])
     every, taken = Counter[str](), Counter[str]()
-    for kernel in subjects():
-        every.update({m.kind for m in mutants_of(kernel)})
+    for kernel, subject in subjects().items():
+        if subject.sampled is None:  # the others, whose runs take long, have mutants of fewer kinds
+            every.update({m.kind for m in mutants_of(kernel)})
         taken.update(mutants_of(kernel)[n].kind for n in tool._chosen(kernel, arguments))
     assert taken.keys() == every.keys()
     assert all(count >= min(3, every[kind]) for kind, count in taken.items()), taken
