@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
-from flash.launch.kernel_choice import PARTS_OF_F32, against_map
+from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import F32, OF_ARRAYS, DType
+from flash.operands.dtypes import OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
@@ -232,7 +232,6 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
         (call.has_scales, f"K and V are {call.stored.name}"),
         (call.new is not None and call.config.tile_request.is_latent, "the kernel rotates queries"),
         (not call.k.size, "there are no keys"),
-        (merged and call.config.element is F32, PARTS_OF_F32),
         (
             call.page_size % BOX_ROWS and in_boxes_alone,
             f"boxes of tensor copies have multiples of {BOX_ROWS} rows",

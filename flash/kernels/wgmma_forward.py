@@ -25,7 +25,7 @@ from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.persistent import Parts, PersistentRings
 from flash.device.softmax import FirstTerms
-from flash.device.stored_sums import store_sums
+from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
@@ -438,14 +438,17 @@ class Consumer:
         finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
         if out is None:
-            place, column = (cta.O, lambda: first_row), k.signed(self.in_quad) * 2
-            store_sums(k, place, ROWS, column, t.head_dim_v, t.slices, O)
+            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
         else:
             self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
             self._outputs.write(out, self.group_row)
             self._send(cta, out)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    def _lane_columns(self) -> LaneColumns:
+        """The columns of O of this thread, where they are stored from registers."""
+        return LaneColumns.of_tiles(self.k.signed(self.in_quad) * 2, self.t.head_dim_v)
 
     @property
     def _outputs(self) -> Outputs:

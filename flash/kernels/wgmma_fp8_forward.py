@@ -163,8 +163,7 @@ class Fp8Consumer(Consumer):
         O, out = self.O.rows_of_thread, self.rings.out
         finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, of_head)
         if out is None:
-            column = k.signed(self.in_quad) * 2
-            store_sums(k, (cta.O, lambda: first_row), ROWS, column, t.head_dim_v, t.slices, O)
+            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
         else:
             self.role.barrier.sync()  # O may lie where the values of another warpgroup were
             self.O.write(out, self.group_row)

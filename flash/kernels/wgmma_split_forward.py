@@ -22,6 +22,7 @@ from flash.device.split_products import (
     unscale_scores,
 )
 from flash.device.split_tile import split_pair
+from flash.device.stored_sums import LaneColumns
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.wgmma_split_rings import SplitRings, mark_of
 from flash.kernels.wgmma_forward import Consumer, Outputs, attention_module
@@ -171,6 +172,12 @@ class SplitConsumer(Consumer):
                 for output, x in zip(row, more, strict=True):
                     self.k.fma(x, factor, output, into=output)
 
+    def _lane_columns(self) -> LaneColumns:
+        """See `Consumer`."""
+        return SplitOutputs(self.O, self.in_quad).lane_columns(
+            self.k, self.t.output_columns, self.t.head_dim_v
+        )
+
     @property
     def _outputs(self) -> Outputs:
         """See `Consumer`."""
@@ -179,4 +186,8 @@ class SplitConsumer(Consumer):
     def _cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
         """See `Consumer`: values of all tiles were cleared."""
         tile = self.t.tile
+        if cta.part is not None and cta.first_tile is not None:
+            # The runs of a split follow one another. That the first key is none beyond the end, the minimum
+            # states for the proof.
+            return [(self.k.min(cta.first_tile * tile, cta.mask.reach.seq_k), cta.tiles * tile)]
         return [(end * tile, begin * tile) for begin, end, _ in tile_runs(self.k, cta, lambda: cta)]

@@ -9,7 +9,6 @@ from typing import Final
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
-from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
@@ -21,7 +20,6 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
-PARTS_OF_F32: Final = "the keys are divided, and the kernel of f32 writes no partial results"
 _LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
@@ -89,8 +87,6 @@ def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) ->
     """
     if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
-    if divided and config.element is F32:
-        return PARTS_OF_F32
     for name, strides in zip("QKV" if divided else "QKVO", geometry.strides, strict=False):
         of_keys = name in "KV"
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)

@@ -7,7 +7,6 @@ no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 with another precision than "f32_grade" | `wgmma` multiplies f16, bf16 and pairs of f16 here |
 | "f32_grade" with rows above 128 columns | as pairs of f16, two tiles of K and of V leave Q no room |
-| "f32_grade" with splits | its kernel writes no partial results |
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | f32, or V as columns of wide K, in pages of rows that are no multiple of 16 | boxes have at least as many |
 | the same in a cache in pages with padding | boxes of a tile do not begin in the middle of a page |

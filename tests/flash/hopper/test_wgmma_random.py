@@ -116,8 +116,7 @@ def _features(rng: Rng, kind: str, packed: bool) -> dict[str, Any]:
     if not maybe(0.25, bias="f32"):
         maybe(0.25, key_bias="f32")
     maybe(0.2, mask=True)
-    if kind in (_F16, _FP8, _LATENT):
-        maybe(0.25, splits=_one_of(rng, [2, 3]))
+    maybe(0.25, splits=_one_of(rng, [2, 3]))
     return how
 
 

@@ -65,14 +65,14 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
     check(grade(32), Problem(seq_q, seq_k, 32, 32).arrays())
 
 
-def test_divided_keys_are_multiplied_by_mma_sync() -> None:
+def test_divided_keys_are_multiplied_by_wgmma() -> None:
     config = AttentionConfig(32, 20, precision="f32_grade", target="sm_90a", tile=32, splits=3)
     kernel, arrays = AttentionKernel(config), Problem(40, 150, 32, 20).arrays()
     out = kernel.launch(*arrays, backend="interpreter")
     wanted, _ = attention_reference(*arrays)
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6)
     said = kernel.explain(*arrays, backend="interpreter")
-    assert "mma.sync: the keys are divided, and the kernel of f32 writes no partial results" in said
+    assert "products: wgmma, three of f16 for one of f32, with tiles copied by TMA\n" in said
 
 
 @pytest.mark.sample(1, gate=4)
