@@ -108,7 +108,8 @@ def _weights_into(
 @marked("sum-checked softmax: too large")
 def _is_too_large(softmax: LazySoftmax, of_row: Value) -> Value:
     """Whether the sum of a row's weights says that one of them may be larger than the slack allows."""
-    return of_row > 2.0**softmax.slack
+    is_above: Value = of_row > 2.0**softmax.slack
+    return is_above
 
 
 @marked("sum-checked softmax: again")

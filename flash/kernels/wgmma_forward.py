@@ -485,5 +485,9 @@ class Consumer:
             if cut is Cut.ANYWHERE:
                 end = k.min(end, k.max(cta.tiles - 1, 0))
             if cut.hides:
-                found.append((end * tile, begin * tile))
+                first = end * tile
+                if cta.part is not None:
+                    # No tile of a part begins before the first key or beyond the end: for the proof.
+                    first = k.max(k.min(first, cta.mask.reach.seq_k), 0)
+                found.append((first, begin * tile))
         return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernel_runs import assert_no_spill, nightly
+from kernel_runs import assert_no_spill, assert_no_spill_of, nightly
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -142,6 +142,28 @@ def test_no_role_uses_more_registers_than_it_has(
 )
 def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
     assert_no_spill(AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal), assembler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", [64, *(nightly(d) for d in (128, 256))])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"causal": "bottom_right", "window": (40, None)},
+        {"causal": "bottom_right"},
+        *(nightly(how) for how in ({}, {"causal": "top_left", "pack_gqa": True}, {"window": (40, 20)})),
+    ],
+    ids=str,
+)
+def test_kernels_that_divide_the_keys_are_proved_and_do_not_spill(
+    head_dim: int, how: dict[str, Any], assembler: Assembler
+) -> None:
+    kernel = AttentionConfig(head_dim, dtype="f16", target="sm_90a", return_lse=True, **how).kernel()
+    kernel = replace(kernel, features=replace(kernel.features, splits=True))
+    made = build(kernel)
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+    assert_no_spill_of(kernel, assembler)
 
 
 @pytest.mark.nightly
