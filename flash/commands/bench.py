@@ -42,6 +42,7 @@ from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jobs
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
+from flash.commands.measure.static_hopper_latent import latent_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -73,7 +74,12 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "static": static_jobs,
     "forward": forward_jobs,
-    "hopper": lambda quick: [*hopper_jobs(quick), *precise_jobs(quick), *gathered_jobs(quick)],
+    "hopper": lambda quick: [
+        *hopper_jobs(quick),
+        *precise_jobs(quick),
+        *latent_jobs(quick),
+        *gathered_jobs(quick),
+    ],
     "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
     "gallery": gallery_jobs,
