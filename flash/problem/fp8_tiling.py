@@ -22,8 +22,8 @@ FP8_TILES: Final = (64, 128)
 _DEFAULT_BLOCK_Q: Final = 128
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# The same with the widest values and scales of blocks of rows, or keys in pages: their addresses take what O
-# leaves.
+# Registers of these threads in kernels with the widest values that have scales of blocks of rows, or keys in
+# pages: a consumer keeps addresses for them beside O.
 _REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones behind the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of so many bytes

@@ -47,7 +47,9 @@ def _forward(name: str, *, few: bool = False, **settings: Any) -> Subject:
 
 
 def _hopper(name: str, *, heads: int = 1, **settings: Any) -> Subject:
-    """As `_forward`, with few problems, and so many heads in the first, on which each mutant runs."""
+    """The subject of a forward kernel for Hopper, whose runs take long: it has few problems. The first, on
+    which each mutant runs, has `heads` heads.
+    """
     made = _forward(name, few=True, **settings)
     first, *others = made.problems
     return replace(made, problems=(replace(first, heads=heads), *others), sampled=_SAMPLED)
