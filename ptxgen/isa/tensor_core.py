@@ -19,9 +19,9 @@ of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
 github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
 github.com/microsoft/MMA-Sim. Outputs are recorded there for `mma` of f16, bf16, tf32 and fp8, and for
 `wgmma` of fp8 to f32, with numbers of moderate size; in tests/vectors, on an H200, for every dense
-`mma` and for `wgmma` of f16, bf16, tf32 and fp8 to f32. There is no recorded output for sm_75, sm_87,
-sm_103 and sm_120; for `wgmma` to f16; for the steps of `wmma`, assumed to be those of the `mma` that
-it is compiled to; and for exponents near the ends of bf16, tf32 and f32.
+`mma` and for `wgmma` of f16, bf16, tf32 and fp8. There is no recorded output for sm_75, sm_87, sm_103 and
+sm_120; for `wgmma` whose sums do not begin at zero; for the steps of `wmma`, assumed to be those of the
+`mma` that it is compiled to; and for exponents near the ends of bf16, tf32 and f32.
 """
 
 from __future__ import annotations
