@@ -264,7 +264,6 @@ def product_case(p: Product) -> Case:
         "exact" if exact else "sum",
         p.opcode,
         block=WARPGROUP,
-        terms=p.k,
         signs=() if exact else (SIGNS[a], SIGNS[b]),
     )
 
