@@ -279,6 +279,19 @@ def test_quads_are_added_one_after_the_other_where_no_instruction_has_them(targe
     assert d == (2.0**-24 if target == "sm_75" else 0.0)  # 1 + 2**-24 is 1 in f32
 
 
+@pytest.mark.parametrize(
+    ("pairs", "c", "wanted"),
+    [
+        ({0: (2.0**12, 2.0**12), 1: (2.0**12, -(2.0**12))}, 0.5, 0.5),  # 0 if C met the first alone
+        ({0: (2.0**12, 2.0**12), 2: (2.0**12, -(2.0**12))}, 1.0, 0.0),  # 1 if the second pair came first
+    ],
+)
+def test_quads_in_f16_are_added_in_pairs(
+    pairs: dict[int, tuple[float, float]], c: float, wanted: float
+) -> None:
+    assert one(Shape("m8n8k4", "f16", "f16"), "sm_90a", pairs, c) == wanted
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_a_short_product_of_fp8_is_two_of_f16(target: str) -> None:
     of = Shape("m16n8k16", "e4m3", "f16")
