@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from ptxgen.runtime.cuda_driver import Driver
 
 
-def encode_for_gpu(driver: Driver, of: TensorMap, address: int) -> bytes:
-    """The 128 bytes of the tensor map `of` for a tensor at device address `address`.
+def encode_for_gpu(driver: Driver, of: TensorMap, address: int, ordinal: int) -> bytes:
+    """The 128 bytes of the tensor map `of` for a tensor at `address` on device `ordinal`.
 
     They are the value of a kernel parameter `.param .align 64 .b8 map[128]`, made by
     `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object Management"). Raises
     `BackendError` if there is no usable GPU, or the driver refuses the map.
     """
     cuda = driver.require()
-    made = driver.call(
-        "cuTensorMapEncodeTiled",
+    doing = f"make the tensor map of a {of.dtype} tensor with dims {of.dims} and box {of.box}"
+    arguments = (
         cuda.CUtensorMapDataType(DTYPES[of.dtype]),
         of.rank,
         address,
@@ -31,8 +31,9 @@ def encode_for_gpu(driver: Driver, of: TensorMap, address: int) -> bytes:
         cuda.CUtensorMapSwizzle(SWIZZLES[of.swizzle]),
         cuda.CUtensorMapL2promotion(L2_PROMOTIONS[of.l2_promotion]),
         cuda.CUtensorMapFloatOOBfill(OOB_FILLS[of.oob_fill]),
-        doing=f"make the tensor map of a {of.dtype} tensor with dims {of.dims} and box {of.box}",
     )
+    with driver.on(ordinal, doing):  # a thread without a context is refused (CUDA_ERROR_INVALID_CONTEXT)
+        made = driver.call("cuTensorMapEncodeTiled", *arguments, doing=doing)
     data = b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
     assert len(data) == NBYTES
     return data
