@@ -137,9 +137,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden (refused when CI is set)"
     )
-    parser.addoption(
-        "--on-gpu", action="store_true", help="run on a GPU what tests give to the interpreter"
-    )
+    parser.addoption("--on-gpu", action="store_true", help="run on a GPU what tests give to the interpreter")
     parser.addoption(
         "--share",
         default="1/1",

@@ -152,7 +152,9 @@ class CudaBackend:
             raise _not_for(kernel, plan)
         if plan.maps:
             plan = plan.with_values(
-                tuple([self.encode(v, kernel.ordinal) if isinstance(v, TensorMap) else v for v in plan.values])
+                tuple(
+                    [self.encode(v, kernel.ordinal) if isinstance(v, TensorMap) else v for v in plan.values]
+                )
             )
         block = kernel.arguments(plan.slots)
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):

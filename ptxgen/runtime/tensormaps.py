@@ -24,7 +24,9 @@ def encode_for_gpu(driver: Driver, of: TensorMap, address: int, ordinal: int) ->
         of.rank,
         address,
         [cuda.cuuint64_t(n) for n in of.dims],
-        [cuda.cuuint64_t(n) for n in of.strides],
+        [
+            cuda.cuuint64_t(n) for n in of.strides or (0,)
+        ],  # no list is empty: the driver refuses a null pointer
         [cuda.cuuint32_t(n) for n in of.box],
         [cuda.cuuint32_t(n) for n in of.element_strides],
         cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
