@@ -60,7 +60,7 @@ class MapEncoder:
         views: Mapping[str, ArrayView],
         ordinal: int,
     ) -> list[Any]:
-        """The values of the parameters, in which maps of arrays on device `ordinal` have replaced addresses."""
+        """The parameters' values: maps of arrays on device `ordinal` have replaced their addresses."""
         return [self._of(maps[n], views[n], ordinal) if n in maps else value for n, value in values.items()]
 
     def _of(self, boxes: Boxes, array: ArrayView, ordinal: int) -> bytes:
