@@ -12,7 +12,8 @@ A tensor core adds several products to an accumulator in one step:
 
 An instruction adds its products in one step or in several along K (`Adder.block`). Where a target
 lacks one, NVIDIA's assembler makes it of others, which its machine code shows: fp8 `mma` of two `mma` of
-f16 (`Adder.converted`), `mma.m8n8k4` of f16 of fused multiply-adds of f32 (`Adder.fused`).
+f16 (`Adder.converted`), `mma.m8n8k4` of f16 of fused multiply-adds of f32 (`Adder.fused`), `wmma` of the
+`mma` of 8 columns with the same K, but of tf32 with K of 4.
 
 Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
 of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
@@ -20,8 +21,8 @@ github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
 github.com/microsoft/MMA-Sim. Outputs are recorded there for `mma` of f16, bf16, tf32 and fp8, and for
 `wgmma` of fp8 to f32, with numbers of moderate size; in tests/vectors, on an H200, for every dense
 `mma` and for `wgmma` of f16, bf16, tf32 and fp8. There is no recorded output for sm_75, sm_87, sm_103 and
-sm_120; for `wgmma` whose sums do not begin at zero; for the steps of `wmma`, assumed to be those of the
-`mma` that it is compiled to; and for exponents near the ends of bf16, tf32 and f32.
+sm_120; for `wgmma` whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16,
+tf32 and f32.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ptxgen.records import dataclass
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
 
-Family = Literal["mma", "quad", "wgmma"]  # "quad" is `mma.m8n8k4`; the steps of `wmma` are those of `mma`
+Family = Literal["mma", "quad", "wmma", "wgmma"]  # "quad" is `mma.m8n8k4` of f16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def _generation(sm: int, wide: Adder, fp8: Adder | None = None, fp8_wgmma: Adder
 _CONVERTED: Final = Adder(25, converted=True)
 _FUSED: Final = Adder(23, fused=True)
 _FIRST_FUSED: Final = 80  # the first target without an instruction for `mma.m8n8k4` of f16
+_BLOCK_OF_WMMA_TF32: Final = 16  # bytes
 GENERATIONS: Final = (
     _generation(70, Adder(23, block=8)),  # Volta
     _generation(75, Adder(24, block=16)),  # Turing, Ampere
@@ -95,6 +97,8 @@ def adder(sm: int, family: Family, type: str) -> Adder:
     found = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
     if family == "quad" and sm >= _FIRST_FUSED:
         return _FUSED
+    if family == "wmma" and type == "tf32":
+        return Adder(found.wide.fraction, _BLOCK_OF_WMMA_TF32)
     if type not in _FP8:
         return found.wide
     return found.fp8 if family == "mma" else found.fp8_wgmma

@@ -114,6 +114,8 @@ def dot(
             total = step(part, ("f16", "f16"), total, d_type, 25)
         return (nearest_f16 if d_type == "f16" else nearest_f32)(total + c)
     fraction, nbytes, kept = parameters(sm, family, types[0])
+    if family == "wmma" and types[0] == "tf32":
+        nbytes = 16
     length = nbytes // BYTES[types[0]]
     for first in range(0, len(pairs), length):
         c = step(pairs[first : first + length], types, c, d_type, fraction, kept)
