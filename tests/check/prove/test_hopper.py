@@ -243,7 +243,9 @@ ERRORS: dict[str, tuple[str, str, dict[str, TensorMap], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("first", ["%tid.x", "%ctaid.x", "-8", "72"])
+@pytest.mark.parametrize(
+    "first", ["%tid.x", "%ctaid.x", "-8", "72", "%ctaid.x; and.b32 %r9, %r9, 63; add.u32 %r9, %r9, 4"]
+)
 def test_boxes_that_may_begin_at_multiples_of_16_bytes_are_proved(first: str) -> None:
     assert proof(changed("mov.u32 %r9, 0;", f"mov.u32 %r9, {first};")).complete
 
