@@ -321,7 +321,7 @@ def swizzled_copies() -> Iterator[Copy]:
             yield Copy(f"{swizzle}, rows of {width} bytes", plane, (8, 3), settings)
         for at in (128, 384, 512, 1152):
             yield Copy(f"{swizzle} at {at}", plane, (0, 0), whole, at)
-        for corner in ((-4, -3), (92, 30), (200, 0), (0, -100)):
+        for corner in ((-4, -3), (92, 30), (200, 0), (0, -100)):  # a multiple of 16 bytes comes first
             yield Copy(f"{swizzle} corner {corner}", plane, corner, whole)
 
 
@@ -348,7 +348,8 @@ def copies_of_types() -> Iterator[Copy]:
     tensors = {"f32": plane, "tf32": plane, "f16": halves, "bf16": halves}
     for (dtype, tensor), fill in itertools.product(tensors.items(), ("zeros", "nan")):
         settings = {"box": (64 // tensor.itemsize, 8), "dtype": dtype, "oob_fill": fill}
-        yield Copy(f"{dtype} filled with {fill}", tensor, (-4, -2), settings)
+        corner = (-16 // tensor.itemsize, -2)
+        yield Copy(f"{dtype} filled with {fill}", tensor, corner, settings)
     small = np.arange(64 * 256, dtype=np.uint32).astype(np.uint8).reshape(64, 256)
     yield Copy("bytes", small, (16, 5), {"box": (128, 8), "swizzle": "128B"})
     for dtype in ("tf32", "tf32.ftz", "f32", "f32.ftz"):

@@ -193,6 +193,7 @@ def waits(module: ir.Module) -> list[int]:
     ]
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), nightly(False)])
 def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     config = config_of(causal=True)
