@@ -8,6 +8,7 @@ from dataclasses import replace
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
+from flash.launch.tile_lengths import sized
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
@@ -29,7 +30,8 @@ def kernel_of(
     """The kernel of a launch; `target`, `alignment` and `return_lse` are as for `AttentionConfig.kernel`.
     If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
     saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
-    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`.
+    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`,
+    and tiles that are "auto" are those for the lengths (`flash/launch/tile_lengths.py`).
     """
     paged, packs = geometry.pages > 0, config.pack_gqa
     fits = geometry.packed_rows <= max_seq(config.features)
@@ -42,6 +44,9 @@ def kernel_of(
     divided = splits > 1
     config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
     against = _against_maps(config, geometry, divided)
+    if not divided and not against:
+        of = find_target(config.target or DEFAULT_TARGET) if target is None else target
+        config = sized(config, geometry, of, alignment)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)

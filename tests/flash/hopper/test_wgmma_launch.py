@@ -10,15 +10,21 @@ import pytest
 from device_arrays import without_assembler
 from fake_gpu import Machine
 from host_programs import Hosts, ran
-from kernel_runs import Problem
+from kernel_runs import Problem, assert_no_spill
+from numpy.lib.stride_tricks import as_strided
 
 from flash import AttentionConfig, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
+from flash.launch.checks import check
+from flash.launch.kernel_choice import kernel_of
+from flash.launch.tile_lengths import _CAUSAL, _FULL
 from flash.problem.tensor_maps import maps_of
 from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.arrays.views import view
 from ptxgen.contract import schema
 from ptxgen.contract.stub import stub
 from ptxgen.errors import ConfigError
+from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.plan import LaunchPlan, ParamSlot, pack
@@ -308,3 +314,50 @@ def test_a_stub_refuses_strides_that_no_tensor_map_has(cc: Hosts, tmp_path: Path
     assert ended.code == 0
     (tmp_path / "main.c").write_text(STRIDES.replace("K_head_stride = -64", "K_head_stride = 64"))
     assert ran(cc.c(main))[0].code == 1
+
+
+# ------------------------------------------------------------------------------------------
+# tiles by length
+
+
+def tiles_of(length: int, keys: int | None = None, alignment: int = 16, **how: Any) -> tuple[int, int]:
+    config = AttentionConfig(**{"head_dim": 128, "dtype": "f16", **how})
+    d = config.head_dim
+    q, k = (
+        view(as_strided(np.zeros(d, np.float16), (1, 1, n, d), (n * d * 2, n * d * 2, d * 2, 2)), "array")
+        for n in (length, keys or length)
+    )
+    tiling = kernel_of(config, check(config, q, k, k, None), target("sm_90a"), alignment).tiling
+    return tiling.block_q, tiling.tile
+
+
+def test_tiles_of_a_launch_are_those_for_its_length() -> None:
+    lengths = (512, 2047, 2048, 8191, 8192, 16384)
+    assert [tiles_of(n) for n in lengths] == [(128, 128)] * 2 + [(192, 80)] * 4
+    assert [tiles_of(n, causal=True) for n in lengths] == [(128, 128)] * 4 + [(192, 80)] * 2
+    assert [tiles_of(n, head_dim=40, causal=True) for n in lengths] == [(128, 128)] * 2 + [(192, 128)] * 4
+    assert [tiles_of(n, head_dim=256) for n in lengths] == [(128, 64)] * 5 + [(128, 80)]
+    wide = [tiles_of(n, head_dim=192) for n in (512, 1024, 4096)]
+    assert wide == [(128, 64), (128, 80), (128, 112)]
+    # The fewer of queries and keys count.
+    assert [tiles_of(300, 9999), tiles_of(9999, 300)] == [(128, 128)] * 2
+
+
+def test_tiles_that_were_not_measured_are_the_defaults() -> None:
+    assert tiles_of(9999, tile=64) == (128, 64)
+    assert tiles_of(9999, stages=3, head_dim=192) == tiles_of(99, stages=3, head_dim=192)
+    for how in ({"softcap": 2.0}, {"window": (99, 99)}, {"sink": True}):
+        assert tiles_of(9999, **how) == tiles_of(99, **how) == (128, 128)
+    assert tiles_of(9999, alignment=4) == tiles_of(99, alignment=4) == (128, 64)  # without wgmma
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_kernel_of_a_length_spills(causal: bool, assembler: Assembler) -> None:
+    for most, by_length in (_CAUSAL if causal else _FULL).items():
+        for block_q, tile in filter(None, by_length.values()):
+            for scheduler in ("grid", "mirrored" if causal else "static"):
+                how = {"tile": tile, "block_q": block_q, "scheduler": scheduler, "return_lse": True}
+                config = AttentionConfig(most, dtype="bf16", target="sm_90a", causal=causal, **how)
+                assert_no_spill(config, assembler)

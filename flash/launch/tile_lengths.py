@@ -1,0 +1,66 @@
+"""Which tiles a launch of the kernel for Hopper has, where its config leaves block_q and tile to it: those
+that were the fastest on an H200 for so many queries and keys (docs/tuning.md). Long sequences have time for
+large blocks, short ones for little beside their tiles: with causality, large blocks compute more scores that
+nobody sees.
+
+| columns, at most | full: length from which, block_q x tile | causal |
+|---|---|---|
+| 64 | default | 0: 128x128, 2048: default |
+| 96 | default | 0: 128x128, 2048: default |
+| 128 | 0: 128x128, 2048: 192x80 | 0: 128x128, 8192: 192x80 |
+| 192 | 0: 128x64, 1024: 128x80, 4096: default | 0: 128x64, 4096: default |
+| 256 | 0: 128x64, 16384: default | 0: 128x64, 16384: default |
+
+The length is that of the queries or of the keys, whichever are fewer. Calls with features of scores, packed
+sequences or caches have the default tiles: these were measured without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from flash.launch.checks import Geometry
+from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.scores.window import Window
+from ptxgen.target import Target
+
+Size = tuple[int, int] | None  # block_q and tile; None: the default
+# By the most columns, then for full and causal attention: the length from which a size is chosen.
+_FULL: Final[dict[int, dict[int, Size]]] = {
+    96: {},
+    128: {0: (128, 128), 2048: (192, 80)},
+    192: {0: (128, 64), 1024: (128, 80), 4096: None},
+    256: {0: (128, 64), 16384: None},
+}
+_CAUSAL: Final[dict[int, dict[int, Size]]] = {
+    96: {0: (128, 128), 2048: None},
+    128: {0: (128, 128), 8192: (192, 80)},
+    192: {0: (128, 64), 4096: None},
+    256: {0: (128, 64), 16384: None},
+}
+
+
+def sized(
+    config: AttentionConfig, geometry: Geometry, target: Target, alignment: int | None
+) -> AttentionConfig:
+    """The config with the tiles of a launch, if it leaves them to it and its kernel uses `wgmma`."""
+    if target.name != WGMMA_TARGET or {config.tile, config.block_q, config.stages} != {"auto"}:
+        return config
+    features = config.features
+    if features.registers or features.varlen or features.cached or features.has(Window) or geometry.pages:
+        return config
+    tiling = config.kernel(target, alignment).tiling
+    if type(tiling) is not WgmmaTiling:  # another kind of product has tiles of its own
+        return config
+    columns = max(tiling.score_columns, tiling.output_columns)
+    table = _CAUSAL if config.causal else _FULL
+    by_length = next(sizes for most, sizes in table.items() if columns <= most)
+    length = min(geometry.seq_q, geometry.seq_k)
+    size = next((by_length[least] for least in sorted(by_length, reverse=True) if least <= length), None)
+    if size is None:
+        return config
+    block_q, tile = size
+    return replace(config, block_q=block_q, tile=tile, target=target.name)
