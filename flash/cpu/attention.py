@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, rows_of
+from flash.cpu.engine import NUMPY, Engine
 from flash.cpu.paged_rows import KeyPlace, KeyRows
-from flash.cpu.products import outputs_of_values, scores_of_keys
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.words import Causal
@@ -41,10 +41,8 @@ BLOCK_K = 512
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
-# elements (1 MiB of f32). It has several heads of K and V if K of all of them has _TOGETHER times as
-# many elements, or fewer.
+# elements (1 MiB of f32).
 KEY_ELEMENTS = 2**18
-_TOGETHER = 8
 
 # Reading an element of K or V takes as long as so many multiplications of a product of matrices.
 _READ = 16
@@ -69,6 +67,7 @@ def attention_cpu(
     first_batch: int = 0,
     first_query: int = 0,
     threads: int | None = None,
+    engine: Engine = NUMPY,
     **scores: Unpack[ScoreArguments],
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
@@ -90,7 +89,7 @@ def attention_cpu(
     elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
     and with pages of another type up to 2 * KEY_ELEMENTS of it.
-    `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
+    `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
     one thread in the whole process while this runs. Repeated calls give the same bits, whatever
     the number of threads and the addresses and strides of the arrays.
 
@@ -109,6 +108,7 @@ def attention_cpu(
             scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores, first_query)
         ),
         dtype=dtype,
+        engine=engine,
     )
     share_out(
         job.tasks(),
@@ -131,6 +131,7 @@ class _Job:
     scale: float
     rules: ScoreRules
     dtype: np.dtype[Any]
+    engine: Engine
 
     @property
     def group(self) -> int:
@@ -153,7 +154,7 @@ class _Job:
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        most_kv = max(1, _TOGETHER * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
+        most_kv = max(1, self.engine.most_elements // max(1, self.k.shape[2] * self.widest))
         rows = 2 * BLOCK_Q if batch * heads * seq_q >= _BLOCKS_TO_JOIN * BLOCK_Q else BLOCK_Q
         seen = self.rules.seen_by_any
         block = rows if seen(slice(0, 1)) == seen(slice(0, seq_q)) else BLOCK_Q
@@ -234,7 +235,7 @@ def _sweep(
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
         score = space.take("scores", count, of_keys.length)
-        scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
+        job.engine.scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
         by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
@@ -251,11 +252,10 @@ def _sweep(
             total *= decay
             if part is not acc:
                 acc *= decay[:, None]
-        weight = np.exp(score, out=score)
-        total += weight @ space.ones(of_keys.length)  # BLAS: four times as fast as sum(axis=1)
+        job.engine.weigh(space, score, total)
         rules.drop(by_head, place)
         unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
-        outputs_of_values(space, job.v, of_keys, rows.planes(weight), unseen, rows.planes(part))
+        job.engine.outputs_of_values(space, job.v, of_keys, rows.planes(score), unseen, rows.planes(part))
         if part is acc:
             part = space.take("part", count, d_v)
         else:

@@ -7,12 +7,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+# All calls of the process share so many; no machine has more cores.
+_MOST_HELPERS = 1024
 
 # Starting a thread costs about 0.2 ms, which is this many multiplications.
 WORTH_A_THREAD = 2**24
@@ -80,6 +83,27 @@ class _User:
 BLAS_THREADS = BlasThreads()
 
 
+class _Helpers:
+    """Threads that wait for work of the next call: starting one takes as long as decoding a token. They
+    are started when they are first needed; a process that is forked has none of them.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._pool = ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="ptxgen-cpu")
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Have a thread do the work when one is free."""
+        return self._pool.submit(work)
+
+
+_HELPERS = _Helpers()
+
+
 def share_out(
     tasks: Iterable[_Task],
     space: Callable[[], _Space],
@@ -113,8 +137,13 @@ def share_out(
         if helpers < 1:
             work()
             return
-        with ThreadPoolExecutor(helpers) as pool:
-            futures = [pool.submit(work) for _ in range(helpers)]
+        futures = [_HELPERS.submit(work) for _ in range(helpers)]
+        try:
             work()
-            for future in futures:
-                future.result()
+        finally:
+            waiting.clear()  # after an error nobody begins another task
+            # A helper that other calls keep busy has not begun, and is not waited for.
+            begun = [future for future in futures if not future.cancel()]
+            wait(begun)
+        for future in begun:
+            future.result()

@@ -1,0 +1,69 @@
+"""What computes the blocks of attention on the host: numpy, or the loops that Numba compiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from numpy.typing import NDArray
+
+from flash.cpu.blocks import Workspace
+from flash.cpu.paged_rows import KeyPlace, KeyRows
+from flash.cpu.products import outputs_of_values, scores_of_keys, weigh
+
+Array = NDArray[Any]
+
+
+class ScoresOfKeys(Protocol):
+    """As `flash.cpu.products.scores_of_keys`."""
+
+    def __call__(self, space: Workspace, source: KeyRows, place: KeyPlace, q: Array, out: Array) -> None:
+        """Write `q @ k^T` to `out`."""
+
+
+class Weigh(Protocol):
+    """As `flash.cpu.products.weigh`."""
+
+    def __call__(self, space: Workspace, score: Array, total: Array) -> None:
+        """Write the exponentials of scores over these, and add their sums to `total`."""
+
+
+class OutputsOfValues(Protocol):
+    """As `flash.cpu.products.outputs_of_values`."""
+
+    def __call__(
+        self,
+        space: Workspace,
+        source: KeyRows,
+        place: KeyPlace,
+        weight: Array,
+        hidden: Array | None,
+        out: Array,
+    ) -> None:
+        """Write `weight @ v` to `out`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The three steps of a block, between which the features of a call change scores and weights.
+
+    A block of few queries has several heads of K and V if K of all of them has at most `most_elements`.
+    """
+
+    scores_of_keys: ScoresOfKeys
+    weigh: Weigh
+    outputs_of_values: OutputsOfValues
+    most_elements: int
+
+
+# As many elements as 8 MiB of f32 hold: fewer would cost numpy more calls than threads save.
+NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values, most_elements=2**21)
+
+
+def engine_of(backend: str) -> Engine:
+    """The engine of the backend "cpu" or "numba". `check_backend` has found out that Numba is there."""
+    if backend == "cpu":
+        return NUMPY
+    from flash.cpu.compiled import COMPILED
+
+    return COMPILED
