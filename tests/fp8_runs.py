@@ -5,16 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from judge import assert_within
 from kernel_runs import run_forward
 
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from ptxgen import interpreter
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, Array, Array]
 SCALES = ("q_scale", "k_scale", "v_scale")
+EVERY_CHECK = ["all", "mbarrier_init"]  # of the sanitizers
+
+
+class Kernels:
+    """What launches on the interpreter run: the names of kernels; and how they are run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.how: dict[str, Any] = {"sanitize": EVERY_CHECK}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """The kernels that launches on the interpreter run from now on."""
+    run, found = interpreter.run, Kernels()
+
+    def watching(module: Any, *given: Any, **how: Any) -> Any:
+        found.names.append(module.kernels[0].name)
+        return run(module, *given, **{**how, **found.how})
+
+    monkeypatch.setattr(interpreter, "run", watching)
+    return found
 
 
 def config_of(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
@@ -57,9 +80,13 @@ def scaled(arrays: Arrays, scales: dict[str, Array]) -> Arrays:
     return q, k, v
 
 
-def bound_of(config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], **given: Any) -> Bound:
+def bound_of(
+    config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], parts: float = 0.0, **given: Any
+) -> Bound:
+    """What results may be; `parts` is as in `flash.error_bound.Arithmetic`."""
     how = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic_of_config(config), **how)
+    arithmetic = arithmetic_of_config(config, parts)
+    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic, **how)
 
 
 def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:

@@ -217,7 +217,11 @@ def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[A
 
 def assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
     """The assembler keeps everything in registers, and has nothing to advise."""
-    kernel = config.kernel()
+    assert_no_spill_of(config.kernel(), assembler)
+
+
+def assert_no_spill_of(kernel: KernelConfig, assembler: Assembler) -> None:
+    """`assert_no_spill` for a kernel, such as those of launches alone."""
     assembly = assembler.assemble(build(kernel).text, kernel.target.name)
     usage = assembly.kernel(kernel.name)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes

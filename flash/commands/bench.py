@@ -39,8 +39,10 @@ from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
 from flash.commands.measure.static_decode import LOOP_REMARKS, loop_jobs
 from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
+from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jobs
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
+from flash.commands.measure.static_hopper_latent import latent_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -72,7 +74,12 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "static": static_jobs,
     "forward": forward_jobs,
-    "hopper": lambda quick: [*hopper_jobs(quick), *precise_jobs(quick)],
+    "hopper": lambda quick: [
+        *hopper_jobs(quick),
+        *precise_jobs(quick),
+        *latent_jobs(quick),
+        *gathered_jobs(quick),
+    ],
     "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
     "gallery": gallery_jobs,
@@ -99,7 +106,7 @@ _REMARKS: Final = {
     "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
-    "hopper": HOPPER_REMARKS,
+    "hopper": (*HOPPER_REMARKS, *GATHERED_REMARKS),
     "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
     "loops": LOOP_REMARKS,
     "gallery": GALLERY_REMARKS,

@@ -110,7 +110,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
     add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
-    add("--short", action="store_true", help="a sample: a mutant of five kinds for each kernel")
+    add("--short", action="store_true", help="a sample: a mutant of two to five kinds for each kernel")
     add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
@@ -164,8 +164,10 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
     if arguments.short:
         choice = random.Random(f"{_SEED} {kernel}")
         there = [kind for kind, numbers in by_kind.items() if numbers]
-        taken = choice.sample(there, min(_KINDS_OF_A_KERNEL, len(there)))
-        taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
+        own = subjects()[kernel].sampled
+        taken = choice.sample(there, min(own or _KINDS_OF_A_KERNEL, len(there)))
+        if own is None:
+            taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
         by_kind = {kind: [choice.choice(by_kind[kind])] for kind in taken}
     return sorted(number for numbers in by_kind.values() for number in numbers)
 

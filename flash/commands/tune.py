@@ -262,6 +262,7 @@ _COLUMNS: Final = {
         "wavefronts": "wavefronts",
         "conflicts": "bank_conflicts",
         "HMMA share": "hmma_share",
+        "tensor cores": "tensor_share",
         "cost": "cost",
     },
     "gpu": {"ms": "ms", "least": "least_ms", "x default": "times_default"},

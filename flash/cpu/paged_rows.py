@@ -91,6 +91,13 @@ class PagedRows:
         dim = memory.shape[1]
         return memory.reshape(-1), first * dim, of_head * dim
 
+    def gathered(self) -> Array:
+        """A copy of all rows, [1, kv_heads, count, dim]."""
+        found = np.empty(self.shape, self.dtype)
+        _, heads, count, _ = self.shape
+        self.read(slice(0, heads), slice(0, count), found[0])
+        return found
+
     def in_chunks(self, heads: slice, chunk: int) -> Array | None:
         """All pages, of some key/value heads, as chunks of so many rows where they lie: [pages, chunks of a
         page, kv_heads, chunk, dim]. None if pages do not consist of such chunks.
@@ -166,3 +173,8 @@ def _rows_in_memory(pages: Array) -> tuple[Array, tuple[int, ...]] | None:
 
 
 KeyRows = Array | PagedRows  # K or V [batch, kv_heads, n, dim]
+
+
+def gathered_rows(rows: KeyRows) -> Array:
+    """K or V of all keys, [batch, kv_heads, n, dim]; a copy if they are in pages."""
+    return rows.gathered() if isinstance(rows, PagedRows) else rows

@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 # All calls of the process share so many; no machine has more cores.
 _MOST_HELPERS = 1024
 
-# Starting a thread costs about 0.2 ms, which is this many multiplications.
+# Having another thread work costs about 0.1 ms, in which a core does a fraction of so many multiplications.
 WORTH_A_THREAD = 2**24
 
 _Space = TypeVar("_Space")
@@ -84,8 +84,8 @@ BLAS_THREADS = BlasThreads()
 
 
 class _Helpers:
-    """Threads that wait for work of the next call: starting one takes as long as decoding a token. They
-    are started when they are first needed; a process that is forked has none of them.
+    """Threads that wait for work of the next call, because waking one takes less time than starting one.
+    They are started when they are first needed; a forked process begins with none.
     """
 
     def __init__(self) -> None:

@@ -17,16 +17,16 @@ from typing import Any, Final, NamedTuple
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
-from flash.launch.kernel_choice import PARTS_OF_F32, against_map
+from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import F32, OF_ARRAYS, DType
+from flash.operands.dtypes import OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tile_choice import AnyTiling, choose_tiling, natural_alignment
-from flash.problem.wgmma_choice import BOX_ROWS
+from flash.problem.tile_choice import AnyTiling, choose_launch_tiling, choose_tiling, natural_alignment
+from flash.problem.wgmma_choice import BOX_ROWS, lies_in_boxes
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.target import Target
@@ -182,11 +182,12 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
         config.tile_request,
         looks_up=in_pages or config.mask,
         in_pages=in_pages,
+        gathers=_gathers(call),
         without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
-    tiling = choose_tiling(request, target, alignment)
+    tiling = choose_launch_tiling(config.tile_request, request, target, alignment)
     if call.per_token and config.tile == "auto" and _is_crowded(tiling):
         tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
     kernel = replace(kernel, tiling=tiling)
@@ -216,17 +217,29 @@ def _is_crowded(tiling: AnyTiling) -> bool:
     return tiling.tile > _SMALL_TILE and tiling.block_q > _FEW_ROWS and columns > _FEW_COLUMNS
 
 
+def _gathers(call: CacheCall) -> bool:
+    """Whether threads of a kernel with `wgmma` copy each row from its page."""
+    in_boxes = lies_in_boxes(call.page_size, padded="leftpad_k" in call.operands)
+    return call.page_size > 0 and not in_boxes and call.config.tile_request.gathers_rows
+
+
 def _without_wgmma(call: CacheCall, merged: bool) -> str:
     """What of a call speaks against the kernel with `wgmma` (`flash/problem/wgmma_choice.py`); the empty
     string if nothing does.
     """
+    in_boxes_alone = not _gathers(call)
     for told, reason in (
         (call.has_scales, f"K and V are {call.stored.name}"),
         (call.new is not None and call.config.tile_request.is_latent, "the kernel rotates queries"),
         (not call.k.size, "there are no keys"),
-        (merged and call.config.element is F32, PARTS_OF_F32),
-        (call.page_size % BOX_ROWS, f"boxes of tensor copies have multiples of {BOX_ROWS} rows"),
-        (call.page_size and "leftpad_k" in call.operands, "pages begin with rows that are no keys"),
+        (
+            call.page_size % BOX_ROWS and in_boxes_alone,
+            f"boxes of tensor copies have multiples of {BOX_ROWS} rows",
+        ),
+        (
+            call.page_size and "leftpad_k" in call.operands and in_boxes_alone,
+            "pages begin with rows that are no keys",
+        ),
     ):
         if told:
             return reason

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
-from flash.device.stored_sums import store_sums
+from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.tiles import Matrix
 from flash.problem.mma_tiling import MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
@@ -146,7 +146,8 @@ def store_outputs(
     """
     if staging is None:
         out, of_cta = where
-        place, column = (out, lambda: of_cta + k.signed(me.first_row(t))), k.signed(me.in_quad) * 2
-        store_sums(k, place, fragment_rows(t), column, t.output_columns, t.slices, O)
+        place = out, lambda: of_cta + k.signed(me.first_row(t))
+        columns = LaneColumns.of_tiles(k.signed(me.in_quad) * 2, t.output_columns)
+        store_sums(k, place, fragment_rows(t), columns, t.slices, O)
     else:
         Epilogue(k, t, me, staging, products, *where).store(O)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Fp8Rings(Rings):
     """The tensor maps and rings of a kernel with Q, K and V of fp8. Tiles of V are copied to the ring `raw`;
     `producer` transposes them to tiles of the ring `values`, [columns of V, keys], behind whose columns of V
-    are `ONES` rows of ones. O leaves from the tiles of `values` if they have room.
+    are `ONES` rows of ones. O leaves from the tiles of `values` if they have room, or as parts that are to be
+    merged from registers.
     """
 
     odd: Fp8NonFinite | None
@@ -53,7 +54,9 @@ class Fp8Rings(Rings):
             whole = Layout.of("V", (t.stages, *turned.shape), v.dtype)
             first = values.tile("v")
             room = type(first)(k, "values", whole, first.slab(0), first.owner)
-        made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
+        made = None
+        if not config.features.splits:
+            made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
         # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of
         # packed sequences rows of the next one.
         odd = Fp8NonFinite(k, config) if config.hides_keys or config.features.varlen else None
@@ -69,7 +72,7 @@ class Fp8Rings(Rings):
         with self._each_tile(k, cta) as (n, row):
             self._fill_keys(k, cta, row)
             with self.raw.fill() as stage:
-                k.tma.load(stage.v, self.place("V", cta, row))
+                k.tma.load(stage.v, self.places(k, "V", cta, row))
             with k.when(n != -cta.tiles, uniform=True):
                 turn.transpose()
         turn.transpose()

@@ -15,7 +15,7 @@ from typing import Final
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.operands.dtypes import E4M3, E5M2, DType
 from flash.problem.fp8_tiling import ONES
-from ptxgen.dsl import Fragment, KernelBuilder, Role, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
@@ -72,6 +72,7 @@ class Fp8Values:
             for at in tile.chunks(self.role.thread, self.role.threads, start=tile.rows - ONES, rows=ONES):
                 self.k.store(at, [word] * 4)
 
+    @marked("fp8 values: transpose")
     def transpose(self) -> None:
         """Transpose the next tile."""
         source = self.raw.acquire()

@@ -8,7 +8,7 @@ would round the products, with errors of units where scores are large. `fused` c
 
 so that a score costs one instruction instead of two. The rounding of base is the same for all weights of a
 row: it cancels between the outputs and their sum, and the factors that rescale these are made of the
-same rounded numbers. Above `_LARGE` it would not be small; there base = 0, and less = shift is
+same rounded numbers. Above `LARGE_BASE` it would not be small; there base = 0, and less = shift is
 subtracted from the scores first, which costs a subtraction for each score in such tiles only.
 
 The shift moves to the maximum of the row only when that has outgrown it by more than `slack`, so that
@@ -35,7 +35,7 @@ LOWEST: Final = -float.fromhex("0x1.fffffep127")
 # A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
 LEAST_SCALE: Final = 2.0**-126
 # A base above this, in units of log2, is not used: rounded, it may be off by 2**-8 here.
-_LARGE: Final = 2.0**16
+LARGE_BASE: Final = 2.0**16
 
 
 class LazySoftmax:
@@ -98,7 +98,7 @@ class LazySoftmax:
             self._bases = [k.var(f32, self._base(shift, i)) for i, shift in enumerate(self.shift)]
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(largest)]
         some = outgrown[0]
-        for more in [*outgrown[1:], *(k.abs(base) > _LARGE for base in self._bases)]:
+        for more in [*outgrown[1:], *(k.abs(base) > LARGE_BASE for base in self._bases)]:
             some = some | more
         with k.when(k.vote(some, -1, mode="any")):
             # A row has outgrown its shift if one of its lanes says so: only here must lanes ask each other.
@@ -145,7 +145,7 @@ class LazySoftmax:
         One of both is 0: the shift, unless the base would be large.
         """
         k, base = self.k, self._base(shift, i)
-        is_large = k.abs(base) > _LARGE
+        is_large = k.abs(base) > LARGE_BASE
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
     def _largest(self, scores: list[Var]) -> Value:

@@ -79,7 +79,8 @@ Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
 _PAIRS: Final = {bf16: bf16x2, f16: f16x2}
 _A_REGISTERS: Final = 4  # of a lane, for operand A
-STEP_COLUMNS: Final = 2 * LANE_COLUMNS  # of a lane's fragment of P, in a step of _DEPTH keys
+STEP_PAIRS: Final = 2  # of neighbouring columns of a lane's fragment of P, in a step of _DEPTH keys
+STEP_COLUMNS: Final = STEP_PAIRS * LANE_COLUMNS
 
 
 class WarpProducts(Protocol):
@@ -162,6 +163,29 @@ class MmaOutputs:
             [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(P.columns // STEP_COLUMNS)
         ]
 
+    def operands(self, words: Fragment) -> Weights:
+        """The A operands of O += P V, as `weights` gives them, in words of two 16-bit elements each: a row of
+        `words` for each step of 16 keys has the left pairs of all rows of P, and then the right pairs.
+        """
+        rows = LANE_ROWS * self.t.row_tiles
+        return [
+            [
+                tuple(
+                    step[pair * rows + LANE_ROWS * m + i]
+                    for pair, i in product(range(STEP_PAIRS), range(LANE_ROWS))
+                )
+                for m in range(self.t.row_tiles)
+            ]
+            for step in words
+        ]
+
+    def pack(self, P: Fragment, words: Fragment) -> None:
+        """Round P to 16 bits, into the words that `operands` takes."""
+        for of_step, rounded in zip(self.operands(words), self.weights(P), strict=True):
+            for word, value in zip(chain(*of_step), chain(*rounded), strict=True):
+                assert isinstance(word, Var)
+                word.set(value.as_(u32))
+
     @marked("mma products: outputs")
     def outputs(
         self,
@@ -187,9 +211,11 @@ class MmaOutputs:
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
 
-    def read_ahead(self, stage: Value | None, blocks: int) -> list[tuple[Value, ...]]:
-        """The operands that `outputs` takes for the first 16 keys and the first `blocks` times 16 columns."""
-        value = self._v.stage(stage)
+    def read_ahead(self, stage: Value | None, most: int) -> list[tuple[Value, ...]]:
+        """The operands that `outputs` takes for the first 16 keys and the first blocks of 16 columns, at
+        most `most`.
+        """
+        value, blocks = self._v.stage(stage), min(most, self.t.output_columns // _DEPTH)
         return [self._load(value(block, self._first_key), trans=True) for block in range(blocks)]
 
     @marked("mma products: matrices")

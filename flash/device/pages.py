@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from flash.device.tiles import Matrix, Strip
 from ptxgen.dsl import KernelBuilder, Pointer, Value
@@ -57,10 +57,30 @@ class Pages:
         power of two. The thread is the `nth` (u32) of `lanes` neighbouring ones, a power of two,
         that have this row: each reads one entry in `lanes`, and the others get it from there.
         """
-        among = min(lanes, count)
-        mine = row + k.signed(nth & among - 1) * step
-        entries = [self._entry(k, mine + n * step if n else mine) for n in range(0, count, among)]
-        return lambda n: self.existing(k, of_segment(k, entries[n // among], n % among, lanes))
+        entries = self.entries_of(k, row, step, count, nth, lanes)
+        return lambda n: self.page_of(k, entries, n, count, lanes)
+
+    def entries_of(
+        self, k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
+    ) -> list[Value]:
+        """The entries, s32, that this thread reads for the others; see `shared`."""
+        return [self._entry(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
+
+    def places_of(
+        self, k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
+    ) -> list[Value]:
+        """The indices in their pages, u32, of the rows whose entries this thread reads; see `shared`."""
+        return [self.place(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
+
+    def page_of(self, k: KernelBuilder, entries: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+        """The n-th of `count` pages, u32, from the `entries_of` the threads; see `shared`."""
+        return self.existing(k, _told(k, entries, n, count, lanes))
+
+    def place_of(self, k: KernelBuilder, places: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+        """The n-th of `count` indices in a page, u32, from the `places_of` the threads; see `shared`. It is
+        below the size of a page whatever these are.
+        """
+        return k.min(_told(k, places, n, count, lanes), self.page_size - 1)
 
     def boxes(self, k: KernelBuilder, row: Value, rows: int, count: int) -> list[tuple[Value, Value]]:
         """The page, and the index there, of the first row of each of `count` boxes of `rows` rows, which
@@ -93,6 +113,15 @@ class PagedMatrix(Matrix):
         """The offset of a row from `first`, in bytes, u64."""
         row = index if self.begin is None else index + self.begin
         return self._offset(k, self.pages.page(k, row), row)
+
+    def in_page(self, k: KernelBuilder, page: Value, place: Value | None, start: Value) -> Value:
+        """The address that is as far behind `start`, u64, as row `place` of a page (None: its only row) is
+        behind `first`.
+        """
+        start = k.mad(k.cvt(page, dtype=s64), self.page_bytes, start.as_(s64), mode="lo")
+        if place is not None:
+            start = k.mad(k.cvt(place, dtype=s64), self.row_bytes, start, mode="lo")
+        return start.as_(u64)
 
     def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
         return self._across(k, page) + self._down(k, self.pages.place(k, row))
@@ -167,6 +196,22 @@ class PagedMatrix(Matrix):
     def is_even(self) -> bool:
         """False: a row may be the last of its page."""
         return False
+
+
+def _read_here(
+    k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
+) -> Iterator[Value]:
+    """The rows whose entries this thread reads; see `Pages.shared`."""
+    among = min(lanes, count)
+    mine = row + k.signed(nth & among - 1) * step
+    for n in range(0, count, among):
+        yield mine + n * step if n else mine
+
+
+def _told(k: KernelBuilder, found: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+    """The n-th of `count` numbers, of which each thread has `found` those of the rows that it reads."""
+    among = min(lanes, count)
+    return of_segment(k, found[n // among], n % among, lanes)
 
 
 def _quotient(value: Value, by: int) -> Value:

@@ -162,13 +162,16 @@ class PanelLoader:
             with self._rows_of(share, 0):
                 self._copy_row(share, share.place, source, 0, rows_left > 0)
             return
-        with k.loop(0, turns):
-            with self._rows_of(share, 0):
-                self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
+        whole = self.tile.rows // share.rows_at_once  # turns in which each thread has a row of the tile
+        with k.loop(0, whole):
+            self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
             if turn_bytes is not None:
                 k.add(source, turn_bytes, into=source)
             k.sub(rows_left, share.rows_at_once, into=rows_left)
             k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
+        if whole < turns:
+            with self._rows_of(share, whole * share.rows_at_once):
+                self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
 
     def _in_columns(self, share: Share, panel: Panel, piece: int) -> Value | None:
         """Whether a piece of a thread's chunk in a panel is in the matrix; None if it is for all

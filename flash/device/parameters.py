@@ -275,11 +275,11 @@ class Parameters:
         and of one head of K and V.
         """
         found = self.of_sequence(k, batch) if features.varlen else self
-        if features.scaled and not features.scale_block:
-            return found.of_scales(k, batch, kv_head)
-        if not features.cached:
-            return found
-        return found.of_batch(k, batch, features.page_size).of_kv_head(k, kv_head)
+        if features.cached:
+            found = found.of_batch(k, batch, features.page_size)
+        if features.scaled:
+            return found if features.scale_block else found.of_scales(k, batch, kv_head)
+        return found.of_kv_head(k, kv_head) if features.cached else found
 
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V: with the head's scale of K, if there is one."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.softmax import FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
 from ptxgen.types import f32
@@ -39,6 +39,7 @@ class Exchange:
         """Shared memory for the numbers of `rows` rows."""
         return k.shared("of_rows", (_GROUPS, rows), f32)
 
+    @marked("shared rows: exchange")
     def __call__(self, mine: list[Value]) -> list[Value]:
         """The numbers of the other warpgroup. All threads of the role come here, and meet again before the
         next time.

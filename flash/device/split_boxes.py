@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from flash.device.split_tile import split_rows
+from flash.device.stored_sums import LaneColumns
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Layout
 from ptxgen.dsl.hopper.products import Operand
@@ -151,18 +152,17 @@ def halves(tile: BoxTile, rows: tuple[Value | int, int] | None = None) -> tuple[
 @dataclass(frozen=True)
 class SplitOutputs:
     """The sums of a product with values that were split. `in_quad` is the thread's number among those that
-    share its rows.
+    share its rows. Of eight columns of high parts, the first four are neighbours in V, and so are the last
+    four, half a row further on.
     """
 
     O: Accumulator
     in_quad: Value
 
     def write(self, tile: BoxTile, row: Value) -> None:
-        """Write the sums to a tile of f32, from row `row` (u32) on. Of eight columns of high parts, the first
-        four are neighbours in V, and so are the last four, half a row further on.
-        """
+        """Write the sums to a tile of f32, from row `row` (u32) on."""
         layout, first = tile.layout, self.O.row + row
-        column = (self.in_quad % 2) * LANE_COLUMNS + (self.in_quad // 2) * (tile.columns // 2)
+        column = self._first_column(tile.columns)
         across = layout.slab_columns // _ELEMENTS
         for within in range(across):
             at = tile.pointer(first, column + within * _ELEMENTS)
@@ -172,3 +172,13 @@ class SplitOutputs:
                     to = at.plus_bytes(slab * layout.slab_bytes + down * FRAGMENT_STEP * layout.row_bytes)
                     pair = numbers[n : n + LANE_COLUMNS]
                     tile.k.store(Pointer(to.value, "shared", f32, to.offset), pair)
+
+    def lane_columns(self, k: KernelBuilder, columns: int, wanted: int) -> LaneColumns:
+        """Where the sums are in a matrix whose rows have the first `wanted` of their `columns` columns."""
+        half = columns // 2
+        pairs = -(-min(wanted, half) // _ELEMENTS)
+        return LaneColumns(k.signed(self._first_column(columns)), pairs, _ELEMENTS, half + _ELEMENTS)
+
+    def _first_column(self, columns: int) -> Value:
+        """The column of the lane's first sum, of so many columns."""
+        return (self.in_quad % 2) * LANE_COLUMNS + (self.in_quad // 2) * (columns // 2)

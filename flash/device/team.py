@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.records import dataclass
 
 
@@ -21,6 +21,7 @@ class Team:
         """The number of threads."""
         return k.threads if self.role is None else self.role.threads
 
+    @marked("team: barrier")
     def sync(self, k: KernelBuilder) -> None:
         """Wait for all threads of the team."""
         if self.role is None:

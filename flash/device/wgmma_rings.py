@@ -56,9 +56,10 @@ class Rings:
         consumer: Role,
         *,
         reworked: bool,
+        gathered: bool = False,
     ) -> dict[str, Any]:
         """The fields of this class but `odd`. `reworked` is whether the producer works on tiles of K and V
-        that have been copied.
+        that have been copied, `gathered` whether its threads copy their rows.
         """
         maps = declared_maps(k, config)
         keys, values, out = (layout_of(t, config.dtype, array) for array in "KVO")
@@ -66,7 +67,7 @@ class Rings:
         room, shares = over if t.output_is_over_queries else None, config.cluster > 1
         merged = config.features.splits
         ring = functools.partial(
-            k.tma.ring, t.stages, producer, consumer, multicast=shares, reworked=reworked
+            k.tma.ring, t.stages, producer, consumer, multicast=shares, reworked=reworked, gathered=gathered
         )
         return {
             "maps": maps,

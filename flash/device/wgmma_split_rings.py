@@ -10,7 +10,7 @@ from flash.device.split_boxes import SplitBoxes
 from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.types import u32
 
@@ -65,6 +65,7 @@ class SplitRings(Rings):
         with self.keys.rework() as stage:
             self.of_keys.split(stage.k, (producer.thread, producer.threads), mark, stage.index)
 
+    @marked("wgmma split rings: values")
     def _split_values(self, mark: Value) -> None:
         producer = self.producer
         with self.values.rework() as stage:

@@ -25,10 +25,12 @@ from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.mask import Mask
 from flash.device.mma_products import (
     STEP_COLUMNS,
+    STEP_PAIRS,
     MmaProducts,
     Tiles,
     WarpPlace,
     WarpProducts,
+    Weights,
     fragment_columns,
     fragment_rows,
 )
@@ -37,13 +39,14 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import Arrival, KeyValuePipeline
 from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
+from flash.device.sum_checked_softmax import SumCheckedLazySoftmax
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
 from flash.device.token_scales import ScaleCopies, TokenScales
 from flash.device.widening_loader import WideningLoader, widening_loader
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
+from flash.problem.mma_tiling import HALF, PAIRS, PART_KEYS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
@@ -51,7 +54,7 @@ from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.records import dataclass
-from ptxgen.types import bf16, f16, f32
+from ptxgen.types import bf16, f16, f32, u32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
@@ -92,7 +95,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     crowded = _is_crowded(t, cta)
-    softmax = LazySoftmax(
+    softmax = (SumCheckedLazySoftmax if t.checks_sums else LazySoftmax)(
         k,
         len(rows),
         QUAD,
@@ -211,6 +214,17 @@ class _Turn:
         if self.scales is not None:
             self.scales.scale_scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
+        if places is None and self.scales is None and isinstance(self.softmax, SumCheckedLazySoftmax):
+            pipeline.await_values(on_arrival=values_there)
+            pipeline.start_keys(n)
+            self._add_by_parts(self.softmax)
+        else:
+            self._add_whole(n, places, values_there)
+        pipeline.advance()
+
+    def _add_whole(self, n: Value, places: ScorePlaces | None, values_there: Arrival | None) -> None:
+        """O += P V for a tile of scores, of which maxima are taken first."""
+        k, pipeline, products, S = self.k, self.pipeline, self.products, self.S
         weaves = places is None and self.t.weaves_weights and not _is_crowded(self.t, self.cta)
         weaves = weaves and self.scales is None
         mixes = self.t.has_spare_registers or weaves
@@ -223,7 +237,6 @@ class _Turn:
         if weaves:
             assert isinstance(products, MmaProducts)
             self._weave(products)
-            pipeline.advance()
             return
         self.softmax.weigh(S)
         if places is not None:
@@ -241,11 +254,40 @@ class _Turn:
             P = products.weights(S)
         k.note("O += P V")
         products.outputs(self.O, P, pipeline.value_stage)
-        pipeline.advance()
 
     def _rescale(self, factors: list[Value]) -> None:
         """Rescale O where the shifts of the softmax have moved."""
         _rescale(self.k, self.O, factors if self.scales is None else self.scales.rescaled(factors))
+
+    def _add_by_parts(self, softmax: SumCheckedLazySoftmax) -> None:
+        """O += P V in parts of a tile of keys: exponentials of a part are among the products of another."""
+        products, stage, columns = self.products, self.pipeline.value_stage, PART_KEYS // QUAD_LANES
+        assert isinstance(products, MmaProducts)
+        parts = [
+            (self.S.part(slice(None), slice(first, first + columns)), products.below(first * QUAD_LANES))
+            for first in range(0, self.S.columns, columns)
+        ]
+        P = self._weighed_by_sums(softmax, parts[0][0])
+        for (_, of_keys), later in zip(parts, [*parts[1:], None], strict=True):
+            self.k.note("O += P V")
+            of_keys.outputs(self.O, P, stage)
+            if later is not None:
+                P = self._weighed_by_sums(softmax, later[0])
+
+    def _weighed_by_sums(self, softmax: SumCheckedLazySoftmax, S: Fragment) -> Weights:
+        """P = exp2(scale * (S - shift)), rounded, of a part of a tile; S may be changed."""
+        k, products = self.k, self.products
+        assert isinstance(products, MmaProducts)
+        k.note("P = exp2(scale * (S - shift)), if its sums are small")
+        words = k.fragment(S.columns // STEP_COLUMNS, STEP_PAIRS * S.rows, u32, initial=None)
+
+        def again() -> None:
+            softmax.take(S, self._rescale)
+            softmax.weigh(S)
+            products.pack(S, words)
+
+        softmax.weigh_into(S, list(words), self.config.multiplied.scalar, again)
+        return products.operands(words)
 
     def _weave(self, products: MmaProducts) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.

@@ -17,6 +17,7 @@ from flash.device.append_in_place import AppendedRows
 from flash.device.box_rows import BoxRows
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
+from flash.device.gathered_rings import GatheredRings
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
@@ -24,7 +25,7 @@ from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.persistent import Parts, PersistentRings
 from flash.device.softmax import FirstTerms
-from flash.device.stored_sums import store_sums
+from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
@@ -78,11 +79,12 @@ def attention_module(
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
-    rings_of = PersistentRings if config.is_persistent else rings_of
+    rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
     rings, parts = rings_of.declare(k, config, t, producer, consumer), Parts.of(k, config, given)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
-    shares = config.features.varlen or config.features.cached
+    # Gathered rows behind the end are zeros, too.
+    shares = (config.features.varlen or config.features.cached) and not config.gathers
     odd = rings.odd
     if odd is None and (config.hides_keys or shares):
         odd = NonFinite(k, config)
@@ -414,6 +416,7 @@ class Consumer:
             for word, value in zip(words, rounded, strict=True):
                 word.set(value)
 
+    @marked("wgmma: cleared values")
     def _clear(self) -> None:
         """Set NaN and infinity in the tile of V to 0 whose keys some rows do not see."""
         k = self.k
@@ -435,14 +438,17 @@ class Consumer:
         finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
         if out is None:
-            place, column = (cta.O, lambda: first_row), k.signed(self.in_quad) * 2
-            store_sums(k, place, ROWS, column, t.head_dim_v, t.slices, O)
+            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
         else:
             self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
             self._outputs.write(out, self.group_row)
             self._send(cta, out)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    def _lane_columns(self) -> LaneColumns:
+        """The columns of O of this thread, where they are stored from registers."""
+        return LaneColumns.of_tiles(self.k.signed(self.in_quad) * 2, self.t.head_dim_v)
 
     @property
     def _outputs(self) -> Outputs:
@@ -479,5 +485,9 @@ class Consumer:
             if cut is Cut.ANYWHERE:
                 end = k.min(end, k.max(cta.tiles - 1, 0))
             if cut.hides:
-                found.append((end * tile, begin * tile))
+                first = end * tile
+                if cta.part is not None:
+                    # No tile of a part begins before the first key or beyond the end: for the proof.
+                    first = k.max(k.min(first, cta.mask.reach.seq_k), 0)
+                found.append((first, begin * tile))
         return found

@@ -24,6 +24,7 @@ from flash.device.fp8_rings import Fp8Rings
 from flash.device.fp8_scales import BlockScales, TileScales, last_block
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.fp8_values import packed_weights
+from flash.device.stored_sums import store_sums
 from flash.device.tile_runs import Cut, tile_runs
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.operands.dtypes import E4M3
@@ -32,7 +33,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.scoring import Scoring
 from ptxgen import ir
-from ptxgen.dsl import Value, Var
+from ptxgen.dsl import Value, Var, marked
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
 from ptxgen.types import s32, u32
 
@@ -92,6 +93,7 @@ class Fp8Consumer(Consumer):
         seen = super()._seen(n)
         return None if seen is None else seen | (n == -self.cta.tiles)
 
+    @marked("wgmma fp8: negative scale")
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one. Scales of blocks of rows may
         differ in their signs (`BlockScales.take`).
@@ -106,6 +108,7 @@ class Fp8Consumer(Consumer):
         # Scales come from memory: that all threads have the same is not proved, but all meet here.
         self.role.barrier.sync()
 
+    @marked("wgmma fp8: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
         values.
@@ -147,19 +150,24 @@ class Fp8Consumer(Consumer):
             else:
                 k.fma(term, factor, total, into=total)
 
+    @marked("wgmma fp8: rows of O")
     def _finish(self) -> None:
-        """O / sum, times the scale of V if it is that of the head, through shared to global memory."""
-        k, config = self.k, self.config
+        """O / sum, times the scale of V if it is that of the head, to global memory: as f32 if other splits
+        of the keys have parts of it, else through shared memory.
+        """
+        k, config, t = self.k, self.config, self.t
         k.note("O / sum, LSE")
         cta = Cta.of(k, config, self.given)
         block, of_item = config.features.scale_block, self.given.operands["v_scale"].part(k, cta.batch)
-        rows, of_head = (self._first_row_of(cta), ROWS), None if block else of_item
-        finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, self.O.rows_of_thread, of_head)
-        out = self.rings.out
-        assert out is not None  # there are no partial results of fp8
-        self.role.barrier.sync()  # O may lie where the values of another warpgroup were
-        self.O.write(out, self.group_row)
-        self._send(cta, out)
+        first_row, of_head = self._first_row_of(cta), None if block else of_item
+        O, out = self.O.rows_of_thread, self.rings.out
+        finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, of_head)
+        if out is None:
+            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
+        else:
+            self.role.barrier.sync()  # O may lie where the values of another warpgroup were
+            self.O.write(out, self.group_row)
+            self._send(cta, out)
 
         def scale_of(key: Value) -> Value:
             if not block:
@@ -168,4 +176,4 @@ class Fp8Consumer(Consumer):
             return of_item.of_sequence(k, cta.kv_head, of_key)
 
         if self.odd is not None:
-            self.odd.restore_all(cta, self.t.block_q, self.team, scale_of)
+            self.odd.restore_all(cta, t.block_q, self.team, scale_of)

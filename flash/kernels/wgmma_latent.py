@@ -15,14 +15,14 @@ from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.latent_rings import LatentRings
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
-from flash.device.stored_sums import store_sums
+from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.tile_runs import Cut, tile_runs
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from ptxgen import ir
-from ptxgen.dsl import Value
+from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper import BoxTile
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
 from ptxgen.types import u32
@@ -73,6 +73,7 @@ class LatentConsumer(Consumer):
         for begin, end, cut in tile_runs(self.k, self.cta, lambda: Cta.of(self.k, self.config, self.given)):
             self._take(begin, end, cut)
 
+    @marked("wgmma latent: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Take in the tile of keys with -n - 1 tiles before it."""
         k, half = self.k, self.t.keys_of_consumer
@@ -116,7 +117,8 @@ class LatentConsumer(Consumer):
         out, mine = self.rings.out, t.columns_of_consumer
         if out is None:
             column = k.signed(self.in_quad) * 2 + k.signed(self.my_group) * mine
-            store_sums(k, (cta.O, lambda: first_row), ROWS, column, mine, t.slices, O)
+            columns = LaneColumns.of_tiles(column, mine)
+            store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, O)
         else:
             # Both have done with Q, since they have met for the sums.
             self.O.write(out.from_column(self.group * mine, mine))

@@ -22,6 +22,7 @@ from flash.device.split_products import (
     unscale_scores,
 )
 from flash.device.split_tile import split_pair
+from flash.device.stored_sums import LaneColumns
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.wgmma_split_rings import SplitRings, mark_of
 from flash.kernels.wgmma_forward import Consumer, Outputs, attention_module
@@ -29,7 +30,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
-from ptxgen.dsl import TilePointer, Value
+from ptxgen.dsl import TilePointer, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Stage
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS
@@ -54,13 +55,19 @@ class SplitConsumer(Consumer):
     rings: SplitRings
     t: SplitWgmmaTiling
 
+    @marked("wgmma split: queries")
     def _queries(self) -> BoxTile:
-        """The tile of Q, when it is there and has been split."""
+        """The tile of Q, when it is there, has been rotated if the kernel does so, and has been split."""
         k, q = self.k, super()._queries()
+        self.q = q
+        super()._turn_queries()
         self.rings.of_queries.split(q, (self.role.thread, self.role.threads), QUERIES_MARK)
         k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
         return q
+
+    def _turn_queries(self) -> None:
+        """Nothing: queries are rotated before they are split."""
 
     def _first(self) -> None:
         """O and the weights of the last tile of keys."""
@@ -71,6 +78,7 @@ class SplitConsumer(Consumer):
         self.undone = [k.var(f32, UNWEIGHTED) for _ in self.O.rows_of_thread]
         self._next(-self.cta.tiles, Cut.ANYWHERE)
 
+    @marked("wgmma split: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Take in a tile of keys."""
         k = self.k
@@ -91,6 +99,7 @@ class SplitConsumer(Consumer):
     def _last(self) -> None:
         """Nothing: no product is left."""
 
+    @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
         """Start S = Q Kᵀ, times the scales of both."""
         k = self.k
@@ -163,6 +172,12 @@ class SplitConsumer(Consumer):
                 for output, x in zip(row, more, strict=True):
                     self.k.fma(x, factor, output, into=output)
 
+    def _lane_columns(self) -> LaneColumns:
+        """See `Consumer`."""
+        return SplitOutputs(self.O, self.in_quad).lane_columns(
+            self.k, self.t.output_columns, self.t.head_dim_v
+        )
+
     @property
     def _outputs(self) -> Outputs:
         """See `Consumer`."""
@@ -171,4 +186,8 @@ class SplitConsumer(Consumer):
     def _cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
         """See `Consumer`: values of all tiles were cleared."""
         tile = self.t.tile
+        if cta.part is not None and cta.first_tile is not None:
+            # The runs of a split follow one another. That the first key is none beyond the end, the minimum
+            # states for the proof.
+            return [(self.k.min(cta.first_tile * tile, cta.mask.reach.seq_k), cta.tiles * tile)]
         return [(end * tile, begin * tile) for begin, end, _ in tile_runs(self.k, cta, lambda: cta)]

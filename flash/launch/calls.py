@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flash.contract.catalogue import Build
 from flash.cpu.attention import attention_cpu
-from flash.cpu.paged_rows import KeyRows, PagedRows
+from flash.cpu.paged_rows import KeyRows, PagedRows, gathered_rows
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
@@ -141,7 +141,7 @@ def _each_on_cpu(
         of_q, of_k, of_v = q[None, :, rows], *keys_of(b, keys)
         if scales:
             of_q, of_k, of_v = (
-                scaled_numbers(np.asarray(x), scale[b : b + 1], dtype=np.float32)
+                scaled_numbers(gathered_rows(x), scale[b : b + 1], dtype=np.float32)
                 for x, scale in zip((of_q, of_k, of_v), scales, strict=True)
             )
         attend(

@@ -72,7 +72,15 @@ def explain(
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
-            else _kernel(made, geometry, grid, gpu, backend, _products(config, made, geometry))
+            else _kernel(
+                made,
+                geometry,
+                grid,
+                gpu,
+                backend,
+                _products(config, made, geometry),
+                _not_taken(config, made),
+            )
         ),
         "work": _work(config, made, geometry, operands),
     }
@@ -106,6 +114,7 @@ def _kernel(
     gpu: GpuLauncher,
     backend: str,
     products: dict[str, str],
+    not_taken: str,
 ) -> dict[str, str]:
     config, t = made.config, made.config.tiling
     lines = {
@@ -113,7 +122,8 @@ def _kernel(
         **products,
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
-        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
+        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads"
+        f"{not_taken}",
         **grid,
         "needs": str(made.resources),
     }
@@ -180,9 +190,21 @@ def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[
         return {"products": products, "scales": f"one of Q, K and V for {rows}"}
     if isinstance(made.config.tiling, SplitWgmmaTiling):
         return {"products": "wgmma, three of f16 for one of f32, with tiles copied by TMA"}
+    if made.config.gathers:
+        return {"products": "wgmma, with rows of K and V copied from their pages by cp.async"}
     if isinstance(made.config.tiling, WgmmaTiling):
         return {"products": "wgmma, with tiles copied by TMA"}
     return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}
+
+
+def _not_taken(config: AttentionConfig, made: Build) -> str:
+    """The sizes of the config that its kernel has with `wgmma`, and this kernel has not; else empty."""
+    t = made.config.tiling
+    sizes = ("block_q", config.block_q, t.block_q), ("tile", config.tile, t.tile)
+    others = [f"{name}={asked}" for name, asked, found in sizes if asked not in ("auto", found)]
+    if not others:
+        return ""
+    return f"; {' and '.join(others)} {'is' if len(others) == 1 else 'are'} for wgmma"
 
 
 def _slice(t: AnyTiling) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
-from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
@@ -21,7 +20,6 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
-PARTS_OF_F32: Final = "the keys are divided, and the kernel of f32 writes no partial results"
 _LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
@@ -54,7 +52,8 @@ def kernel_of(
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
-    kernel = replace(kernel, packed=packs is True, features=features)
+    written = None if divided else kernel.written  # parts are f32, whatever the type of O
+    kernel = replace(kernel, packed=packs is True, features=features, written=written)
     kernel = replace(kernel, cluster=_cluster(kernel, geometry))
     return scheduled_launch(config.scheduler, kernel, geometry, device)
 
@@ -88,8 +87,6 @@ def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) ->
     """
     if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
-    if divided and config.element is F32:
-        return PARTS_OF_F32
     for name, strides in zip("QKV" if divided else "QKVO", geometry.strides, strict=False):
         of_keys = name in "KV"
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)

@@ -18,12 +18,13 @@ from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
     TileRequest,
+    choose_launch_tiling,
     choose_tiling,
     largest_tile,
     most_generous,
     natural_alignment,
 )
-from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET
+from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
 from ptxgen.arguments import integer
@@ -63,7 +64,8 @@ class AttentionConfig(ScoreSettings):
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192. "auto"
         takes the documented
         default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
-        `flash/problem/wgmma_choice.py`).
+        `flash/problem/wgmma_choice.py`), as does a launch whose arrays `wgmma` does not take, where the
+        kernel without it has no such size.
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
         memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
         kernels with `wgmma` have at least 2.
@@ -83,7 +85,8 @@ class AttentionConfig(ScoreSettings):
         queries, and keys, count.
     page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
-        `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
+        `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
+        after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with "e4m3" and "e5m2". The kernels for sm_90a, a Hopper GPU's own
         target, use `wgmma` and TMA where they can (`flash/problem/wgmma_choice.py`), those for sm_90
@@ -258,7 +261,7 @@ class AttentionConfig(ScoreSettings):
     @property
     def tile_request(self) -> TileRequest:
         """What the choice of tiles depends on."""
-        return TileRequest(
+        request = TileRequest(
             self.head_dim,
             self.value_dim,
             self.element,
@@ -270,21 +273,20 @@ class AttentionConfig(ScoreSettings):
             looks_up=self.page_size is not None,
             in_pages=self.page_size is not None,
             precision=self.precision,
-            without_wgmma=self._without_wgmma,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )
+        in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
+        gathers = not in_boxes and request.gathers_rows
+        return replace(request, gathers=gathers, without_wgmma=self._without_wgmma(in_boxes or gathers))
 
-    @property
-    def _without_wgmma(self) -> str:
+    def _without_wgmma(self, takes_pages: bool) -> str:
         """What of the problem speaks against `wgmma`; the empty string if nothing does
-        (`flash/problem/wgmma_choice.py`).
+        (`flash/problem/wgmma_choice.py`). `takes_pages` is whether its kernel takes pages of so many rows.
         """
         if self.is_fp8:
-            return not_for_fp8(
-                self.page_size, self.pack_gqa, self.splits, self.dropout, self.varlen, self.scale_block
-            )
-        if self.page_size is None or self.page_size % BOX_ROWS == 0:
+            return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
+        if takes_pages:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
 
@@ -369,7 +371,8 @@ class AttentionConfig(ScoreSettings):
         request = self.tile_request
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
-        tiling, cached = choose_tiling(request, target, alignment), self.page_size is not None
+        tiling = choose_launch_tiling(self.tile_request, request, target, alignment)
+        cached = self.page_size is not None
         scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
         return KernelConfig(
             target,

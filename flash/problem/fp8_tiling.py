@@ -22,8 +22,9 @@ FP8_TILES: Final = (64, 128)
 _DEFAULT_BLOCK_Q: Final = 128
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# The same with the widest values and scales of blocks of rows: their addresses take what O leaves.
-_REGISTERS_OF_BLOCKS: Final = _REGISTERS | {2: (40, 232)}
+# Registers of these threads in kernels with the widest values that have scales of blocks of rows, or keys in
+# pages: a consumer keeps addresses for them beside O.
+_REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones behind the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of so many bytes
 _REGIONS: Final = 5  # tiles of Q, K, V, V transposed and O
@@ -48,8 +49,8 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def _of_roles(self) -> tuple[int, int]:
-        has_least_left = self.in_blocks and self.output_columns == WIDTHS[-1]
-        return (_REGISTERS_OF_BLOCKS if has_least_left else _REGISTERS)[self.consumers]
+        has_least_left = (self.in_blocks or self.in_pages) and self.output_columns == WIDTHS[-1]
+        return (_REGISTERS_WITH_ADDRESSES if has_least_left else _REGISTERS)[self.consumers]
 
     @property
     def value_part(self) -> int:
@@ -96,15 +97,16 @@ def fp8_tiling(
     target: Target,
     beside: int = 0,
     scale_block: int = 0,
+    in_pages: bool = False,
 ) -> Fp8Tiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
     None if none fits shared memory and registers, of which features take `beside`. So many rows as
-    `scale_block` says share a scale, or with 0 all.
+    `scale_block` says share a scale, or with 0 all; `in_pages` is whether keys are in pages.
     """
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = tuple(reversed(possible_tiles(scale_block))) if tile == "auto" else (int(tile),)
     count = max(stages, LEAST_STAGES)
-    found = [Fp8Tiling(*dims, n, rows, count, in_blocks=scale_block > 0) for n in tiles]
+    found = [Fp8Tiling(*dims, n, rows, count, in_pages, in_blocks=scale_block > 0) for n in tiles]
     most = target.shared_per_block_optin
     return next((t for t in found if t.has_registers(beside) and t.shared_bytes <= most), None)
 
@@ -118,11 +120,12 @@ def require_fp8(
     alignment: int,
     beside: int = 0,
     scale_block: int = 0,
+    in_pages: bool = False,
 ) -> Fp8Tiling:
     """The tiling of a kernel with Q, K and V of `dtype`. `sizes` are tile, block_q and stages, `excluded`
     is what of the problem or of a launch no such kernel does, `alignment` that of the arrays in bytes,
-    `beside` the registers of features, `scale_block` is as for `fp8_tiling`. Raises `ConfigError` that says
-    what the kernel lacks.
+    `beside` the registers of features, `scale_block` and `in_pages` are as for `fp8_tiling`. Raises
+    `ConfigError` that says what the kernel lacks.
     """
     assert dtype.name in FP8_DTYPES
     tile, block_q, stages = sizes
@@ -139,7 +142,7 @@ def require_fp8(
     elif max(dims) > WIDTHS[-1]:
         why = f"takes head_dim_v up to {WIDTHS[-1]}, got {dims[1]}"
     else:
-        found = fp8_tiling(dims, tile, block_q, stages, target, beside, scale_block)
+        found = fp8_tiling(dims, tile, block_q, stages, target, beside, scale_block, in_pages)
         why = (
             f"with tile={tile}, block_q={block_q} and stages={max(stages, LEAST_STAGES)} does not fit shared "
             f"memory or registers; use fewer stages, or smaller tiles of {FP8_TILES} and {WGMMA_BLOCKS_Q}"

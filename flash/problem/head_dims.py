@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flash.problem.latent_tiling import MAX_LATENT_DIM
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from flash.problem.tile_choice import most_generous, offered_tiles
+from flash.problem.wgmma_choice import WGMMA_TARGET
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
 
@@ -21,13 +21,14 @@ def checked_head_dim(value: object, *, shared_kv: bool) -> int:
             f"AttentionConfig: head_dim must be an integer from 1 to {MAX_LATENT_DIM} with shared_kv, got "
             f"{shown(value)}"
         )
-    target = most_generous()
-    tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
+    latent = integer(value, MAX_HEAD_DIM + 1, MAX_LATENT_DIM) is not None
+    cure = (
+        f"; where V is columns of K, shared_kv=True takes up to {MAX_LATENT_DIM}, with 'f16' or 'bf16' and "
+        f"target={WGMMA_TARGET!r}"
+    )
     raise ConfigError(
-        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got "
-        f"{shown(value)}; "
-        f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
-        f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
+        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got {shown(value)}; beyond "
+        f"{MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory{cure if latent else ''}"
     )
 
 

@@ -47,6 +47,11 @@ class KernelConfig:
         return self.tiling.precision
 
     @property
+    def gathers(self) -> bool:
+        """Whether a producer copies each row of K and V from its page (`WgmmaTiling.gathers`)."""
+        return isinstance(self.tiling, WgmmaTiling) and self.tiling.gathers
+
+    @property
     def keys_of_tile(self) -> int:
         """Keys that a CTA takes at once."""
         return self.tiling.tile

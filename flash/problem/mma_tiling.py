@@ -70,6 +70,9 @@ _MOST_REGISTERS: Final = 255
 _SHORT_PRODUCT: Final = 192
 # Estimated registers of a thread, beyond which none are left for what only saves instructions.
 _ROOMY: Final = 224
+PART_KEYS: Final = 32  # of a tile, whose weights have sums of their own
+_CHECKED_PARTS: Final = 2  # of a tile
+_CHECKED_ROWS: Final = 2  # tiles of 16 rows of a warp
 _OPERAND: Final = 4  # registers of operand A
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
@@ -190,6 +193,16 @@ class MmaTiling:
         """Whether a warp reads its rows of Q once, and keeps them in registers."""
         kept = self.row_tiles * self.score_columns // self.operands.depth * _OPERAND
         return self.has_spare_registers and self.registers + kept <= _ROOMY
+
+    @property
+    def checks_sums(self) -> bool:
+        """Whether weights are computed before it is known that their shift is large enough
+        (`flash/device/sum_checked_softmax.py`), those of a part of a tile among the products of another. By
+        the issue model other shapes gain nothing (docs/tuning.md).
+        """
+        return (
+            self.keeps_queries and self.row_tiles == _CHECKED_ROWS and self.tile == _CHECKED_PARTS * PART_KEYS
+        )
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need `other_registers` for features, can run

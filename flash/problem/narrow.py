@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.operands.dtypes import BF16, F16, FP8_DTYPES, DType, config_name
+from flash.problem.wgmma_choice import BOX_ROWS
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.options import require_one_of
 from ptxgen.arguments import integer, is_one_of
@@ -79,7 +80,6 @@ def resolved_scale_block(dtype: object, given: object) -> int | None:
 def not_for_fp8(
     page_size: int | None,
     pack_gqa: object,
-    splits: object,
     dropout: float,
     varlen: bool = False,
     scale_block: int | None = None,
@@ -89,10 +89,8 @@ def not_for_fp8(
     """
     if varlen and scale_block is not None:
         return f"scale_block={scale_block} with varlen"
-    if page_size is not None:
-        return f"page_size={page_size}"
+    if page_size is not None and page_size % BOX_ROWS:
+        return f"page_size={page_size}, which is no multiple of {BOX_ROWS}"
     if pack_gqa is True and scale_block is not None:
         return f"scale_block={scale_block} with pack_gqa=True"
-    if splits not in ("auto", 1):
-        return f"splits={splits}"
     return f"dropout={dropout}" if dropout else ""

@@ -22,9 +22,12 @@ _EVERY: Final = "QKVO"
 def mapped(config: KernelConfig) -> str:
     """The arrays that tensor copies move: with packed heads K and V alone, because the rows of a tile of
     Q or O then alternate between heads, of which a launch says how many there are. Parts of O that are to
-    be merged are stored from registers. Where V is columns of K, its tile is that of K.
+    be merged are stored from registers. Where V is columns of K, its tile is that of K. Rows of K and V that
+    threads gather have none.
     """
     found = _PACKED if config.packed else _PARTS if config.features.splits else _EVERY
+    if config.gathers:
+        return "".join(name for name in found if name not in _PACKED)
     return found.replace("V", "") if isinstance(config.tiling, LatentTiling) else found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import fp8_tiling, possible_tiles, require_fp8
@@ -15,7 +15,7 @@ from flash.problem.latent_tiling import LATENT_TILES
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of, resolved
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
-from flash.problem.wgmma_choice import WGMMA_TARGET, WGMMA_TILES, wgmma_tiling, why_not
+from flash.problem.wgmma_choice import GATHERED, WGMMA_TARGET, WGMMA_TILES, wgmma_tiling, why_not
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WGMMA_ROWS, WgmmaTiling
 from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
@@ -60,6 +60,9 @@ _TILE_LOOKED_UP: Final = 32
 _ROWS_LOOKED_UP: Final = 64
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
+# Sizes left open in turn, until a launch that was to use `wgmma` and cannot has a kernel.
+_OPENED: Final = ((), ("block_q",), ("tile",), ("tile", "block_q"))
+
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 
 
@@ -101,6 +104,7 @@ class TileRequest:
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
     in_pages: bool = False  # whether K and V are in pages, and queries packed
+    gathers: bool = False  # whether rows of pages lie in no boxes of tensor copies, and threads copy them
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
@@ -124,7 +128,13 @@ class TileRequest:
             self.other_registers,
             self.in_pages,
             self.is_latent,
+            self.gathers,
         )
+
+    @property
+    def gathers_rows(self) -> bool:
+        """Whether a kernel with `wgmma` has threads that copy rows from pages of any size."""
+        return self.dtype in GATHERED and not self.is_latent
 
     @property
     def is_fp8(self) -> bool:
@@ -200,24 +210,60 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
             request.alignment if alignment is None else alignment,
             request.other_registers,
             request.scale_block,
+            request.in_pages,
         )
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
-        dims = request.head_dim, request.head_dim_v
+        dims, gathers = (request.head_dim, request.head_dim_v), request.gathers
         beside = request.other_registers, request.in_pages, request.precision_of_f32, request.is_latent
-        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside, gathers)
         assert found is not None  # there is no reason against it
         return found
     if request.is_latent:
         raise ConfigError(_not_latent(request, target, alignment))
-    default, blocks = _defaults(request, target, request.alignment if alignment is None else alignment)
-    tiles = _candidates(request.tile, default, TILES)
-    for tile in tiles:
-        for block_q in blocks:
-            tiling = _tiling(request, tile, block_q, target)
+    tiles, blocks = _sizes(request, target, alignment)
+    tiling = _first_that_fits(request, target, alignment)
+    if tiling is None:
+        raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+    return tiling
+
+
+@lru_cache(maxsize=1024)
+def choose_launch_tiling(
+    own: TileRequest, request: TileRequest, target: Target, alignment: int | None = None
+) -> AnyTiling:
+    """The tiling of a launch, whose arrays may speak against `wgmma` in `request` where its config does not
+    in `own`. Of the sizes that were then asked for `wgmma`, those that a kernel without it does not have
+    are left open: block_q first, then tile.
+
+    Raises `ConfigError` as `choose_tiling` does.
+    """
+    falls_back = not own.why_not_wgmma(target) and request.why_not_wgmma(target, alignment)
+    if falls_back and not (request.is_fp8 or request.is_latent):
+        for opened in _OPENED:
+            sizes: dict[str, Any] = dict.fromkeys(opened, "auto")
+            asked = replace(request, **sizes)
+            tiling = _first_that_fits(asked, target, alignment)
             if tiling is not None:
                 return tiling
-    raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+    return choose_tiling(request, target, alignment)
+
+
+def _first_that_fits(request: TileRequest, target: Target, alignment: int | None) -> AnyTiling | None:
+    """The tiling without `wgmma` of the best sizes that fit; None if none do."""
+    found = (
+        _tiling(request, tile, block_q, target)
+        for tile, block_q in product(*_sizes(request, target, alignment))
+    )
+    return next((tiling for tiling in found if tiling is not None), None)
+
+
+def _sizes(
+    request: TileRequest, target: Target, alignment: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What tile and block_q may be in a kernel without `wgmma`, the best first."""
+    default, blocks = _defaults(request, target, request.alignment if alignment is None else alignment)
+    return _candidates(request.tile, default, TILES), blocks
 
 
 def _defaults(request: TileRequest, target: Target, alignment: int) -> tuple[int, tuple[int, ...]]:
@@ -256,7 +302,8 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
     dims, stages, beside = (request.head_dim, request.head_dim_v), request.stages, request.other_registers
     if request.is_fp8:
         sizes = product(possible_tiles(request.scale_block), WGMMA_BLOCKS_Q)
-        return [s for s in sizes if fp8_tiling(dims, *s, stages, target, beside, request.scale_block)]
+        block, in_pages = request.scale_block, request.in_pages
+        return [s for s in sizes if fp8_tiling(dims, *s, stages, target, beside, block, in_pages)]
     found = [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
     for n, m in product(WGMMA_TILES, WGMMA_BLOCKS_Q):
         if (n, m) not in found and not replace(request, tile=n, block_q=m).why_not_wgmma(target):

@@ -22,8 +22,9 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages.
+# Where the producer also finds keys in pages, and where its threads copy each row.
 _REGISTERS_WITH_PAGES: Final = {**_REGISTERS, 2: (40, 232)}
+_REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (56, 152)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
@@ -46,7 +47,9 @@ class WgmmaTiling:
     """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
 
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
-    their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q.
+    their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q,
+    `gathers` whether the threads of the producer copy each row of K and V from its page
+    (`flash/device/gathered_rings.py`), because no boxes of tensor copies have the rows of a tile.
     """
 
     head_dim: int
@@ -56,6 +59,7 @@ class WgmmaTiling:
     stages: int = 2
     in_pages: bool = False
     own_output: bool = False
+    gathers: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[str | None] = None  # how f32 is multiplied
@@ -121,6 +125,8 @@ class WgmmaTiling:
 
     @property
     def _of_roles(self) -> tuple[int, int]:
+        if self.gathers:
+            return _REGISTERS_TO_GATHER[self.consumers]
         return (_REGISTERS_WITH_PAGES if self.in_pages else _REGISTERS)[self.consumers]
 
     @property
@@ -180,12 +186,15 @@ class WgmmaTiling:
 
     def has_registers(self, beside: int) -> bool:
         """Whether a consumer has registers for all that it computes. `beside` is the number of registers for
-        features. It counts with three consumers alone, whose threads have the fewest registers: with fewer
-        consumers the assembler was seen to find room for features.
+        features. It counts with three consumers, whose threads have the fewest registers, and where the
+        producer needs many: with others the assembler was seen to find room for features. Beside such a
+        producer it was seen to spill with three consumers that take maxima of all tiles.
         """
+        if self.gathers and self.consumers > _TWO and not self.checks_sums:
+            return False
         most = self.consumer_registers or _MOST_REGISTERS
         needed = self._held_registers + _LEAST_OTHER_REGISTERS
-        return needed + (beside if self.consumers > _TWO else 0) <= most
+        return needed + (beside if self.consumers > _TWO or self.gathers else 0) <= most
 
 
 def width_of(columns: int) -> int:

@@ -202,7 +202,8 @@ class KernelBuilder(Roles):
         """The module, with the lowest PTX version that has all instructions used and the target.
 
         `header` is a tuple of lines, printed as comments at the head of the text. Raises
-        `ConfigError` inside a `with` block, and if a block was never entered.
+        `ConfigError` inside a `with` block, and if a block was never entered, and `TypeMismatchError` if a
+        product of `k.wgmma` is never waited for.
         """
         if self._open:
             raise ConfigError(f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first")
@@ -213,6 +214,7 @@ class KernelBuilder(Roles):
                 f"before each:{listed}"
             )
         self.require_roles_entered()
+        self.flight.require_landed(self.name)
         if not isinstance(header, tuple | list):
             raise ConfigError(f"build: header must be a tuple of lines, got {shown(header)}")
         for line in header:

@@ -177,6 +177,34 @@ def test_sums_are_stored_to_matrices_up_to_a_row(dtype: Any, rows: int) -> None:
     assert np.array_equal(y.astype(np.float32).reshape(-1), wanted)
 
 
+@pytest.mark.parametrize("where", ["kernel", "loop", "role"])
+def test_a_product_that_the_kernel_never_waits_for_is_refused_with_its_line(where: str) -> None:
+    k = builder(threads=128)
+    a, b = k.tma.tile("a", (64, 64), f16), k.tma.tile("b", (64, 32), f16)
+
+    acc = k.wgmma.accumulator(64, 32)
+
+    def start() -> None:
+        acc.set(a @ b)
+
+    if where == "kernel":
+        start()
+    elif where == "loop":
+        with k.loop(0, 3):
+            start()
+            k.wgmma.wait(1)  # which leaves the product of the last iteration
+    else:
+        with k.warpgroup_role("one"):
+            start()
+    line = start.__code__.co_firstlineno + 1
+    said = (
+        f"kernel 'hopper': the product started at {__file__}:{line}, in {start.__qualname__} is still under "
+        "way where the code of its warps ends; wait behind it with k.wgmma.wait()"
+    )
+    with pytest.raises(TypeMismatchError, match=f"^{re.escape(said)}$"):
+        k.build()
+
+
 @pytest.mark.parametrize("fenced", [True, False])
 def test_tiles_that_threads_write_are_fenced_before_a_product(fenced: bool) -> None:
     k = builder(threads=128)
@@ -539,7 +567,8 @@ def test_what_one_role_leaves_under_way_is_no_matter_of_another() -> None:
         acc += a @ b
     with k.warpgroup_role("other"):
         acc[0, 0].set(1.0)
-    assert not verify(k.build())
+    with pytest.raises(TypeMismatchError, match="is still under way where the code of its warps ends"):
+        k.build()
 
 
 @pytest.mark.parametrize("first", ["load", "store"])

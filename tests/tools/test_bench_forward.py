@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flash.commands.measure import static_forward as forward
+from flash.commands.measure.issue_model import Wait
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from flash.contract.catalogue import build
@@ -17,11 +18,12 @@ PRODUCT, EXP2, ADD = SassInstr("HMMA.16816.F32"), SassInstr("MUFU.EX2"), SassIns
 # 256 scores of 128 multiply-adds each are 16 products.
 PATH = (PRODUCT,) * 16 + (EXP2,) + (ADD,) * 23
 MADE = Assembled(200, 0, 4096, 2, 0.125, 128, Loop(PATH, len(PATH)))
+WAITS = {Wait.STALL: 0.5, Wait.MEMORY: 0.25, Wait.TENSOR: 0.125, Wait.OTHER: 0.125}
 SMALL = AttentionConfig(64, dtype="f16", target="sm_80")
 
 
 def reading(tensor: float) -> forward.Reading:
-    return forward.Reading(MADE, PATH, tensor, 50.0, 512.0)
+    return forward.Reading(MADE, PATH, tensor, 50.0, 512.0, WAITS)
 
 
 def rows(found: Found) -> list[list[str]]:
@@ -53,8 +55,9 @@ def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatc
     found = forward.forward_quality(SMALL)
     ours, theirs, other = rows(found)
     assert ours[:5] == ["sm_80", "64", "f16", "full", "ours"]
-    assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0", "78.0"]
-    assert (theirs[4], theirs[-3]) == ("Triton", "75.0")
+    waits = ["50.0", "25.0", "12.5"]
+    assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0", "78.0", *waits]
+    assert (theirs[4], theirs[-6]) == ("Triton", "75.0")
     assert (other[4], other[6:10], other[-1]) == ("FlashAttention-2", ["255", "152", "2", "556"], "-")
     assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
     goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
@@ -92,10 +95,10 @@ def test_three_products_of_f16_are_one_of_f32(monkeypatch: pytest.MonkeyPatch) -
     # 48 products for 48 * 2048 / 768 = 128 scores of 512 operations, in 640 clocks of one scheduler of four.
     path = (PRODUCT,) * 48
     made = Assembled(200, 0, 4096, 2, 0.125, subject.columns, Loop(path, len(path)))
-    of = forward.Reading(made, path, 60.0, 50.0, 640.0)
+    of = forward.Reading(made, path, 60.0, 50.0, 640.0, WAITS)
     monkeypatch.setattr(forward.Reading, "of", lambda *_: of)
     found = forward.forward_quality(config)
     (row,) = rows(found)
-    assert (row[2], row[9], row[-1]) == ("f32_grade", "768.0", "62.4")  # 128 * 512 * 4 / 640 * 108 * 1.41e9
+    assert (row[2], row[9], row[-4]) == ("f32_grade", "768.0", "62.4")  # 128 * 512 * 4 / 640 * 108 * 1.41e9
     goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
     assert goals == {"spilled": True, "modelled": False}

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from flash.commands.measure import static_gathered as gathered
 from flash.commands.measure import static_hopper as hopper
 from flash.commands.measure import static_hopper_f32 as hopper_f32
+from flash.commands.measure import static_hopper_latent as hopper_latent
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
@@ -112,3 +114,44 @@ def test_f32_has_jobs_of_its_own() -> None:
         *("hopper d=64 f32_grade full", "hopper d=128 f32_grade full")
     ]
     assert not hopper_f32.precise_jobs(quick=True)
+
+
+def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
+        assert subject.entry.startswith("attention_forward_latent_wgmma_bf16_d576")
+        assert (subject.threads, warpgroups, tile) == (384, 2, "64x64")
+        return reading(90.0)
+
+    monkeypatch.setattr(hopper.Reading, "of", of)
+    found = hopper_latent.latent_quality(64)
+    assert rows(found)[0][1] == "ours, latents"
+    # 64 x 64 scores of 576 + 512 columns take 2,176 clocks of tensor cores. Each of two consumers reads
+    # 36 x (64 + 32) x 16 elements for its scores, and 4 x (64 + 256) x 16 for its columns of O; 64 x 576 of K
+    # arrive, and 64 x 64 weights are written: 3,008 clocks of 128 bytes.
+    assert {
+        m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(found)
+    } == {
+        "tensor cores by the issue model": (90.0, True),
+        "tensor cores by shared memory": (72.3, False),
+        "spilled": (0, True),
+    }
+
+
+def test_latents_have_a_job_for_each_tile() -> None:
+    assert [job.label for job in hopper_latent.latent_jobs(quick=False)] == [
+        *("hopper d=576 latents bf16 full, tile 64", "hopper d=576 latents bf16 full, tile 32")
+    ]
+    assert not hopper_latent.latent_jobs(quick=True)
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+def test_the_producer_of_pages_is_counted() -> None:
+    found = {m.name: m for m in measurements(gathered.gathered_quality(64, 1))}
+    for_tile = found["instructions of the producer for a tile"].median
+    assert for_tile > found["integers of the producer for a tile"].median > 0
+    assert found["instructions of the producer for 16 bytes"].median == for_tile * 4 / (2 * 128 * 64 // 8)
+    assert 0 < found["instructions of the producer, of all"].median < 100
+    spilled = found["spilled beside a producer that gathers"]
+    assert spilled.goal is not None
+    assert spilled.goal.met_by(spilled.median)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from flash.commands.campaign.reasons import FILES, load, reason, reasons
 TENSOR_CORES = "f16-sm_80"
 FOUR_WARPS = "bf16-sm_80-causal-stages"
 FEATURES = "f16-sm_80-features"
+HOPPER = "f16-sm_90a"
 
 REASON = """
 [[reason]]
@@ -69,8 +71,8 @@ def test_a_table_is_a_reason_for_each_mark_step_and_change() -> None:
 
 
 KEYS = (
-    "reason 1: needs a sentence `why` and lists `marks` and `changes`, and may have a list `steps`, a "
-    "pattern `entry`, a number `loop` and `rounds = true`; "
+    "reason 1: needs a sentence `why` and lists `marks` and `changes`, and may have a list `steps`, "
+    "patterns `entry` and `behind`, a number `loop` and `rounds = true`; "
 )
 CHANGE = "reason 1: a change is a kind of mistake, what it changes and a pattern of the instruction, got "
 
@@ -81,6 +83,7 @@ CHANGE = "reason 1: a change is a kind of mistake, what it changes and a pattern
         ('why = "so"', "", f"{KEYS}'why' is None"),
         ('["a", "b"]', '"a"', f"{KEYS}'marks' is 'a'"),
         ("loop = 2", 'loop = "2"', f"{KEYS}'loop' is '2'"),
+        ("loop = 2", "behind = 2", f"{KEYS}'behind' is 2"),
         ("loop", "lop", f"{KEYS}'lop' is 2"),
         ('["bound", "+1", ""]', '["bound", "+1"]', f"{CHANGE}['bound', '+1']"),
         ('["bound", "+1", ""]', '["bound", 1, ""]', f"{CHANGE}['bound', 1, '']"),
@@ -114,6 +117,13 @@ def test_a_reason_about_one_loop_is_about_no_other() -> None:
         if m.name.startswith("loop-bound: never taken") and m.mark == known.mark and "bra $loop" in m.before
     ]
     assert [known.fits(m) for m in branches] == [True, False, False, False]
+
+
+def test_a_reason_may_be_about_what_is_behind_an_instruction() -> None:
+    known = next(r for r in reasons() if r.kind == "fence" and r.behind)
+    fences = [m for m in mutants_of(HOPPER) if replace(known, behind="").fits(m)]
+    assert [known.fits(m) for m in fences] == [False, True]  # of the scores, and of the values
+    assert not known.fits(mutant_of(fences[1], place=0))  # behind nothing
 
 
 def test_a_reason_about_rounding_is_for_other_bits_too() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure.issue_model import Unit, clocks_of, modelled, unit_of
+from flash.commands.measure.issue_model import Unit, Wait, clocks_of, modelled, unit_of
 from ptxgen.runtime.sass import Control, Loop, SassInstr
 from ptxgen.target import target
 
@@ -69,6 +69,18 @@ def test_a_product_waits_for_the_sum_of_the_one_before() -> None:
 def test_warps_of_other_ctas_issue_while_one_waits() -> None:
     assert share(hmma(), hmma(), ctas=2) == approx(16 / 25)
     assert share(hmma(), hmma(), ctas=4) == approx(1)
+
+
+def test_what_a_warp_waits_for_is_told_apart() -> None:
+    read = SassInstr("LDSM.16.M88.4", operands="R0, [R8]", control=Control(2, (), 2, None))
+    use = add(Control(14, (2,), None, None))
+    waits = modelled(Loop((read, use, hmma(), hmma()), 1), target("sm_80"), 128, 1).waits
+    # The read takes 16 clocks and 30 more, of which two are its stall count; then 14 and two of the others.
+    clocks = 2 + 44 + 14 + 1 + 24 + 1
+    assert waits[Wait.STALL] == approx(18 / clocks)
+    assert waits[Wait.MEMORY] == approx(44 / clocks)
+    assert waits[Wait.TENSOR] == approx(24 / clocks)
+    assert waits[Wait.OTHER] == pytest.approx(0, abs=0.02)
 
 
 def test_a_warp_stalls_for_the_clocks_that_the_assembler_wrote() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -385,7 +386,8 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
     assert names == [name for name in subjects() if name in names]
     missing = ", ".join(f"`{name}`" for name in subjects() if name not in names)
-    assert f"Not judged whole yet: {missing}." in " ".join(lines)
+    said = re.findall(r"Not judged whole yet: (.*?)\.", " ".join(lines))
+    assert said == ([missing] if missing else [])
     assert all(kernel["judged"] == kernel["mutants"] for kernel in found["kernels"])
     assert (found["holes"], found["share_caught"]) == ([], 1)
 
@@ -648,8 +650,9 @@ def test_the_sample_is_fixed_and_of_different_kinds(kernel: str) -> None:
 def test_the_sample_of_all_kernels_is_of_every_kind() -> None:
     arguments = tool._arguments(["--short"])
     every, taken = Counter[str](), Counter[str]()
-    for kernel in subjects():
-        every.update({m.kind for m in mutants_of(kernel)})
+    for kernel, subject in subjects().items():
+        if subject.sampled is None:  # the others, whose runs take long, have mutants of fewer kinds
+            every.update({m.kind for m in mutants_of(kernel)})
         taken.update(mutants_of(kernel)[n].kind for n in tool._chosen(kernel, arguments))
     assert taken.keys() == every.keys()
     assert all(count >= min(3, every[kind]) for kind, count in taken.items()), taken

@@ -10,6 +10,7 @@ from flash.commands.campaign.equivalence import instrs
 from flash.commands.campaign.mistakes import Mutant
 from ptxgen import ir
 from ptxgen.ir import Symbol
+from ptxgen.text import render_instr
 
 _BARRIERS: Final = ("bar.sync", "barrier.")
 
@@ -21,8 +22,8 @@ class Reason:
     that begins with `step`.
 
     If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, 0 if none has
-    it, and `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
-    whose results are rounded differently.
+    it, `entry` is a pattern found in the kernel's name, and `behind` one that the instruction before it
+    begins with. If `rounds`, the argument also covers mutants whose results are rounded differently.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Reason:
     why: str
     loop: int | None = None
     entry: str = ""
+    behind: str = ""
     rounds: bool = False
 
     def fits(self, mutant: Mutant) -> bool:
@@ -44,7 +46,15 @@ class Reason:
             and re.match(self.before, mutant.before) is not None
             and re.search(self.entry, mutant.entry) is not None
             and (self.loop is None or self.loop == _loop(mutant))
+            and (not self.behind or re.match(self.behind, _before(mutant)) is not None)
         )
+
+
+def _before(mutant: Mutant) -> str:
+    """The PTX of the instruction before the change, empty if it is the first."""
+    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
+    found = [s for s in kernel.body[: mutant.place] if isinstance(s, ir.Instr)]
+    return render_instr(found[-1]) if found else ""
 
 
 def _loop(mutant: Mutant) -> int:

@@ -13,12 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.commands.campaign import uneven
+from flash.commands.campaign import fp8, uneven
 from flash.commands.campaign.problems import LANE_ROWS, Problem
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
 from flash.operands.declared import Operand
 from flash.operands.dtypes import BOOL, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
+from flash.problem.features import SCALES
 from flash.problem.simt_tiling import padded
 from flash.scores.aux_arrays import gathered
 
@@ -31,6 +32,7 @@ _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
+_GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
 # The least f32 that rounding to tf32 makes infinite, and a factor that makes its products of usual
 # size.
@@ -64,6 +66,15 @@ def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
     q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
 
 
+def _growing_alone(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Make scores grow steeply towards the first key in one of four groups of rows, in turn; of the next four
+    groups in the next one.
+    """
+    group = np.arange(q.shape[2]) // rows
+    k[..., 1] = np.arange(k.shape[2])[::-1]
+    q[..., 1] = np.where(group % _GROUPS == group // _GROUPS % _GROUPS, _STEEP, 0)
+
+
 def _low(q: Array, k: Array, _v: Array, _rows: int) -> None:
     """Make all scores so low that a score of 0 would have an infinite weight."""
     q[..., 0], k[..., 0] = _STEEP, -_STEEP
@@ -77,6 +88,12 @@ def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
     q[..., 0] = np.where(course == _DEAD, np.inf, 0)
     q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
+
+
+def _unseen_outside(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Give the first and the last of four groups of rows no score but -inf, by infinite queries."""
+    group = np.arange(q.shape[2]) // rows % _GROUPS
+    k[..., 0], q[..., 0] = -1, np.where((group == 0) | (group == _GROUPS - 1), np.inf, 0)
 
 
 def _crossing(q: Array, k: Array, _v: Array, rows: int) -> None:
@@ -110,7 +127,9 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "none": _no_scores,
     "none of queries": _no_scores_of_queries,
     "growing": _growing,
+    "growing alone": _growing_alone,
     "parting": _parting,
+    "unseen outside": _unseen_outside,
     "crossing": _crossing,
     "low": _low,
     "large queries": _large_queries,
@@ -122,6 +141,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "infinite": uneven.infinite,
     "infinite values": uneven.infinite_values,
     "infinite turn": uneven.infinite_turn,
+    "parting in fp8": fp8.parting,
 }
 
 
@@ -189,6 +209,8 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     q, k, v = (with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes)
     if p.alike:
         q, k, v = map(alike, (q, k, v))
+    if config.shared_kv:
+        v = k[..., : config.value_dim]
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
@@ -219,6 +241,8 @@ def _bound(
     config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], seed: int
 ) -> Bound:
     """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
+    if config.is_fp8:
+        arrays, operands = fp8.without_scales(arrays, operands)
     how: dict[str, Any] = {
         "softmax_scale": config.scale,
         "causal": config.causal,
@@ -226,7 +250,8 @@ def _bound(
         "dropout_seed": seed,
         **gathered({name: array for name, array in operands.items() if name != "block_table"}),
     }
-    (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
+    element, arithmetic = config.output.numpy, arithmetic_of_config(config)
+    q, k, v = arrays
     if not config.varlen:
         return attention_bound(q, k, v, element, arithmetic, **how)
     q, k, v = (x[0].swapaxes(0, 1) for x in arrays)
@@ -316,6 +341,7 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     sizes = {
         "batch": len(p.sequences) if config.varlen else p.batch,
         "heads": p.heads,
+        "kv_heads": p.kv_heads,
         "seq_q": p.seq_q,
         "seq_k": p.seq_k,
     }
@@ -325,7 +351,9 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is I32:
         numbers = (_OF_AXIS - 3 + np.arange(math.prod(shape)) % 3).reshape(shape)
-    if operand.dtype is BOOL:
+    if operand.name in SCALES:
+        numbers = fp8.scales(random, tuple(shape))
+    elif operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
     elif operand.name in ("bias", "key_bias"):
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf

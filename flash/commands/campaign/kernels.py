@@ -30,8 +30,8 @@ from flash.problem.gradients import KEYS, QUERIES, SCORES
 from ptxgen.arrays.views import ArrayView, view
 
 
-def _forward(name: str, **settings: Any) -> Subject:
-    """The subject of the forward kernel of one configuration."""
+def _forward(name: str, *, few: bool = False, **settings: Any) -> Subject:
+    """The subject of the forward kernel of one configuration; `few` is that of `problems_of`."""
     config = AttentionConfig(return_lse=True, **settings)
     built = build(config.kernel())
     block = config.kernel().tiling.threads
@@ -40,16 +40,25 @@ def _forward(name: str, **settings: Any) -> Subject:
         built.kernel.name,
         block,
         built.module,
-        problems_of(config),
+        problems_of(config, few=few),
         partial(forward_launch, config, built),
         maps=built.smallest_maps,
     )
 
 
+def _hopper(name: str, *, heads: int = 1, **settings: Any) -> Subject:
+    """The subject of a forward kernel for Hopper, whose runs take long: it has few problems. The first, on
+    which each mutant runs, has `heads` heads.
+    """
+    made = _forward(name, few=True, **settings)
+    first, *others = made.problems
+    return replace(made, problems=(replace(first, heads=heads), *others), sampled=_SAMPLED)
+
+
 def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
     """The launch of a configuration's forward kernel on a problem; the results are new at each call."""
     given, own = arrays_of(config, problem), problem.config(config)
-    out = with_margins(given.out.shape, config.element, None, reverse=problem.reverse)
+    out = with_margins(given.out.shape, config.output, None, reverse=problem.reverse)
     lse = np.full(given.lse.shape, np.nan, F32.numpy)
     results = (out, lse) if config.return_lse else (out,)
     arrays = (given.q, given.k, given.v, *results, *given.operands.values())
@@ -59,6 +68,7 @@ def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> L
         own.scale,
         (0,) * len(arrays),
         {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
+        multiprocessors=_MULTIPROCESSORS,
     )
     return Launch(plan, arrays, (out, lse), lambda: given.difference(out, lse))
 
@@ -112,6 +122,8 @@ def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  #
     return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 3 < 2)
 
 
+_SAMPLED: Final = 2  # kinds of mistakes in a kernel for Hopper, whose runs take long, in the short campaign
+_MULTIPROCESSORS: Final = 1  # so that a CTA of a persistent kernel has several blocks of queries
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
 _F16: Final = {"target": "sm_80", "dtype": "f16", "head_dim": 16, "tile": 16, "block_q": 32}
 _WGMMA: Final = {"target": "sm_90a", "dtype": "f16", "tile": 16}
@@ -126,6 +138,8 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
     "f16-sm_80": _F16 | {"head_dim": 24, "head_dim_v": 72},
     "bf16-sm_80-causal-stages": _F16 | {"dtype": "bf16", "block_q": 64, "causal": "top_left", "stages": 2},
+    # Weights without maxima, whose sums say whether a shift has to move.
+    "f16-sm_80-sums": _F16 | {"tile": 64, "block_q": 128},
     # Kernels that copy through registers.
     "f16-sm_80-causal-narrow": _F16 | {"head_dim": 5, "head_dim_v": 37, "causal": "bottom_right"},
     # One tf32 product or three of f16, whose rows fill a panel, and tiles that a window cuts on either side.
@@ -150,6 +164,21 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     # Functions of scores, which index an array.
     "f16-sm_80-mods": _F16
     | {"score_mod": _relative, "mask_mod": _sparse, "aux": {"table": ("f16", 2), "hidden": ("i32", 1)}},
+}
+_HOPPER: Final[dict[str, dict[str, Any]]] = {
+    # Elements of fp8, whose values are transposed, and with scales.
+    "e4m3-sm_90a-causal": _WGMMA
+    | {"dtype": "e4m3", "head_dim": 64, "tile": 64, "block_q": 128, "causal": "bottom_right"},
+    # Pairs of f16, into which the producer and the consumers split elements of f32.
+    "f32_grade-sm_90a": _WGMMA | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128},
+    # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials.
+    "f16-sm_90a-turns-causal": _WGMMA | {"head_dim": 64, "block_q": 192, "causal": "top_left"},
+    # V is columns of K: two warpgroups with half of the scores and half of the columns each.
+    "f16-sm_90a-causal-latent": _WGMMA
+    | {"head_dim": 320, "head_dim_v": 128, "tile": 32, "shared_kv": True, "causal": "bottom_right"},
+    # CTAs that take several blocks of queries each: two CTAs, and six blocks in the first problem.
+    "bf16-sm_90a-static": _WGMMA
+    | {"heads": 3, "dtype": "bf16", "head_dim": 64, "block_q": 64, "scheduler": "static"},
 }
 _CACHE: Final[dict[str, dict[str, Any]]] = {
     # Kernels that attend to a cache: in pages, contiguous, or in e4m3.
@@ -292,6 +321,7 @@ def subjects() -> Mapping[str, Subject]:
     """All kernels of the campaign by name."""
     return _Subjects(
         *(partial(_forward, name, **settings) for name, settings in _FORWARD.items()),
+        *(partial(_hopper, name, **settings) for name, settings in _HOPPER.items()),
         # The merge of the results of splits.
         partial(merge_subject, "f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
         *(partial(append_subject, name, dtype=F16, **settings) for name, settings in _APPEND.items()),

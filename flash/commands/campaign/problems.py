@@ -4,13 +4,15 @@ mistake can show.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import HALF, MMA_ROWS, PAIRS, TF32, MmaTiling
 from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
+from ptxgen.target import WARP_SIZE
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
@@ -23,6 +25,7 @@ HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing`
 # A factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024.
 LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
+_APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -75,9 +78,9 @@ class Problem:
         return self.lengths or ((self.seq_q, self.seq_k),) * self.batch
 
 
-def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
+def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem, ...]:
     """The problems for a kernel, with ragged ends of every kind: each guard of an unrolled loop has
-    a problem that ends there.
+    a problem that ends there, or with `few` some of them.
 
     The first problem uses all buffers twice in each loop. One problem has no key, some have more
     queries than keys.
@@ -106,11 +109,14 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     huge = replace(growing, times=HUGE)
     # Several whole tiles, and several tiles that the diagonal or the end cuts.
     parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
+    if few:
+        ragged = ragged[::_APART]
+        parting = replace(parting, seq_q=block, seq_k=block * bool(config.causal) + 3 * t.tile // 2)
     # The last row sees all keys: no tile is cut.
     uncut = Problem(block + 1, 3 * t.tile, reverse=True)
     special = Problem(3, 0), grouped, no_score, negative, growing, huge, parting, uncut
     largest = [*_largest(config, block), first]
-    hidden = _hidden(config, t, group)
+    hidden = _hidden(config, t, group, every=_APART if few else 1)
     # Rows without margins: a read after the last column is out of bounds.
     alike = replace(first if config.window is None else largest[0], alike=True)
     others = [*_of_features(config, block), *ragged, alike]
@@ -124,15 +130,16 @@ def _for_tensor_maps(
     problems: tuple[Problem, ...], config: AttentionConfig, t: WgmmaTiling
 ) -> tuple[Problem, ...]:
     """The problems that tensor maps can describe, with strides above 0 and at least one key: each has more
-    tiles of keys than there are stages. Behind them are two with fewer, and scores that are so large that
+    tiles of keys than there are stages. Behind them are some with fewer, and scores that are so large that
     shifts of the softmax are rounded by more than its weights may grow.
     """
     more = t.stages * t.tile
+    before = 0 if config.causal == "top_left" else more  # the additional keys that rows see
     found = [
         replace(
             p,
             seq_k=p.seq_k + more,
-            nan_from=None if p.nan_from is None else p.nan_from + more,
+            nan_from=None if p.nan_from is None else p.nan_from + before,
             nan_before=p.nan_before + more * bool(p.nan_before and config.window),
             reverse=False,
         )
@@ -140,10 +147,32 @@ def _for_tensor_maps(
         if p.seq_k and not p.alike
     ]
     few = [Problem(t.block_q + 3, keys) for keys in (t.tile // 2 + 1, t.tile + 3)]
+    if config.causal:  # NaN in the last tile that is taken: no turn orders its products
+        few += [replace(p, nan_from=t.tile // 4) for p in few]
     keys = more + t.tile + 3
     # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
-    return (*found, *few, *largest)
+    found = [*found, *few, *largest, *_lasting(found, config, t)]
+    return tuple(_of_fp8(found)) if config.is_fp8 else tuple(found)
+
+
+def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:
+    """A problem with so many tiles that the arrivals at a barrier which waits for one less than there are add
+    up to a phase, if no problem has.
+    """
+    arrivals = t.consumers * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
+    keys = (t.stages * arrivals + 2) * t.tile
+    queries = keys if config.causal == "top_left" else t.block_q  # the last of them see all keys
+    return [] if max(p.seq_k for p in problems) >= keys else [Problem(queries, keys, heads=1)]
+
+
+def _of_fp8(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The problems with numbers that e4m3 has, which has no infinity."""
+    for p in problems:
+        if p.scores == "parting":
+            yield replace(p, scores="parting in fp8")
+        elif p.scores != "none":
+            yield p
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:
@@ -165,17 +194,20 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     rows of other sizes, some of which have infinity.
     """
     if config.precision == PAIRS.name:
-        return _of_pairs(config.kernel().tiling, largest)
+        return _of_pairs(config, largest)
     rounded = ("queries", "keys", "values") if config.precision == TF32.name else ()
     return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
-def _of_pairs(t: AnyTiling, largest: Problem) -> list[Problem]:
+def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
+    t = config.kernel().tiling
     sizes = [replace(largest, scores="uneven", times=SMALL)]
     more = replace(largest, seq_q=largest.seq_q + t.block_q, seq_k=largest.seq_k + t.block_q, times=SMALL)
     sizes += [replace(more, scores=of) for of in ("first uneven", "last uneven")]
     infinite = [replace(largest, scores=of) for of in ("infinite", "infinite values")]
+    if config.window is None:
+        return [*sizes, *infinite]
     # In three loops over tiles, with both turns of a tile: a head for each. The first query sees all keys
     # of the last tile that all see, and no more.
     left, right = 2 * t.block_q - t.tile + 1, t.tile - 1
@@ -202,7 +234,18 @@ def _of_rounded_softmax(t: AnyTiling, parting: Problem) -> list[Problem]:
     """
     if not isinstance(t, MmaTiling) or t.operands is not HALF:
         return []
-    return [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
+    found = [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
+    if not t.checks_sums:
+        return found
+    # Whole tiles, in which one of a lane's rows needs another shift; and each end of a tile of so many keys.
+    alone = Problem(t.block_q, 3 * t.tile, heads=parting.heads, scores="growing alone")
+    unseen = replace(parting, scores="unseen outside", times=TINY)
+    return [
+        *found,
+        alone,
+        unseen,
+        *(Problem(MMA_ROWS * t.row_tiles, end, heads=1) for end in range(1, t.tile)),
+    ]
 
 
 def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
@@ -219,13 +262,13 @@ def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
     ]
 
 
-def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
-    """Problems with NaN in keys that a row does not see, from any key of a tile on."""
+def _hidden(config: AttentionConfig, t: AnyTiling, group: int, every: int) -> list[Problem]:
+    """Problems with NaN in keys that a row does not see, from any key of a tile on, or one of `every`."""
     found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
     apart = max(t.row_step // group, 1)  # distance in queries of a thread's rows
     block = t.block_q // group
     row = block - apart  # query index of the first of the threads' last rows
-    ahead = range(1, t.tile + apart, max(apart - 1, 1))
+    ahead = range(1, t.tile + apart, max(apart - 1, 1) * every)
     if config.causal:
         # For each of a thread's rows, and each key of a tile, the key is the first after the
         # diagonal. Then a first row that sees only whole tiles, and a block of one row that sees

@@ -4,7 +4,7 @@ argument in words.
 The arguments stand beside the code that they are about, in the `equivalent.toml` of its folder, as
 `[[reason]]` tables: `why`, the `marks` of the code (`ptxgen/dsl/marks.py`), and `changes`, each a
 kind of mistake, what it changes, and a pattern that the instruction begins with. A table may have
-`steps`, `entry`, `loop` and `rounds`, which `Reason` describes.
+`steps`, `entry`, `behind`, `loop` and `rounds`, which `Reason` describes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flash.commands.campaign.mistakes import KINDS, Mutant
 FILES: Final = tuple(sorted(Path(flash.__file__).parent.glob("*/equivalent.toml")))
 
 _TYPES: Final = {"why": str, "marks": list, "changes": list}  # of the keys that each table has
-_OPTIONAL: Final = {"steps": list, "entry": str, "loop": int, "rounds": bool}
+_OPTIONAL: Final = {"steps": list, "entry": str, "behind": str, "loop": int, "rounds": bool}
 _OF_A_CHANGE: Final = 3
 
 
@@ -50,7 +50,7 @@ def load(text: str) -> Iterator[Reason]:
     """
     for number, table in enumerate(tomllib.loads(text).get("reason", ()), 1):
         _check(number, table)
-        more = {key: table[key] for key in ("loop", "entry", "rounds") if key in table}
+        more = {key: table[key] for key in ("loop", "entry", "behind", "rounds") if key in table}
         for mark, step, change in itertools.product(
             table["marks"], table.get("steps", [""]), table["changes"]
         ):
@@ -63,9 +63,9 @@ def _check(number: int, table: Mapping[str, Any]) -> None:
     wrong = [key for key in {**_TYPES, **table} if not isinstance(table.get(key), known.get(key, ()))]
     if wrong:
         raise ValueError(
-            f"reason {number}: needs a sentence `why` and lists `marks` and `changes`, and may have a "
-            f"list `steps`, a pattern `entry`, a number `loop` and `rounds = true`; {wrong[0]!r} is "
-            f"{table.get(wrong[0])!r}"
+            f"reason {number}: needs a sentence `why` and lists `marks` and `changes`, and may have a list "
+            f"`steps`, patterns `entry` and `behind`, a number `loop` and `rounds = true`; "
+            f"{wrong[0]!r} is {table.get(wrong[0])!r}"
         )
     for change in table["changes"]:
         words = change if isinstance(change, list) and len(change) == _OF_A_CHANGE else [None]

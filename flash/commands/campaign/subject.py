@@ -51,7 +51,8 @@ class Launch:
 class Subject:
     """A kernel of the campaign. Its problems are hashable, and the first of them reuse every
     buffer; `prepare(problem)` makes new arrays at each call. The first `scheduled` problems also run in
-    random schedules. `maps` has a tensor map for each parameter that is one, for the proof.
+    random schedules. `maps` has a tensor map for each parameter that is one, for the proof. `sampled` is of
+    how many kinds of mistakes the short campaign has a mutant; None: of as many as of other kernels.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Subject:
     prepare: Callable[[Any], Launch]
     scheduled: int = 2
     maps: Mapping[str, TensorMap] = field(default_factory=dict)
+    sampled: int | None = None
 
     def run(
         self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any

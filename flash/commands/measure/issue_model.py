@@ -12,8 +12,8 @@ instruction:
   of the multiprocessor, whose four schedulers share it;
 * until a result is there: tensor cores 25 clocks on sm_80 (Sun et al., "Dissecting Tensor Cores via
   Microbenchmarks", 2022) and 33 on later targets, shared memory 30, global memory in L2 260 (Luo et al.,
-  "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024); special functions 22, other
-  units that set a scoreboard 12.
+  "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Assumed, without a source: special
+  functions 22, other units that set a scoreboard 12, and 10 until operands of an access have been read.
 
 Products of warpgroups (HGMMA) are asynchronous: a warp issues one while the one before it is executed, and
 goes on; `gsb0` ends a group, for which `WARPGROUP.DEPBAR` waits. They take the multiply-adds of the four
@@ -60,6 +60,15 @@ class Unit(enum.Enum):
     SPECIAL = "special functions"
     MEMORY = "shared memory"
     NONE = "none"
+
+
+class Wait(enum.Enum):
+    """What a warp waits for between two of its instructions, each behind what precedes it here."""
+
+    STALL = "its own stall counts"
+    MEMORY = "shared and global memory, also while others use it"
+    TENSOR = "tensor cores, likewise"
+    OTHER = "other units, copies, barriers and warps that issue"
 
 
 _OF_WARPGROUPS: Final = "HGMMA"
@@ -122,12 +131,13 @@ def _known(target: Target) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The modelled loop: the share of its clocks in which each unit of a scheduler is busy, 0 to 1, and
-    the clocks of a scheduler for a turn of one warp.
+    """The modelled loop: the share of its clocks in which each unit of a scheduler is busy, 0 to 1, the
+    clocks of a scheduler for a turn of one warp, and the share of a warp's clocks that it waits for what.
     """
 
     shares: Mapping[Unit, float]
     clocks_of_turn: float
+    waits: Mapping[Wait, float]
 
     @property
     def tensor(self) -> float:
@@ -205,6 +215,8 @@ class _Warp:
     turns: int = 0
     issued: float = 0.0
     scoreboards: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)
+    memory: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)  # those that memory sets
+    waits: dict[Wait, float] = field(default_factory=lambda: dict.fromkeys(Wait, 0.0))
     results: dict[int, float] = field(default_factory=dict)
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
@@ -215,6 +227,28 @@ class _Warp:
     def place(self) -> tuple[int, int]:
         """How far the warp is."""
         return self.turns, self.at
+
+    def note_waits(self, step: _Step, clock: float, free: Mapping[Unit, float]) -> None:
+        """Count what the warp has waited for since its last instruction, before it issues the next one."""
+        memory = [self.memory[n] for n in step.waits]
+        if step.unit is Unit.MEMORY:
+            memory.append(free[step.unit])
+        tensor = [self.results.get(r, 0.0) for r in step.registers]
+        if step.unit is Unit.TENSOR:
+            tensor.append(free[step.unit] - step.clocks * step.is_product_of_warpgroup)
+        if step.waits_for_products and len(self.products) > step.pending:
+            tensor += self.products[: len(self.products) - step.pending]
+        ends = {
+            Wait.STALL: self.ready,
+            Wait.MEMORY: max(memory, default=0.0),
+            Wait.TENSOR: max(tensor, default=0.0),
+            Wait.OTHER: clock,
+        }
+        begin = self.issued
+        for wait, end in ends.items():
+            until = max(begin, min(end, clock))
+            self.waits[wait] += until - begin
+            begin = until
 
     def earliest(self, step: _Step, free: Mapping[Unit, float]) -> float:
         """When the warp may issue the step."""
@@ -242,7 +276,8 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int) -> Busy:
         starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
         found.append(_run(steps, [_Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]))
     shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
-    return Busy(shares, mean(busy.clocks_of_turn for busy in found))
+    waits = {wait: mean(busy.waits[wait] for busy in found) for wait in Wait}
+    return Busy(shares, mean(busy.clocks_of_turn for busy in found), waits)
 
 
 def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
@@ -262,6 +297,8 @@ def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
         if since < 0 and min(warp.turns for warp in warps) > 0:
             since = clock
             busy = {unit: max(until - clock, 0.0) for unit, until in free.items()}
+        if since >= 0:
+            warp.note_waits(step, clock, free)
         if in_turns and step.instr.name == "BAR":
             _turn(warp, step, clock, warps)
         _issue(warp, step, clock, free)
@@ -272,7 +309,13 @@ def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
             warp.at, warp.turns = 0, warp.turns + 1
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
     shares = {unit: (used - max(free[unit] - clock, 0.0)) / clocks for unit, used in busy.items()}
-    return Busy(shares, clocks * len(steps) / (count - 1))
+    waited = {wait: sum(warp.waits[wait] for warp in warps) for wait in Wait}
+    all_clocks = sum(waited.values())
+    return Busy(
+        shares,
+        clocks * len(steps) / (count - 1),
+        {wait: of_wait / all_clocks for wait, of_wait in waited.items()},
+    )
 
 
 def _turn(warp: _Warp, step: _Step, clock: float, warps: Sequence[_Warp]) -> None:
@@ -314,6 +357,8 @@ def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> N
         done += step.clocks
     if step.on_write is not None:
         warp.scoreboards[step.on_write] = max(warp.scoreboards[step.on_write], done)
+        if step.unit is Unit.MEMORY:
+            warp.memory[step.on_write] = max(warp.memory[step.on_write], done)
     if step.on_read is not None:
         at = clock + _READ_CLOCKS
         warp.scoreboards[step.on_read] = max(warp.scoreboards[step.on_read], at)

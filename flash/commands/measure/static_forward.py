@@ -7,12 +7,12 @@ from __future__ import annotations
 import bisect
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.commands.measure.issue_model import SCHEDULERS, Unit, modelled
+from flash.commands.measure.issue_model import SCHEDULERS, Unit, Wait, modelled
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
@@ -48,6 +48,7 @@ _PRODUCT: Final = "HMMA"
 _COLUMNS: Final = (
     *("target", "d", "dtype", "mask", "kernel", "tile", "registers", "spilled B", "CTAs", "instructions"),
     *("HMMA %", "EX2 near HMMA", "longest without HMMA", "tensor cores %", "shared memory %", "TFLOP/s"),
+    *("stalls %", "waits for memory %", "waits for tensor cores %"),
 )
 # FlashAttention-2, f16, full attention, by ptxas 13.0: (registers, spilled bytes, CTAs of a
 # multiprocessor, instructions for SCORES scores, HMMA %, EX2 near HMMA, longest run without HMMA,
@@ -66,6 +67,8 @@ FORWARD_REMARKS: Final = (
     f"{NEAR} instructions lie between the products around it",
     "tensor cores and shared memory: the share of the clocks of the model in "
     "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "stalls and waits: the share of a warp's clocks that it waits for its own stall counts, then for shared "
+    "and global memory, then for tensor cores; the rest are other units, copies, barriers and other warps",
     "TFLOP/s: those of the model on all multiprocessors of the device of the target in "
     "ptxgen/report/rates.py, at its boost clock",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, through the same assembler",
@@ -109,7 +112,7 @@ def forward_quality(config: AttentionConfig) -> Found:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     peer = FLASH_ATTENTION_2.get((kernel.target.name, config.head_dim))
     if peer and dtype == TRITON_DTYPE and not causal:
-        rows.append(_line(place, "FlashAttention-2", "", [*peer, None, None]))
+        rows.append(_line(place, "FlashAttention-2", "", [*peer, *[None] * 5]))
     return [*rows, *_goals(place, ours)]
 
 
@@ -122,6 +125,7 @@ class Reading:
     tensor: float  # the share of the clocks in which tensor cores are busy, %
     memory: float  # and shared memory
     clocks: float  # of a scheduler, for a turn of one warp
+    waits: Mapping[Wait, float]  # shares of a warp's clocks
 
     @classmethod
     def of(cls, subject: Subject, target: Target) -> Reading:
@@ -131,7 +135,7 @@ class Reading:
             raise BackendError(made.why_no_loop)
         busy = modelled(made.loop, target, subject.threads, max(made.ctas_per_sm, 1))
         shares = 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY]
-        return cls(made, made.loop.path, *shares, busy.clocks_of_turn)
+        return cls(made, made.loop.path, *shares, busy.clocks_of_turn, busy.waits)
 
     @property
     def instructions(self) -> float:
@@ -206,6 +210,7 @@ def _row(place: _Place, name: str, tile: str, found: Reading) -> str:
             *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
             *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
             found.tflops(place),
+            *(100 * found.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
         ],
     )
 

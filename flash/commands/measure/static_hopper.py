@@ -53,7 +53,8 @@ HOPPER_REMARKS: Final = (
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
     f"compiled by {PEER} where the package is installed; all go through the same assembler",
     "f32_grade multiplies three times in f16; its useful TFLOP/s are those of the model, and those that "
-    "shared memory allows, whose clocks the model does not count where wgmma reads it",
+    "shared memory allows, whose clocks the model does not count where wgmma reads it; of latents it is "
+    "the share of tensor cores that both allow",
     " | ".join(_COLUMNS),
 )
 

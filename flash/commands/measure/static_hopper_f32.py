@@ -22,9 +22,9 @@ from ptxgen.target import target as find_target
 PRECISE: Final = "f32_grade"
 PRECISE_DIMS: Final = (64, 128)
 GOAL: Final = 150  # TFLOP/s
-_WAVEFRONT_BYTES: Final = 128  # a clock of shared memory
+WAVEFRONT_BYTES: Final = 128  # a clock of shared memory
 _DEPTH: Final = 16  # of a product of f16
-_HALF: Final = 2  # bytes
+HALF: Final = 2  # bytes
 _WORD: Final = 4
 _PRODUCTS: Final = 3  # of f16 for one of f32
 _TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and by who splits it, read and written
@@ -70,9 +70,9 @@ def shared_clocks(t: SplitWgmmaTiling) -> float:
     """
     of_keys = t.score_columns // _DEPTH * (WGMMA_ROWS + t.tile)
     of_values = t.tile // _DEPTH * t.output_columns
-    read = t.consumers * _PRODUCTS * (of_keys + of_values) * _DEPTH * _HALF
+    read = t.consumers * _PRODUCTS * (of_keys + of_values) * _DEPTH * HALF
     moved = _TIMES_MOVED * t.tile * (t.score_columns + t.output_columns) * _WORD
-    return (read + moved) / _WAVEFRONT_BYTES
+    return (read + moved) / WAVEFRONT_BYTES
 
 
 def tflops(t: SplitWgmmaTiling, clocks: float) -> float:

@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol
 
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import OnDevice, Shape, on_device, race
+from flash.commands.measure.issue_model import SCHEDULERS, modelled
 from flash.commands.measure.record import MS, flat, ratios
-from flash.commands.measure.static_quality import THOUSAND, Subject, assembled, count
+from flash.commands.measure.static_quality import THOUSAND, Assembled, Counted, Subject, assembled, count
 from flash.contract.catalogue import build
 from flash.operands.dtypes import F32
 from flash.operands.words import Auto, DTypeName
@@ -25,19 +26,21 @@ from ptxgen.target import target as find_target
 
 Entry = dict[str, Any]  # the record of one candidate, for JSON
 
-# A multiprocessor issues one warp instruction a cycle from each of its four schedulers, and its
-# shared memory serves one wavefront a cycle (CUDA C++ Programming Guide, "Hardware Multithreading"
-# and "Shared Memory", for all GPUs from sm_70 on).
-SCHEDULERS: Final = 4
+# A multiprocessor issues one warp instruction a cycle from each of its schedulers, and its shared memory
+# serves one wavefront a cycle (CUDA C++ Programming Guide, "Hardware Multithreading" and "Shared Memory", for
+# all GPUs from sm_70 on).
 # Two warps for each scheduler: one computes while the other waits.
 ENOUGH_WARPS: Final = 2 * SCHEDULERS
 
 RULES: Final[Mapping[str, str]] = {
     "static": (
-        "kernels that spill come last, by bytes spilled; before them those that leave fewer than "
-        f"{ENOUGH_WARPS} warps resident on a multiprocessor; the others by cost, the cycles of a "
-        f"multiprocessor for {THOUSAND} scores: instructions / {SCHEDULERS} or shared-memory "
-        "wavefronts, whichever is more; what costs the same by shared memory, the least first"
+        "kernels that spill come last, by bytes spilled; the others by cost, the cycles of a "
+        f"multiprocessor for {THOUSAND} scores: those of the issue model for the main loop, times the "
+        f"products that the launch executes for each that its scores need, and at least instructions / "
+        f"{SCHEDULERS} and shared-memory wavefronts; without a loop on tensor cores that can be "
+        "disassembled, the last two alone, behind them kernels that leave fewer than "
+        f"{ENOUGH_WARPS} warps resident on a multiprocessor; what costs the same by shared memory, the "
+        "least first"
     ),
     "gpu": "by time, as a multiple of the default's, measured in turns with it",
 }
@@ -155,10 +158,18 @@ class Static:
         return f"{assembler.name} {assembler.version}"
 
     def judge(self, candidate: Candidate) -> Entry:
-        """Registers, spills and occupancy from the assembler, and the interpreter's counters."""
+        """Registers, spills and occupancy from the assembler, the interpreter's counters, and the issue
+        model's share of the tensor cores, if it knows the main loop.
+        """
         kernel = candidate.config.kernel()
         made = assembled(Subject.of(build(kernel)), kernel.target)
         counts = count(candidate.config, self.problem.seq)
+        cost = max(counts.instructions / SCHEDULERS, counts.wavefronts)
+        model: Entry = {}
+        if made.loop is not None:
+            busy = modelled(made.loop, kernel.target, kernel.tiling.threads, max(made.ctas_per_sm, 1))
+            model["tensor_share"] = busy.tensor
+            cost = max(cost, busy.clocks_of_turn / SCHEDULERS * _turns(made, counts))
         return {
             "registers": made.registers,
             "spilled_bytes": made.spilled_bytes,
@@ -170,8 +181,17 @@ class Static:
             "wavefronts": counts.wavefronts,
             "bank_conflicts": counts.conflicts,
             "hmma_share": counts.product_share,
-            "cost": max(counts.instructions / SCHEDULERS, counts.wavefronts),
+            **model,
+            "cost": cost,
         }
+
+
+def _turns(made: Assembled, counts: Counted) -> float:
+    """Turns of the main loop for 1000 visible scores, by the products that a launch executes: those of
+    hidden scores are among them.
+    """
+    assert made.loop is not None, "the kernel has a main loop"
+    return counts.instructions * counts.product_share / made.loop.products
 
 
 class Timed:
@@ -228,7 +248,7 @@ def _without_rank(entry: Entry) -> Entry:
 
 
 def _static_key(entry: Entry) -> tuple[float, ...]:
-    few = entry["warps_per_sm"] < ENOUGH_WARPS
+    few = "tensor_share" not in entry and entry["warps_per_sm"] < ENOUGH_WARPS
     return entry["spilled_bytes"], few, entry["cost"], entry["shared_bytes"]
 
 

@@ -47,6 +47,7 @@ class Flight:
         self._under_way: list[Group] = []
         self._open: Group | None = None
         self._events: list[_Event] = []
+        self._left: list[Group] = []  # under way where the code of a role ends
 
     @property
     def is_open(self) -> bool:
@@ -94,8 +95,17 @@ class Flight:
             _check([self._open], what, origin, "")
 
     def land(self) -> None:
-        """Forget what is under way, at the end of the code of these warps."""
+        """Note that the code of these warps ends with what is under way."""
+        self._left += self._under_way
         self._under_way = []
+
+    def require_landed(self, kernel: str) -> None:
+        """Raise `TypeMismatchError` if the kernel does not wait for all its products."""
+        for group in [*self._left, *self._under_way]:
+            raise TypeMismatchError(
+                f"kernel {kernel!r}: the product started at {group.origin} is still under way where the code "
+                "of its warps ends; wait behind it with k.wgmma.wait()"
+            )
 
     def mark(self) -> int:
         """The present step, for `replay`."""

@@ -44,7 +44,8 @@ class Ring:
     consumer waits for these. `ctas` above 1 are those of the cluster, whose producers fill stages of
     each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
     the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
-    warps. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
+    warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count an
+    arrival of each thread. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Ring:
         overlapped: bool,
         written: bool = False,
         reworked: bool = False,
+        gathered: bool = False,
     ) -> None:
         self.k = k
         self.name = name
@@ -69,6 +71,7 @@ class Ring:
         self.overlapped = overlapped
         self.written = written
         self.reworked = reworked
+        self.gathered = gathered
         self.ctas = ctas
         self.spans_cluster = ctas > 1
         self.stages = barriers.columns // (BARRIERS + reworked)
@@ -96,8 +99,8 @@ class Ring:
 
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
+        full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
         for stage in range(self.stages):
-            full = self.producer.warps if self.written else 1
             self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
             empty = self._barriers.step(columns=self.stages + stage)
             self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
@@ -128,6 +131,8 @@ class Ring:
         k.refuse_predicated("ring.fill")
         if self.written:
             raise ConfigError(f"ring {self.name!r}: fill is for copies; the threads of this ring use write")
+        if self.gathered:
+            raise ConfigError(f"ring {self.name!r}: fill is for copies of tensors; this ring uses gather")
         if self._filling is not None:
             raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
         cursor = self._cursors["fill"]
@@ -161,6 +166,24 @@ class Ring:
         stage = self._stage(cursor, "write")
         self._wait(stage.empty, cursor)
         yield from self._hand_on(stage, stage.full, cursor)
+
+    @block
+    def gather(self) -> Iterator[Stage]:
+        """The turn of the producer of a `gathered` ring: wait until the next stage is free, and start copies
+        to its tiles by `k.copy_async`, by all threads of the role. The barrier waits for these copies.
+        """
+        self.k.require_whole_role(f"ring {self.name!r}: gather", self.producer)
+        if not self.gathered:
+            raise ConfigError(f"ring {self.name!r}: gather is for rings made with gathered=True; use fill")
+        cursor = self._cursors["fill"]
+        stage = self._stage(cursor, "gather")
+        self._wait(stage.empty, cursor)
+        try:
+            yield stage
+            self.k.cp_async_mbarrier_arrive(stage.full, noinc=True, space="shared::cta")
+        finally:
+            stage.close()
+        self._advance(cursor)
 
     @block
     def rework(self) -> Iterator[Stage]:
@@ -238,6 +261,10 @@ class Ring:
         cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
         self._wait(stage.ready, cursor)
+        if self.gathered:
+            # The copies end, and arrive, behind all that their threads could execute before: so it is the
+            # reader who lets its products see them (PTX ISA, "Proxies" and "Async proxy").
+            self.k.fence_proxy_async(space="shared::cta")
         return stage
 
     def _hold(self, stage: Stage, start: int) -> None:

@@ -60,12 +60,23 @@ class BoxTile:
         self.owner.use(f"tile {self.name!r}")
         return self._at.plus_bytes(number * self.layout.slab_bytes)
 
+    def at(self, nbytes: Scalar) -> TilePointer:
+        """The pointer so many bytes behind the beginning: a u32 value, such as an `offset`, or an int."""
+        self.owner.use(f"tile {self.name!r}")
+        return self._plus(nbytes)
+
     # --------------------------------------------------------------------------- ordinary accesses
 
     def pointer(self, row: Scalar, column: Scalar) -> TilePointer:
         """The pointer to an element, which the swizzle has moved; both are u32 or s32 values or ints.
 
         Elements of one 16-byte chunk lie together: a multiple of 16 bytes and what follows it.
+        """
+        return self._plus(self.offset(row, column))
+
+    def offset(self, row: Scalar, column: Scalar) -> Scalar:
+        """The bytes from the beginning of the tile to an element: what `pointer` adds, which is the same in
+        all stages of a ring.
         """
         for what, index, most in (("row", row, self.rows), ("column", column, self.columns)):
             if isinstance(index, Value):
@@ -87,7 +98,7 @@ class BoxTile:
             slab, within = divmod(int(column), layout.slab_columns)
         line = (row.as_(u32) if isinstance(row, Value) else int(row)) * layout.row_bytes
         lane = _xor(within * layout.dtype.nbytes, self._moved_by(line))
-        return self._plus(_sum(_sum(slab * layout.slab_bytes, line), lane))
+        return _sum(_sum(slab * layout.slab_bytes, line), lane)
 
     def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column]."""

@@ -143,6 +143,7 @@ class Tma:
         overlapped: bool = False,
         written: bool = False,
         reworked: bool = False,
+        gathered: bool = False,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -153,8 +154,9 @@ class Tma:
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
         copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
-        fills, before the consumer has it: `with ring.rework() as stage:`. A role that has whole stages of its
-        own to move may be producer and consumer.
+        fills, before the consumer has it: `with ring.rework() as stage:`. With `gathered` they copy to it by
+        `k.copy_async`, each row from where it is: `with ring.gather() as stage:`. A role that has whole
+        stages of its own to move may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -174,6 +176,11 @@ class Tma:
                 raise ConfigError(f"ring: a tile cannot be called {name!r}, a word of stages; rename it")
         if multicast and written:
             raise ConfigError("ring: multicast=True is for copies, and threads write their own CTA's stages")
+        if gathered and (multicast or written or reworked):
+            raise ConfigError(
+                "ring: gathered=True is for copies by the threads of a CTA, which nobody reworks; leave out "
+                "multicast, written and reworked"
+            )
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
@@ -185,7 +192,7 @@ class Tma:
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
         barriers = self._shared(name, (1, (BARRIERS + reworked) * stages), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
-        ways = overlapped, written, reworked
+        ways = overlapped, written, reworked, gathered
         return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways)
 
     # ------------------------------------------------------------------------------ copies

@@ -32,18 +32,21 @@ class Multiplication:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An ordinary instruction: the numbers of the registers of `wgmma` that it names, and of those
-    that it changes by more than a copy. Copies may come after the fence; packing halves of a register is
-    none.
+    """An ordinary instruction: the numbers of the registers that it names, of those that it changes by more
+    than a copy, and of those that it copies `source` to, also a number. Copies of what was there before the
+    fence may come after it; packing halves of a register is none.
     """
 
     named: Lanes
     changed: Lanes
+    copied: Lanes
+    source: int | None
 
 
 @dataclass(slots=True)
 class WgmmaRegisters:
-    """The registers of `wgmma` in a program, by number; the keys are numbers of instructions.
+    """The registers of `wgmma` in a program, and those that are copied to them, by number; the keys are
+    numbers of instructions.
 
     `waits` has for each `wgmma.wait_group` the number of groups that it leaves pending; `commits`
     are the `wgmma.commit_group`s. `late` says whether multiplications may be done later than they

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.machine.wgmma_registers import Multiplication, Touch, WgmmaRegisters
-from ptxgen.interpreter.program.segments import Segment, Step, registers_read, registers_written
+from ptxgen.interpreter.program.segments import (
+    Segment,
+    Step,
+    registers_copied,
+    registers_read,
+    registers_written,
+)
 from ptxgen.ir import Instr, IntImm, Reg, Vector
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ class WgmmaReader:
         self.found.late &= len(self._routines) == 1 and all(s.instr.guard is None for s in mine)
         for step in mine:
             self._wgmma(step, routine)
+        self._sources(steps, routine)
         for step in steps:
             if not step.instr.opcode.startswith(_WGMMA):
                 self._ordinary(step, routine)
@@ -58,12 +65,27 @@ class WgmmaReader:
                 str(step.op.modifiers["shape"]),
             )
 
+    def _sources(self, steps: Sequence[Step], routine: int) -> None:
+        """Number the registers that are copied to those of `wgmma`, directly or through others."""
+        copies = [s for s in steps if _copies(s.instr) and isinstance(s.instr.operands[1], Reg)]
+        known = -1
+        while known < len(self._numbers):
+            known = len(self._numbers)
+            for step in copies:
+                if self._known(registers_written(step), routine):
+                    self._all(registers_copied(step), routine)
+
     def _ordinary(self, step: Step, routine: int) -> None:
         written = self._known(registers_written(step), routine)
-        named = written | self._known(registers_read(step), routine)
-        if named:
-            changed = set() if _copies(step.instr) else written
-            self.found.touches[step.number] = Touch(*(np.array(sorted(x), np.intp) for x in (named, changed)))
+        read = self._known(registers_read(step), routine)
+        if not written | read:
+            return
+        changed, source = written, None
+        if _copies(step.instr):
+            changed, of = set(), step.instr.operands[1]
+            source = self._numbers[routine, of.name] if written and isinstance(of, Reg) else None
+        named, by_more, by_copy = (_sorted(x) for x in (written | read, changed, written - changed))
+        self.found.touches[step.number] = Touch(named, by_more, by_copy, source)
 
     def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
         found = (self._numbers.get((routine, r.name)) for r in registers)
@@ -77,6 +99,10 @@ class WgmmaReader:
                 self.found.registers.append(register)
             numbers.append(number)
         return np.array(numbers, np.intp)
+
+
+def _sorted(numbers: set[int]) -> Lanes:
+    return np.array(sorted(numbers), np.intp)
 
 
 def _copies(instr: Instr) -> bool:

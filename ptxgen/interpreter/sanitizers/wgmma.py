@@ -5,7 +5,8 @@ have written the registers, or a multiplication of another shape has used them. 
 `wgmma.mma_async` to the `wgmma.wait_group` that retires its group, other instructions must not
 touch its accumulators and the registers of A (PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions"). Copies by `mov` after the fence are accepted, since nvcc moves them there and the
-assembler removes them; a `mov` that packs the halves of a register is not one.
+assembler removes them, if an ordinary instruction has written their source before it; a `mov` that packs
+the halves of a register is no copy.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class WgmmaChecks:
                 self._in_flight(at, warps, ids, touched.named)
             if len(touched.changed):
                 self._written[np.ix_(warps, touched.changed)] = True
+            if touched.source is not None:
+                self._written[np.ix_(warps, touched.copied)] |= self._written[warps, touched.source, None]
 
     def _in_flight(self, at: int, warps: Lanes, ids: Lanes, named: Lanes) -> None:
         under_way = self._under_way(warps, named)

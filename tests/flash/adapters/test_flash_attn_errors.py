@@ -354,7 +354,8 @@ def test_sizes_and_words_that_no_kernel_has_are_refused(torch: ModuleType, flash
 
     assert refusal(too_wide, flash_attn, torch, ConfigError) == (
         "flash_attn_func: head_dim must be an integer from 1 to 256, got 264; beyond 256 a CTA cannot keep "
-        "its rows in registers and shared memory, where the largest tile that fits 256 is 64 on sm_90"
+        "its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up to 576, "
+        "with 'f16' or 'bf16' and target='sm_90a'"
     )
     assert refusal(unknown_backend, flash_attn, torch, ConfigError) == (
         "using_backend: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"

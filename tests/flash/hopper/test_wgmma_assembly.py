@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernel_runs import assert_no_spill, nightly
+from kernel_runs import assert_no_spill, assert_no_spill_of, nightly
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -44,6 +44,7 @@ def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> 
         *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in (128, 256)),
         *(nightly(d, {"pack_gqa": True, "causal": True}) for d in (128, 256)),
         *(nightly(d, {"cluster": 2}) for d in (128, 256)),
+        *(nightly(d, {"varlen": True, "page_size": 1, "causal": True}) for d in (128, 256)),
         (128, {"scheduler": "mirrored", "causal": True}),
         *(nightly(d, {"scheduler": "static"}) for d in (128, 256)),
         nightly(64, {"scheduler": "static", "block_q": 128}),
@@ -113,6 +114,7 @@ def test_of_three_warpgroups_one_multiplies_while_others_compute_exponentials(
         ({"head_dim": 128}, [24, 240]),
         nightly({"head_dim": 64, "block_q": 192}, [32, 160]),
         nightly({"head_dim": 128, "varlen": True, "page_size": 16}, [40, 232]),
+        nightly({"head_dim": 128, "varlen": True, "page_size": 8}, [56, 224]),
     ],
     ids=str,
 )
@@ -140,6 +142,28 @@ def test_no_role_uses_more_registers_than_it_has(
 )
 def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
     assert_no_spill(AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal), assembler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", [64, *(nightly(d) for d in (128, 256))])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"causal": "bottom_right", "window": (40, None)},
+        {"causal": "bottom_right"},
+        *(nightly(how) for how in ({}, {"causal": "top_left", "pack_gqa": True}, {"window": (40, 20)})),
+    ],
+    ids=str,
+)
+def test_kernels_that_divide_the_keys_are_proved_and_do_not_spill(
+    head_dim: int, how: dict[str, Any], assembler: Assembler
+) -> None:
+    kernel = AttentionConfig(head_dim, dtype="f16", target="sm_90a", return_lse=True, **how).kernel()
+    kernel = replace(kernel, features=replace(kernel.features, splits=True))
+    made = build(kernel)
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+    assert_no_spill_of(kernel, assembler)
 
 
 @pytest.mark.nightly

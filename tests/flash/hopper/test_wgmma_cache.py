@@ -156,7 +156,7 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: list[str])
 
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("page_size", [0, 32])
+@pytest.mark.parametrize("page_size", [0, 32, 3])
 @pytest.mark.parametrize(
     "rotary",
     [{}, {"rotary_dim": 8}, {"rotary_dim": 16, "rotary_interleaved": True, "queries_only": True}],
@@ -299,8 +299,8 @@ def test_the_table_of_the_choice() -> None:
     assert uses_wgmma(many._replace(out=backwards), splits=2)
     assert not uses_wgmma(call_of(config, ALL, seq_q=8))
     assert uses_wgmma(call_of(config, ("seqused_k",), page_size=32))
-    assert not uses_wgmma(call_of(config, ("seqused_k",), page_size=24))
-    assert not uses_wgmma(call_of(config, ALL, page_size=32))
+    assert uses_wgmma(call_of(config, ("seqused_k",), page_size=24))
+    assert uses_wgmma(call_of(config, ALL, page_size=32))
     assert not uses_wgmma(many._replace(k=many.k._replace(strides=(0, 0, -64, 1))))
     rows = np.zeros((2, 2, 16, 64), np.float16)
     assert uses_wgmma(many._replace(new=Joining(view(rows, "k"), view(rows, "v"))))

@@ -372,9 +372,7 @@ def test_explain_says_what_multiplies() -> None:
             f"of 8; pad head_dim to a multiple of 16{_OR_ELSE}",
         ),
         ({"head_dim_v": 272}, f"{_E4M3} takes head_dim_v up to 256, got 272{_OR_ELSE}"),
-        ({"splits": 2}, f"{_NOT_DONE} splits=2{_OR_ELSE}"),
         ({"dropout": 0.5}, f"{_NOT_DONE} dropout=0.5{_OR_ELSE}"),
-        ({"varlen": True, "page_size": 16}, f"{_NOT_DONE} page_size=16{_OR_ELSE}"),
         (
             {"head_dim": 128, "block_q": 192},
             f"{_E4M3} with tile=auto, block_q=192 and stages=2 does not fit shared memory or registers; use "

@@ -68,8 +68,7 @@ def test_the_table_of_the_choice() -> None:
     assert why_not(config(dtype="f32")) == of_f32
     assert why_not(config(varlen=True, pack_gqa=True, mask_mod=below_the_diagonal)) == ""
     assert why_not(config(varlen=True, page_size=48)) == ""
-    boxes = "pages have 24 rows, and boxes of tensor copies multiples of 16"
-    assert why_not(config(varlen=True, page_size=24)) == boxes
+    assert why_not(config(varlen=True, page_size=24)) == ""
     assert why_not(config(100)) == "tensor maps take rows of multiples of 16 bytes"
     assert why_not(config(), alignment=8) == "tensor maps take rows of multiples of 16 bytes"
     assert why_not(config(64, 256)) == ""
@@ -147,6 +146,60 @@ def test_launches_say_why_they_do_not_use_it(change: Any, reason: str) -> None:
     np.testing.assert_allclose(out.astype(np.float32), wanted_out.astype(np.float32), atol=4e-3)
     other = AttentionKernel(AttentionConfig(16, target="sm_90", **SMALL))
     assert "products:" not in other.explain(*given, backend="interpreter")
+
+
+@pytest.mark.sample(1, gate=3)
+@pytest.mark.parametrize(
+    ("how", "change", "reason", "tiles"),
+    [
+        (
+            {"head_dim": 128, "window": (None, 0), "sink": True, "block_q": 192, "tile": 48},
+            lambda k: k[:, :, :0],
+            "there are no keys",
+            "128 queries by 48 keys, 128 threads; block_q=192 is for wgmma",
+        ),
+        (
+            {"head_dim": 40, "block_q": 192, "tile": 112},
+            lambda k: np.concatenate((k[..., :1], k), axis=-1)[..., 1:],
+            "tensor maps take rows of multiples of 16 bytes",
+            "128 queries by 112 keys, 128 threads; block_q=192 is for wgmma",
+        ),
+        (
+            {"head_dim": 16, "dtype": "f32", "precision": "f32_grade", "tile": 48},
+            lambda k: np.broadcast_to(k[:, :, :1], k.shape),
+            "a stride of K is 0 elements",
+            "128 queries by 32 keys, 128 threads; tile=48 is for wgmma",
+        ),
+    ],
+)
+def test_sizes_that_wgmma_alone_has_are_left_open_where_arrays_do_not_go_with_it(
+    how: dict[str, Any], change: Any, reason: str, tiles: str
+) -> None:
+    config = AttentionConfig(**{"dtype": "bf16", "target": "sm_90a", "return_lse": True, **how})
+    assert isinstance(config.kernel().tiling, WgmmaTiling)
+    dim = config.head_dim
+    q, k, v = Problem(40, 50, dim, dim).arrays(dtype=config.element.numpy)
+    k = change(k)
+    given: tuple[Any, ...] = (q, k, v[:, :, : k.shape[2]])
+    kernel, sink = AttentionKernel(config), {"sink": np.ones(1, np.float32)} if config.sink else {}
+    said = kernel.explain(*given, backend="interpreter", **sink)
+    assert f"products: mma.sync: {reason}\n" in said
+    assert f"tiles:    {tiles}\n" in said
+    found, wanted = (kernel.launch(*given, backend=name, **sink) for name in ("interpreter", "cpu"))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), atol=2e-2)
+
+
+@pytest.mark.slow
+def test_decoding_leaves_sizes_that_wgmma_alone_has_open_too() -> None:
+    config = AttentionConfig(64, dtype="f16", target="sm_90a", block_q=192, tile=128)
+    q, k, v = arrays(seq_q=40, dim=64)
+    k = k[:, :, ::-1]
+    used = {"seqused_k": np.array([50], np.int32)}
+    out, wanted = (
+        DecodeKernel(config).launch(q, k, v, **used, backend=name) for name in ("interpreter", "cpu")
+    )
+    np.testing.assert_allclose(out.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
 
 
 def test_decoding_of_few_queries_does_not_use_it() -> None:

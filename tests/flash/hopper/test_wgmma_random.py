@@ -110,14 +110,13 @@ def _features(rng: Rng, kind: str, packed: bool) -> dict[str, Any]:
     maybe(0.2, softmax_scale=_one_of(rng, [-0.4, 0.0, 0.5]))
     if kind != _FP8:
         maybe(0.2, dropout=0.25)
-        maybe(0.3, pack_gqa=True)
+    maybe(0.3, pack_gqa=True)
     if packed:
         return {**how, "varlen": True}
     if not maybe(0.25, bias="f32"):
         maybe(0.25, key_bias="f32")
     maybe(0.2, mask=True)
-    if kind in (_F16, _LATENT):
-        maybe(0.25, splits=_one_of(rng, [2, 3]))
+    maybe(0.25, splits=_one_of(rng, [2, 3]))
     return how
 
 

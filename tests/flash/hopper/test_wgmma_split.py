@@ -11,7 +11,7 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_forward
 
-from flash import AttentionKernel
+from flash import AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.operands.dtypes import F32
@@ -65,14 +65,14 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
     check(grade(32), Problem(seq_q, seq_k, 32, 32).arrays())
 
 
-def test_divided_keys_are_multiplied_by_mma_sync() -> None:
+def test_divided_keys_are_multiplied_by_wgmma() -> None:
     config = AttentionConfig(32, 20, precision="f32_grade", target="sm_90a", tile=32, splits=3)
     kernel, arrays = AttentionKernel(config), Problem(40, 150, 32, 20).arrays()
     out = kernel.launch(*arrays, backend="interpreter")
     wanted, _ = attention_reference(*arrays)
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6)
     said = kernel.explain(*arrays, backend="interpreter")
-    assert "mma.sync: the keys are divided, and the kernel of f32 writes no partial results" in said
+    assert "products: wgmma, three of f16 for one of f32, with tiles copied by TMA\n" in said
 
 
 @pytest.mark.sample(1, gate=4)
@@ -175,6 +175,22 @@ def test_sequences_of_their_own_lengths_are_right(page_size: int | None) -> None
     found = kernel.launch(q, k, v, backend="interpreter", **given)
     wanted = kernel.launch(q, k, v, backend="cpu", **given)
     np.testing.assert_allclose(found, wanted, atol=3e-6)
+
+
+def test_queries_are_rotated_before_they_are_split() -> None:
+    q, k, v = Problem(20, 96, 16, 16, heads=2, kv_heads=1).arrays()
+    angles = np.random.default_rng(1).uniform(0, 6, (96, 8))
+    turns: Any = {
+        "rotary_cos": np.cos(angles).astype(np.float32),
+        "rotary_sin": np.sin(angles).astype(np.float32),
+    }
+    kernel = DecodeKernel(grade(causal=True, pack_gqa=True))
+    used = np.array([90], np.int32)
+    found, wanted = (
+        kernel.launch(q, k, v, seqused_k=used, backend=backend, **turns) for backend in ("interpreter", "cpu")
+    )
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=3e-6)
 
 
 # ------------------------------------------------------------------------------------------

@@ -13,7 +13,10 @@ from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nigh
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
+from flash.problem.mma_tiling import MmaTiling
+from flash.problem.simt_tiling import TILES
 from flash.problem.tile_choice import offered_tiles
+from flash.problem.wgmma_choice import WGMMA_TILES
 from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.check.prove import prove_shared
@@ -98,12 +101,51 @@ def test_weights_among_the_products_with_values_are_right(dtype: str, causal: bo
     assert made.global_proof.complete, made.global_proof.unknown
 
 
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("tile", "block_q"), [(160, 128), (96, 192)])
+@pytest.mark.parametrize("head_dim", [16, 32])
+def test_weights_among_products_with_few_columns_of_values_are_right(
+    head_dim: int, tile: int, block_q: int
+) -> None:
+    how: Any = {"target": "sm_90a", "alignment": 2, "tile": tile, "block_q": block_q}
+    config = with_lse(head_dim, **how)
+    tiling = config.kernel().tiling
+    assert isinstance(tiling, MmaTiling)
+    assert tiling.weaves_weights
+    check(config, Problem(20, tile + 21, head_dim, head_dim).arrays(dtype=np.float16))
+
+
 def test_maxima_of_lanes_move_the_shift_of_their_row() -> None:
     q, k, v = Problem(32, 96, 32, 32).arrays(dtype=np.float16)
     for lane in range(4):  # of a quad, the only one with a large score in a tile
         k[..., 2 * lane, :] = 30 * q.mean(axis=-2)
         check(with_lse(32, tile=32, block_q=32), (q, k, v))
         k[..., 2 * lane, :] = 0
+
+
+@pytest.mark.parametrize("first_key", [0, 32])  # of the part of a tile whose sums are too large
+@pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
+def test_weights_whose_sums_are_large_are_computed_again(dtype: str, first_key: int) -> None:
+    config = with_lse(16, dtype=dtype, tile=64, block_q=128, target="sm_80")
+    assert config.kernel().tiling.checks_sums
+    q, k, v = Problem(40, 200, 16, 16).arrays(dtype=NUMPY[dtype])
+    for lane in range(4):  # of a quad, the only one whose weights f16 does not hold, in the last tile
+        k[..., first_key + 2 * lane, :] = 4 * q[..., lane, :]
+        check(config, (q, k, v), schedule=PCT(seed=lane))
+        k[..., first_key + 2 * lane, :] = 0
+
+
+def test_equal_scores_get_equal_weights_in_all_tiles_however_large_they_are() -> None:
+    config = with_lse(16, tile=64, block_q=128, target="sm_80")
+    assert config.kernel().tiling.checks_sums
+    q, k, v = Problem(8, 200, 16, 16).arrays(dtype=np.float16)
+    of_equal = slice(5, 135, 64)  # keys of three tiles
+    k[..., of_equal, :] = 300
+    q[:] = np.arange(201, 209).reshape(8, 1)  # the scores are so large that shifts are subtracted unscaled
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    expected = v[..., of_equal, :].mean(axis=-2, keepdims=True, dtype=np.float32)
+    np.testing.assert_allclose(out, np.broadcast_to(expected, out.shape), rtol=0, atol=2e-3)
 
 
 def _corner_tilings() -> list[tuple[int, int, int]]:
@@ -175,6 +217,20 @@ def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None
     wide, _, _ = run_forward(with_lse(40, 24, **how), arrays)
     narrow, _, _ = run_forward(with_lse(40, 24, alignment=alignment, **how), arrays, sanitize=True)
     np.testing.assert_array_equal(wide.view(np.uint16), narrow.view(np.uint16))
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("tile", [112, 176, *(n for n in WGMMA_TILES if n not in (*TILES, 112, 176))])
+@pytest.mark.parametrize("head_dim", [128, 64, 40])
+def test_tiles_for_wgmma_are_copied_through_registers_without_a_row_too_many(
+    head_dim: int, tile: int
+) -> None:
+    config = with_lse(head_dim, dtype="bf16", target="sm_90a", tile=tile, alignment=2)
+    assert isinstance(config.kernel().tiling, MmaTiling)
+    check(config, Problem(20, tile + 21, head_dim, head_dim).arrays(dtype=NUMPY["bf16"]))
+    proof = build(config.kernel()).proof
+    assert proof.complete, (proof.violations, proof.unknown)
 
 
 def test_views_of_a_larger_buffer_are_read_in_place() -> None:

@@ -217,6 +217,22 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
             None,
             "no wgmma.fence comes between it and what wrote %a3",
         ),
+        # Copies of what an instruction behind the fence has written.
+        (
+            (
+                FENCE,
+                "add.u32 %r6, %a3, 1;",
+                "mov.u32 %r7, %r6;",
+                "mov.u32 %a3, %r7;",
+                FRAGMENT_MMA,
+                COMMIT,
+                WAIT,
+                STORE,
+            ),
+            FRAGMENT_MMA,
+            None,
+            "no wgmma.fence comes between it and what wrote %a3",
+        ),
         # A copy, but one that takes an instruction.
         (
             (FENCE, "mov.b32 %a3, {%h0, %h0};", FRAGMENT_MMA, COMMIT, WAIT, STORE),

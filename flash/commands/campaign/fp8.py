@@ -1,0 +1,54 @@
+"""Q, K and V of fp8 in the campaign: their scales, and scores of elements with four significant bits, of
+which e4m3 has no infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.problem.features import SCALES
+
+Array = NDArray[Any]
+
+_DIGIT: Final = 16  # all integers below it are exact, and so are their products with it
+_DIGITS: Final = 3  # of the number of a key, which is below 512: 448 is the largest number
+_STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
+# Courses of scores, each of eight rows: neighbouring courses are in one warp, and in its lanes.
+_UP, _LEVEL, _DOWN = 1.0, 0.0, -1.0
+_COURSES: Final = (_UP, _LEVEL, _LEVEL, _UP, _UP, _DOWN, _DOWN, _UP)
+_LEAST, _LARGEST = 0.5, 2.0  # of scales
+
+
+def parting(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Give each warp rows whose scores grow towards the first key so steeply that exp2 overflows
+    within a tile, rows whose scores fall as steeply, and rows whose scores are all alike. Products of fp8 are
+    truncated by more than such weights may err: all of these scores are exact.
+    """
+    ahead = np.arange(k.shape[2])[::-1]
+    course = np.take(_COURSES, np.arange(q.shape[2]) // rows % len(_COURSES))
+    q[...] = 0
+    for n in range(_DIGITS):
+        k[..., n] = ahead // _DIGIT**n % _DIGIT * _DIGIT**n
+        q[..., n] = course * _STEEP
+
+
+def scales(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Scales [batch, kv_heads] of Q, K or V, of which every other is negative."""
+    found: Array = random.uniform(_LEAST, _LARGEST, shape)
+    return np.where(np.add.outer(*map(np.arange, shape)) % 2, -found, found)
+
+
+def without_scales(
+    arrays: tuple[Array, ...], operands: Mapping[str, Array]
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    """Q, K and V as the numbers that they stand for, in float64, and the operands that are no scales."""
+    group = arrays[0].shape[1] // arrays[1].shape[1]
+    found = []
+    for name, x, heads in zip(SCALES, arrays, (group, 1, 1), strict=True):
+        scale = np.repeat(operands[name].astype(np.float64), heads, axis=1)
+        found.append(x.astype(np.float64) * scale[..., None, None])
+    return tuple(found), {name: array for name, array in operands.items() if name not in SCALES}

@@ -1,0 +1,212 @@
+"""Tiles of K and V whose rows are wherever a page table says: all threads of the producer look them up and
+copy them by `cp.async`, 16 bytes at a time, into the layout that `wgmma` reads.
+
+Each warp has a quarter of a tile, neighbouring rows. A lane reads the page of one of these, so that a warp
+reads 32 neighbouring entries of the table at once, and tells the other lanes by a shuffle. Lanes that copy
+one row, or the part of it that a swizzle spans, are neighbours. Rows that are not there, and columns that K
+and V do not have, become zero and are not read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flash.device.cta import Cta
+from flash.device.pages import PagedMatrix
+from flash.device.wgmma_rings import Rings
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, Var
+from ptxgen.dsl.hopper import BoxTile, Layout
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
+from ptxgen.records import dataclass
+from ptxgen.target import WARP_SIZE
+from ptxgen.tensormap import CHUNK
+from ptxgen.types import b16, s32, u32, u64
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True)
+class GatheredRings(Rings):
+    """The rings of a kernel whose `producer` copies the rows of K and V one by one. Q and O have tensor maps
+    as elsewhere.
+    """
+
+    producer: Role
+
+    @classmethod
+    def declare(
+        cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+    ) -> Self:
+        """Declare the tensor maps, behind the other parameters, and the rings."""
+        declared = cls.declared(k, config, t, producer, consumer, reworked=False, gathered=True)
+        return cls(**declared, odd=None, producer=producer)
+
+    def fill(self, k: KernelBuilder, cta: Cta) -> None:
+        """See `Rings.fill`."""
+        self._fill_queries(k, cta)
+        assert isinstance(cta.K, PagedMatrix)  # rows are gathered from pages
+        assert isinstance(cta.V, PagedMatrix)
+        first, ahead = self.first_key(-cta.tiles), not cta.mask.has_gaps
+        keys = _Copier(k, self.producer, cta.K, self.keys.tile("k"))
+        values = _Copier(k, self.producer, cta.V, self.values.tile("v"))
+        of_keys = _Lookup(k, keys, first, ahead=ahead)
+        of_values = of_keys if values.share == keys.share else _Lookup(k, values, first, ahead=ahead)
+        with self._each_tile(k, cta) as (_, row):
+            rows = of_keys.rows(row)
+            with self.keys.gather() as stage:
+                keys.copy(stage.k, rows)
+            rows = rows if of_values is of_keys else of_values.rows(row)
+            with self.values.gather() as stage:
+                values.copy(stage.v, rows)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """How the chunks of a tile of `rows` rows are dealt: `lanes` neighbouring lanes have those of one row of
+    a slab, and each of `warps` warps an equal number of neighbouring rows.
+    """
+
+    rows: int
+    warps: int
+    lanes: int
+
+    @classmethod
+    def of(cls, layout: Layout, warps: int) -> _Share:
+        """How a tile of this layout is dealt to the warps of the producer."""
+        return cls(layout.rows, warps, layout.row_bytes // CHUNK)
+
+    @property
+    def rows_of_warp(self) -> int:
+        """The rows of a warp."""
+        return self.rows // self.warps
+
+    @property
+    def at_once(self) -> int:
+        """The rows that a warp copies at once."""
+        return WARP_SIZE // self.lanes
+
+    @property
+    def turns(self) -> int:
+        """The turns in which it copies all of its rows; in the last one it may have fewer left."""
+        return -(-self.rows_of_warp // self.at_once)
+
+    @property
+    def asked(self) -> int:
+        """For how many rows of a thread the page table is asked: one in each turn, but of a few turns a power
+        of two, so that lanes can divide them among themselves.
+        """
+        return self.turns if self.turns > self.lanes else 1 << (self.turns - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a thread has found of the rows of a tile, for itself and others: entries of the page table, s32,
+    and the places of rows in their pages, u32 (None: a page has one row). `left` is how many rows, s32, there
+    are from the first on that it copies.
+    """
+
+    entries: list[Value]
+    places: list[Value] | None
+    left: Value
+
+
+class _Copier:
+    """What a thread copies of each tile of `matrix`, whose layout is that of `like`."""
+
+    def __init__(self, k: KernelBuilder, producer: Role, matrix: PagedMatrix, like: BoxTile) -> None:
+        self.k = k
+        self.matrix = matrix
+        self.layout = layout = like.layout
+        self.share = share = _Share.of(layout, producer.warps)
+        lane = producer.thread % WARP_SIZE
+        self.nth = lane % share.lanes
+        down = lane // share.lanes  # of the rows that a warp copies at once
+        self.row = producer.thread // WARP_SIZE * share.rows_of_warp + down
+        column = self.nth * (CHUNK // layout.dtype.nbytes)
+        self._start = matrix.first + k.cvt(column * layout.dtype.nbytes, dtype=u64)
+        # The swizzle of a row depends on the last bits of its index.
+        self._offsets = [
+            like.offset(self.row + n if n else self.row, column)
+            for n in range(0, SWIZZLE_ROWS, share.at_once)
+        ]
+        spare = share.turns * share.at_once - share.rows_of_warp
+        self._has_last = down < share.at_once - spare if spare else None
+        left = matrix.columns - (layout.slabs - 1) * layout.slab_columns
+        self._is_column = column < left if left < layout.slab_columns else None
+
+    def copy(self, tile: BoxTile, rows: _Rows) -> None:
+        """Start copying these rows to a tile. What belongs to one turn is computed in that turn, for K and
+        for V, because a thread of the producer has few registers.
+        """
+        k, share, layout = self.k, self.share, self.layout
+        firsts = [tile.at(offset) for offset in self._offsets]
+        for turn in range(share.turns):
+            down = turn * share.at_once
+            repeats = down // SWIZZLE_ROWS * SWIZZLE_ROWS
+            to = firsts[turn % len(firsts)].plus_bytes(repeats * layout.row_bytes)
+            at = self._row_of(rows, turn)
+            if self._has_last is None or turn < share.turns - 1:
+                self._copy_row(to, at, rows.left > down)
+            else:
+                with k.when(self._has_last):
+                    self._copy_row(to, at, rows.left > down)
+
+    def _row_of(self, rows: _Rows, turn: int) -> Value:
+        """The address of what this thread copies first of the row of a turn, u64."""
+        k, pages, asked = self.k, self.matrix.pages, (turn, self.share.asked, self.share.lanes)
+        page = pages.page_of(k, rows.entries, *asked)
+        place = None if rows.places is None else pages.place_of(k, rows.places, *asked)
+        return self.matrix.in_page(k, page, place, self._start)
+
+    def _copy_row(self, to: TilePointer, at: Value, exists: Value) -> None:
+        """Start copying this thread's chunks of a row."""
+        k, layout = self.k, self.layout
+        size = k.selp(CHUNK, 0, exists, type=u32)
+        for slab in range(layout.slabs):
+            if slab == layout.slabs - 1 and self._is_column is not None:
+                size = k.selp(CHUNK, 0, exists & self._is_column, type=u32)
+            source = Pointer(at, "global", b16, slab * layout.row_bytes)
+            k.copy_async(to.plus_bytes(slab * layout.slab_bytes), source, CHUNK, size)
+
+
+class _Lookup:
+    """Finds the rows of one tile after another, for all copiers with a share like that of `copier`; `first`
+    is the first key of the first tile. If all tiles are wanted, the entries of the page table are read
+    `ahead`: while the tile before is copied.
+    """
+
+    def __init__(self, k: KernelBuilder, copier: _Copier, first: Value, *, ahead: bool) -> None:
+        self.k = k
+        self.matrix = copier.matrix
+        self.share = copier.share
+        self.nth = copier.nth
+        self.own = k.signed(copier.row)
+        self._next: list[Var] = [k.var(s32, e) for e in self._read(first)] if ahead else []
+
+    def rows(self, first: Value) -> _Rows:
+        """The rows of the tile whose first key is `first`; if they are read ahead, that of this turn."""
+        k, index = self.k, first + self.own
+        if self._next:
+            entries = [k.mov(entry, type=s32) for entry in self._next]
+            for entry, found in zip(self._next, self._read(first - self.share.rows), strict=True):
+                entry.set(found)
+        else:
+            entries = self._read(first)
+        places = None
+        if self.matrix.pages.page_size > 1:
+            places = self.matrix.pages.places_of(k, *self._asked(first))
+        return _Rows(entries, places, self.matrix.rows - index)
+
+    def _read(self, first: Value) -> list[Value]:
+        """What this lane reads of the page table for the tile whose first key is `first`."""
+        return self.matrix.pages.entries_of(self.k, *self._asked(first))
+
+    def _asked(self, first: Value) -> tuple[Value, int, int, Value, int]:
+        """For which rows of that tile the threads ask, as in `Pages.shared`."""
+        begin, row, share = self.matrix.begin, first + self.own, self.share
+        # Padding comes before the keys of a sequence.
+        row = row if begin is None else row + begin
+        return row, share.at_once, share.asked, self.nth, share.lanes

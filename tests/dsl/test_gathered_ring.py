@@ -1,0 +1,165 @@
+"""Rings whose tiles the threads of the producer gather row by row, on the interpreter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import ConfigError, TrapError, TypeMismatchError
+from ptxgen.interpreter import PCT
+from ptxgen.text import render
+from ptxgen.types import f16, f32, u32
+
+SCHEDULES = ("lockstep", PCT(0), PCT(1))
+ROWS, COLUMNS, LANES, WORD = 64, 64, 8, 16  # of a tile; lanes for a row, each with a word of 16 bytes
+TILES, THREADS = 4, 128  # of a role
+NOWHERE = 10**6  # rows behind the end of X
+FENCE = "fence.proxy.async.shared::cta;"
+
+
+def gathered() -> KernelBuilder:
+    """C = sum of A[t] B[t] over tiles, of which B[t] has the rows `index`[t] of X; those behind the last one,
+    `last`, are zeros.
+    """
+    k = KernelBuilder("gathered", target="sm_90a", threads=2 * THREADS)
+    A = k.tma.tensor_map("A", f16)
+    X, index, C, last = (
+        k.pointer("X", f16),
+        k.pointer("index", u32),
+        k.pointer("C", f32),
+        k.param("last", u32),
+    )
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    left = k.tma.ring(2, producer, consumer, a=((64, ROWS), f16))
+    right = k.tma.ring(2, producer, consumer, gathered=True, b=((ROWS, COLUMNS), f16))
+    with producer, k.loop(0, TILES) as n:
+        with left.fill() as stage:
+            k.tma.load(stage.a, A[0, n * ROWS])
+        with right.gather() as stage:
+            row, lane = producer.thread // LANES, producer.thread % LANES
+            for down in range(0, ROWS, THREADS // LANES):
+                place = n.as_(u32) * ROWS + row + down
+                found = k.load(index.element(place))
+                size = k.selp(WORD, 0, found <= last, type=u32)
+                k.copy_async(
+                    stage.b.pointer(row + down, lane * LANES),
+                    X.element(k.min(found, last) * COLUMNS + lane * LANES),
+                    WORD,
+                    size,
+                )
+    with consumer:
+        acc = k.wgmma.accumulator(64, COLUMNS)
+        with k.loop(0, TILES), left.drain() as one, right.drain() as other:
+            acc += one.a @ other.b
+            k.wgmma.wait()
+        acc.store(C, COLUMNS)
+    return k
+
+
+def problem() -> tuple[Any, ...]:
+    """A, X, the rows, C, and what it must be."""
+    rng = np.random.default_rng(3)
+    a = rng.integers(-4, 5, (64, TILES * ROWS)).astype(np.float16)
+    x = rng.integers(-4, 5, (40, COLUMNS)).astype(np.float16)
+    index = rng.integers(0, len(x), TILES * ROWS).astype(np.uint32)
+    index[[7, 70, -1]] = NOWHERE
+    b = np.where(index[:, None] < len(x), x[np.minimum(index, len(x) - 1)], 0)
+    return a, x, index, np.full((64, COLUMNS), np.nan, np.float32), a.astype(np.float32) @ b
+
+
+def run(k: KernelBuilder, text: Any, given: tuple[Any, ...], **how: Any) -> Any:
+    a, x, index, c, _ = given
+    module, boxes = k.build(), k.tma.boxes()
+    return interpreter.run(
+        text, grid=1, block=k.threads, args=[boxes["A"].of(a), x, index, c, len(x) - 1], sanitize=True,
+        dynamic_smem=module.kernels[0].dynamic_shared_bytes, **how,
+    )  # fmt: skip
+
+
+def test_rows_are_where_an_array_says() -> None:
+    k, given = gathered(), problem()
+    assert not verify(k.build())
+    for schedule in SCHEDULES:
+        given[3][:] = np.nan
+        run(k, k.build(), given, schedule=schedule)
+        np.testing.assert_array_equal(given[3], given[4])
+
+
+def replaced(text: str, was: str, by: str, count: int) -> str:
+    changed, found = re.subn(was, by, text)
+    assert found == count
+    return changed
+
+
+MISTAKES = {
+    "products do not see the copies": (re.escape(FENCE), "", 1),
+    "copies are behind the fence of their thread": (
+        rf"(?s)(cp\.async\.mbarrier[^;]*;)(.*){re.escape(FENCE)}",
+        rf"{FENCE}\n\1\2",
+        1,
+    ),
+    "nobody arrives": (r"cp\.async\.mbarrier[^;]*;", "", 1),
+    "arrivals that the phase waits for in addition": (r"(cp\.async\.mbarrier\.arrive)\.noinc", r"\1", 1),
+    "one thread need not arrive": (r"(mbarrier\.init[^;]*), 128;", r"\1, 127;", 2),
+    "an arrival before the copies": (
+        r"cp\.async(\.mbarrier\.arrive)\.noinc(\S+) ",
+        r"mbarrier.arrive\2 _, ",
+        1,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_sanitizers_see_a_gathered_ring_without_its_order(mistake: str) -> None:
+    k, given = gathered(), problem()
+    broken = replaced(render(k.build()), *MISTAKES[mistake])
+    found = 0
+    for schedule in SCHEDULES:
+        try:
+            found += len(run(k, broken, given, schedule=schedule, raise_on_report=False).reports)
+        except TrapError:
+            found += 1
+        if found:
+            return
+    pytest.fail("no sanitizer reports it")
+
+
+def roles() -> tuple[KernelBuilder, Any, Any]:
+    k = KernelBuilder("refused", target="sm_90a", threads=2 * THREADS)
+    return k, k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+
+
+@pytest.mark.parametrize("other", ["written", "reworked"])
+def test_other_ways_to_fill_a_gathered_ring_are_refused(other: str) -> None:
+    k, producer, consumer = roles()
+    with pytest.raises(ConfigError) as caught:
+        k.tma.ring(2, producer, consumer, gathered=True, b=((64, 64), f16), **{other: True})
+    assert str(caught.value) == (
+        "ring: gathered=True is for copies by the threads of a CTA, which nobody reworks; leave out "
+        "multicast, written and reworked"
+    )
+
+
+def test_fill_and_gather_are_not_mixed_up() -> None:
+    k, producer, consumer = roles()
+    plain = k.tma.ring(2, producer, consumer, a=((64, 64), f16))
+    ring = k.tma.ring(2, producer, consumer, gathered=True, b=((64, 64), f16))
+    with producer:
+        with pytest.raises(ConfigError) as caught, ring.fill():
+            pass
+        assert str(caught.value) == "ring 'ring_2': fill is for copies of tensors; this ring uses gather"
+        with pytest.raises(ConfigError) as caught, plain.gather():
+            pass
+        assert str(caught.value) == "ring 'ring_1': gather is for rings made with gathered=True; use fill"
+    with consumer, pytest.raises(TypeMismatchError) as refused, ring.gather():
+        pass
+    assert str(refused.value) == (
+        "ring 'ring_2': gather belongs into 'with' of the role 'producer', but is in the role 'consumer'"
+    )

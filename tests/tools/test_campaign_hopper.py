@@ -1,0 +1,78 @@
+"""The kernels for Hopper in the mutation campaign: the problems that only they have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flash.commands.campaign.arrays import arrays_of
+from flash.commands.campaign.judge import mutants_of
+from flash.commands.campaign.kernels import subjects
+from flash.problem.config import AttentionConfig
+from ptxgen.errors import TrapError
+
+FP8 = "e4m3-sm_90a-causal"
+TURNS = "f16-sm_90a-turns-causal"
+STATIC = "bf16-sm_90a-static"
+
+
+def test_problems_of_fp8_have_numbers_alone_in_queries_and_keys() -> None:
+    problems = subjects()[FP8].problems
+    by_scores = {p.scores: p for p in problems}
+    assert set(by_scores) == {"random", "growing", "parting in fp8"}
+    config = AttentionConfig(64, dtype="e4m3", causal=True)
+    for scores, longest in ((s, max(p.seq_k for p in problems if p.scores == s)) for s in by_scores):
+        (problem, *_) = (p for p in problems if (p.scores, p.seq_k) == (scores, longest))
+        given = arrays_of(config, problem)
+        assert np.isfinite(given.q.astype(np.float32)).all()
+        assert np.isfinite(given.k.astype(np.float32)).all()
+
+
+def test_scores_that_part_in_fp8_differ_alike_from_key_to_key() -> None:
+    (problem,) = (p for p in subjects()[FP8].problems if p.scores == "parting in fp8" and p.times == 1)
+    given = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
+    scores = given.q[0, 0].astype(np.float64)[:, :3] @ given.k[0, 0].astype(np.float64)[:, :3].T
+    steps = np.diff(scores, axis=1)
+    assert (steps == steps[:, :1]).all()
+    assert set(steps[:, 0]) == {-48.0, 0.0, 48.0}
+
+
+def test_every_other_scale_is_negative() -> None:
+    (problem, *_) = (p for p in subjects()[FP8].problems if p.batch == 2)
+    given = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
+    for name in ("q_scale", "k_scale", "v_scale"):
+        assert np.sign(given.operands[name]).tolist() == [[1], [-1]]
+
+
+def test_ctas_of_a_persistent_kernel_take_three_blocks_each() -> None:
+    subject = subjects()[STATIC]
+    (first, *_) = subject.problems
+    blocks = first.batch * first.heads * -(-first.seq_q // 64)
+    assert (subject.prepare(first).plan.grid[0], blocks) == (2, 6)
+
+
+@pytest.mark.slow
+def test_a_warpgroup_that_does_not_wait_for_cleared_values_is_noticed_where_no_turn_orders_it() -> None:
+    subject = subjects()[TURNS]
+    few = [p for p in subject.problems if p.seq_k < 2 * 16]  # less than two tiles of keys
+    cleared = [
+        m for m in mutants_of(TURNS) if m.name.startswith("barrier: deleted") and m.where.endswith("_clear")
+    ]
+    noticed = [
+        [(p.seq_k, p.nan_from) for p in few if subject.run(m.module, p, sanitize="race").reports]
+        for m in cleared
+    ]
+    assert noticed == [[(9, 4)], [(19, 4)]]
+
+
+@pytest.mark.slow
+def test_a_barrier_that_waits_for_one_arrival_less_is_noticed_with_many_tiles() -> None:
+    subject = subjects()[FP8]
+    (mutant, *_) = (
+        m
+        for m in mutants_of(FP8)
+        if m.name.startswith("mbarrier: -1 ") and m.before.endswith("[%r5+16912], 8;")
+    )
+    assert subject.run(mutant.module, subject.problems[0]).wrong == ""
+    with pytest.raises(TrapError, match="deadlock in CTA"):
+        subject.run(mutant.module, subject.problems[-1])
