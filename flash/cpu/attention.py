@@ -41,8 +41,10 @@ BLOCK_K = 512
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
-# elements (1 MiB of f32).
+# elements (1 MiB of f32). It has several heads of K and V if K of all of them has _TOGETHER times as
+# many elements, or fewer.
 KEY_ELEMENTS = 2**18
+_TOGETHER = 8
 
 # Reading an element of K or V takes as long as so many multiplications of a product of matrices.
 _READ = 16
@@ -89,9 +91,9 @@ def attention_cpu(
     elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
     and with pages of another type up to 2 * KEY_ELEMENTS of it.
-    `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
-    one thread in the whole process while this runs. Repeated calls give the same bits, whatever
-    the number of threads and the addresses and strides of the arrays.
+    `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would
+    use. BLAS is held to one thread in the whole process while this runs. Repeated calls give the same bits,
+    whatever the number of threads and the addresses and strides of the arrays.
 
     Raises ConfigError when `causal` is not a known word.
     """
@@ -154,7 +156,7 @@ class _Job:
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        most_kv = max(1, self.engine.most_elements // max(1, self.k.shape[2] * self.widest))
+        most_kv = max(1, _TOGETHER * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
         rows = 2 * BLOCK_Q if batch * heads * seq_q >= _BLOCKS_TO_JOIN * BLOCK_Q else BLOCK_Q
         seen = self.rules.seen_by_any
         block = rows if seen(slice(0, 1)) == seen(slice(0, seq_q)) else BLOCK_Q
@@ -242,9 +244,10 @@ def _sweep(
         place = Block(rules.of, b, heads, queries, of_keys.keys)
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
-        if hidden is not None:
-            np.copyto(by_head, -np.inf, where=hidden)
+        unseen = None if hidden is None else rows_of(hidden, count)
         if shifted:
+            if unseen is not None:
+                np.copyto(score, -np.inf, where=unseen)
             old, top = top, np.maximum(top, score.max(axis=1))
             shift = np.where(np.isneginf(top), 0, top)  # no key yet: -inf - -inf would be NaN
             np.subtract(score, shift[:, None], out=score)
@@ -252,10 +255,10 @@ def _sweep(
             total *= decay
             if part is not acc:
                 acc *= decay[:, None]
-        job.engine.weigh(space, score, total)
+        job.engine.weigh(space, score, unseen, total)
         rules.drop(by_head, place)
-        unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
-        job.engine.outputs_of_values(space, job.v, of_keys, rows.planes(score), unseen, rows.planes(part))
+        of_heads = None if unseen is None else rows.planes(unseen)
+        job.engine.outputs_of_values(space, job.v, of_keys, rows.planes(score), of_heads, rows.planes(part))
         if part is acc:
             part = space.take("part", count, d_v)
         else:

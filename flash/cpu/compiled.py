@@ -1,8 +1,8 @@
-"""The steps of a block by loops that Numba compiles, for the `numba` backend.
+"""The steps of a block by loops that Numba compiles, for the `compiled` backend.
 
-The products of few queries read K and V once, where they lie, in pages or not, and widen numbers of 16 bits in
-registers. Those of many queries are left to BLAS, whose weights are computed and added in one pass. What is
-not of f32 arithmetic, or of types of other sizes, is left to numpy.
+The products of few queries with keys and values of 16 bits read these once, where they lie, in pages or not, and
+widen them in registers. BLAS is as fast with those of f32, and with many queries: they are multiplied as
+on the `cpu` backend. Weights are computed and added in one pass. What is not of f32 arithmetic is left to numpy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from flash.cpu.engine import Engine
 from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows
 
 Array = NDArray[Any]
+_InMemory = tuple[Array, Array, int]  # what `loops.products` calls memory, places and apart
 
 # The type by which the loops know numbers of a type.
 _KNOWN_AS: Final = {
-    np.dtype(np.float32): np.dtype(np.float32),
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.uint16),
     np.dtype(np.float16): np.dtype(np.int16),
 }
 _F32: Final = np.dtype(np.float32)
 
-# With more rows for each head of K, BLAS multiplies in less time.
+# With more rows for each head of K, BLAS multiplies in less time, with a copy of K as f32.
 _FEW_ROWS: Final = 8
 
 
@@ -40,11 +40,13 @@ def _scores_of_keys(space: Workspace, source: KeyRows, place: KeyPlace, q: Array
     loops.products(q, *_in_memory(space, "k", source, place), out)
 
 
-def _weigh(space: Workspace, score: Array, total: Array) -> None:
+def _weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) -> None:
     if space.dtype != _F32:
-        products.weigh(space, score, total)
-        return
-    loops.exponentials(score, total)
+        products.weigh(space, score, hidden, total)
+    elif hidden is None:
+        loops.weights(score, total)
+    else:
+        loops.weights_of_seen(score, np.ascontiguousarray(hidden), total)
 
 
 def _outputs_of_values(
@@ -53,18 +55,38 @@ def _outputs_of_values(
     if not _is_for_loops(space, source, weight.shape[1]):
         products.outputs_of_values(space, source, place, weight, hidden, out)
         return
-    loops.sums(weight, *_in_memory(space, "v", source, place), out)  # what is hidden has weight 0
+    found = _in_memory(space, "v", source, place)
+    loops.sums(weight, *found, out)
+    # What is hidden has weight 0, but 0 * NaN is NaN.
+    if hidden is not None and not np.isfinite(out).all():
+        _sums_of_seen(space, found, weight, hidden, out)
 
 
-# A task of so many elements of K, 4 MiB of f32, takes long enough for a thread of its own.
-COMPILED: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, most_elements=2**20)
+COMPILED: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
+
+
+def _sums_of_seen(space: Workspace, found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
+    """As `flash.cpu.blocks.product_of_seen`, with the sums of the loops."""
+    memory, places, apart = found
+    kv_heads, _, dim = out.shape
+    starts = places + apart * np.arange(kv_heads)[:, None]
+    rows = memory[starts[..., None] + np.arange(dim)]  # [kv_heads, keys, dim]
+    values = rows.view(next(kind for kind, known in _KNOWN_AS.items() if known == memory.dtype))
+    wild = ~np.isfinite(values).all(axis=-1)
+    odd = values[wild].astype(space.dtype)
+    values[wild] = 0
+    keys = len(places)
+    loops.sums(weight, _fixed(rows.reshape(-1)), np.arange(keys) * dim, keys * dim, out)
+    for plane, n, row in zip(*np.nonzero(wild), odd, strict=True):
+        at = plane, slice(None), n, None
+        out[plane] += np.where(hidden[at], 0, weight[at] * row)
 
 
 def _is_for_loops(space: Workspace, source: KeyRows, rows: int) -> bool:
     return rows <= _FEW_ROWS and space.dtype == _F32 and source.dtype in _KNOWN_AS and source.shape[3] > 0
 
 
-def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) -> tuple[Array, Array, int]:
+def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) -> _InMemory:
     """The memory with the keys or values at `place`, where in it each begins, and how far apart heads are, in
     elements. Buffer `name` has a copy of those that have no dense rows in memory.
     """
@@ -73,7 +95,7 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
         found = source.in_memory(place.heads, place.keys)
         if found is not None:
             memory, places, apart = found
-            return memory.view(kind), places, apart
+            return _fixed(memory.view(kind)), places, apart
         x = space.planes(
             name, place.heads.stop - place.heads.start, place.length, source.shape[3], source.dtype
         )
@@ -89,6 +111,13 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
     end = (len(x) - 1) * apart + (x.shape[1] - 1) * step + x.shape[2]
     memory = as_strided(x, (max(0, end),), (unit,), writeable=False)
     return memory.view(kind), np.arange(place.length) * step, apart
+
+
+def _fixed(memory: Array) -> Array:
+    """A view that cannot be written: the loops are compiled for such memory only."""
+    found = memory.view()
+    found.flags.writeable = False
+    return found
 
 
 def _has_dense_rows(x: Array) -> bool:

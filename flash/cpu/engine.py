@@ -24,7 +24,7 @@ class ScoresOfKeys(Protocol):
 class Weigh(Protocol):
     """As `flash.cpu.products.weigh`."""
 
-    def __call__(self, space: Workspace, score: Array, total: Array) -> None:
+    def __call__(self, space: Workspace, score: Array, hidden: Array | None, total: Array) -> None:
         """Write the exponentials of scores over these, and add their sums to `total`."""
 
 
@@ -45,23 +45,18 @@ class OutputsOfValues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The three steps of a block, between which the features of a call change scores and weights.
-
-    A block of few queries has several heads of K and V if K of all of them has at most `most_elements`.
-    """
+    """The three steps of a block, between which the features of a call change scores and weights."""
 
     scores_of_keys: ScoresOfKeys
     weigh: Weigh
     outputs_of_values: OutputsOfValues
-    most_elements: int
 
 
-# As many elements as 8 MiB of f32 hold: fewer would cost numpy more calls than threads save.
-NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values, most_elements=2**21)
+NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values)
 
 
 def engine_of(backend: str) -> Engine:
-    """The engine of the backend "cpu" or "numba". `check_backend` has found out that Numba is there."""
+    """The engine of the backend "cpu" or "compiled"; `check_backend` has found that Numba is there."""
     if backend == "cpu":
         return NUMPY
     from flash.cpu.compiled import COMPILED

@@ -41,8 +41,12 @@ def scores_of_keys(space: Workspace, source: KeyRows, place: KeyPlace, q: Array,
             wanted[chunks.order] = result
 
 
-def weigh(space: Workspace, score: Array, total: Array) -> None:
-    """Write the exponentials of `score` [rows, keys] over it, and add their sums to `total` [rows]."""
+def weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) -> None:
+    """Write the exponentials of `score` [rows, keys] over it, and add their sums to `total` [rows]. What is
+    `hidden`, of the shape of score, has weight 0.
+    """
+    if hidden is not None:
+        np.copyto(score, -np.inf, where=hidden)
     np.exp(score, out=score)
     total += score @ space.ones(score.shape[1])  # BLAS: four times as fast as sum(axis=1)
 
