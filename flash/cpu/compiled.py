@@ -1,8 +1,9 @@
 """The steps of a block by loops that Numba compiles, for the `compiled` backend.
 
-The products of few queries with keys and values of 16 bits read these once, where they lie, in pages or not, and
-widen them in registers. BLAS is as fast with those of f32, and with many queries: they are multiplied as
-on the `cpu` backend. Weights are computed and added in one pass. What is not of f32 arithmetic is left to numpy.
+The products of few queries with keys and values of 16 bits read these once, where they lie, in pages or not,
+and widen them in registers. BLAS is as fast with those of f32, and with many queries: they are multiplied as
+on the `cpu` backend. Weights are computed and added in one pass. What is not of f32 arithmetic is left to
+numpy.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _outputs_of_values(
         _sums_of_seen(space, found, weight, hidden, out)
 
 
-COMPILED: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
+ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
 
 
 def _sums_of_seen(space: Workspace, found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
@@ -103,7 +104,7 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
     else:
         x = source[place]
         if not _has_dense_rows(x):
-            copy = space.planes(name, *x.shape, source.dtype)
+            copy = space.planes(name, len(x), x.shape[1], x.shape[2], source.dtype)
             copy[...] = x
             x = copy
     unit = x.itemsize

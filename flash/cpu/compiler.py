@@ -41,7 +41,7 @@ def compiled(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
         if folder is not None:
             with contextlib.suppress(OSError, RuntimeError):  # Numba finds that it cannot write there
                 # `cache=True` would choose a folder beside the source.
-                found._cache = _KeptCode(loop, folder)  # type: ignore[attr-defined]  # noqa: SLF001
+                found._cache = _KeptCode(loop, folder)  # type: ignore[attr-defined]
         return found
 
     return decorated
@@ -78,7 +78,7 @@ class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
         """The compiled function for a signature; None if it is not there, or cannot be read."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # noqa: BLE001  # a damaged file may raise anything
+        except Exception:  # a damaged file may raise anything
             with contextlib.suppress(OSError):
                 self.flush()
             return None

@@ -1,4 +1,4 @@
-"""What computes the blocks of attention on the host: numpy, or the loops that Numba compiles."""
+"""What computes the blocks of attention on the host: the steps that a backend has of its own."""
 
 from __future__ import annotations
 
@@ -53,12 +53,3 @@ class Engine:
 
 
 NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values)
-
-
-def engine_of(backend: str) -> Engine:
-    """The engine of the backend "cpu" or "compiled"; `check_backend` has found that Numba is there."""
-    if backend == "cpu":
-        return NUMPY
-    from flash.cpu.compiled import COMPILED
-
-    return COMPILED

@@ -1,9 +1,9 @@
 """The loops of the `compiled` backend, which Numba compiles for the CPU when they are first called.
 
-Keys and values of 16 bits are f32 in registers only: bf16 comes as uint16, and f16 as int16. The order of each
-sum follows from the numbers of rows, keys and columns alone, and from how many numbers the CPU adds at once.
-Keys and values begin anywhere in a dense memory, so that those in pages are read where they lie, and their
-sums are those of contiguous ones.
+Keys and values of 16 bits are f32 in registers only: bf16 comes as uint16, and f16 as int16. The order of
+each sum follows from the numbers of rows, keys and columns alone, and from how many numbers the CPU adds at
+once. Keys and values begin anywhere in a dense memory, so that those in pages are read where they lie, and
+their sums are those of contiguous ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _MOST: Final = f32(65.0)
 _AHEAD: Final = f32(2.0**-32)
 _INFINITY: Final = f32(np.inf)
 _LOG2_E: Final = f32(1.4426950408889634)
-_TO_INTEGER: Final = f32(1.5 * 2**23 + 32)  # x + this has the bits of n + 32 at its end, and x + this - this is n
+_TO_INTEGER: Final = f32(
+    1.5 * 2**23 + 32
+)  # x + this has the bits of n + 32 at its end, and x + this - this is n
 _MANTISSA_BITS: Final = np.uint32(23)
 # ln 2 in two numbers, of which a product of the first with n is exact (Cody and Waite).
 _LN2_HIGH: Final = f32(0.693359375)
@@ -48,13 +50,13 @@ _C1: Final = f32(1.6666665459e-1)
 _C0: Final = f32(5.0000001201e-1)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _float_of(context: Any, x: Any) -> Any:  # noqa: ARG001  # what Numba calls it with
     """The f32 of these bits."""
     return types.float32(types.uint32), lambda _, builder, __, of: builder.bitcast(of[0], ir.FloatType())
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _bits_of(context: Any, x: Any) -> Any:  # noqa: ARG001
     """The bits of an f32."""
     return types.uint32(types.float32), lambda _, builder, __, of: builder.bitcast(of[0], ir.IntType(32))
@@ -77,13 +79,13 @@ def _of_f16(x: Any) -> Any:
     return wild if (bits & np.uint32(0x0F800000)) == np.uint32(0x0F800000) else finite
 
 
-@overload(_widened)
+@overload(_widened)  # type: ignore[untyped-decorator]
 def _widening(x: Any) -> Any:
     """What `_widened` is for numbers of type x."""
     return {types.uint16: _of_bf16, types.int16: _of_f16}[x]
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
     """Have LLVM make vectors of 512 bits in this function where the CPU has them. By itself it does not, for
     the sake of code that has few of them.
