@@ -255,9 +255,10 @@ def transformers(pytestconfig: pytest.Config) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def compiled(pytestconfig: pytest.Config) -> None:
-    """Numba, with which the backend "compiled" computes."""
+def compiled(pytestconfig: pytest.Config) -> ModuleType:
+    """The loops of the backend "compiled", which need Numba."""
     need("compiled", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("flash.cpu.loops")
 
 
 @pytest.fixture(scope="session")
