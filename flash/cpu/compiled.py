@@ -24,7 +24,8 @@ Array = NDArray[Any]
 _InMemory = tuple[Array, Array, int]  # what `loops.products` calls memory, places and apart
 
 # The type by which the loops know numbers of a type.
-_KNOWN_AS: Final = {
+_KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
+    np.dtype(np.float32): np.dtype(np.float32),
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.uint16),
     np.dtype(np.float16): np.dtype(np.int16),
 }

@@ -1,9 +1,8 @@
 """The loops of the `compiled` backend, which Numba compiles for the CPU when they are first called.
 
-Keys and values of 16 bits are f32 in registers only: bf16 comes as uint16, and f16 as int16. The order of
-each sum follows from the numbers of rows, keys and columns alone, and from how many numbers the CPU adds at
-once. Keys and values begin anywhere in a dense memory, so that those in pages are read where they lie, and
-their sums are those of contiguous ones.
+The order of each sum of products follows from the numbers of keys and columns alone; that of the sum of a
+row's weights also from how many numbers the CPU adds at once. Keys and values begin anywhere in a dense
+memory, so that those in pages are read where they lie, and their sums are those of contiguous ones.
 """
 
 from __future__ import annotations
@@ -11,12 +10,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from flash.cpu.compiler import compiled, part_of_loop
+from flash.cpu.vectors import (
+    KEYS,
+    LANES,
+    addition_to,
+    bits_of,
+    float_of,
+    in_widest_vectors,
+    products_of,
+    widened,
+)
 
 Array = NDArray[Any]
 f32: Final = np.float32
@@ -50,55 +56,6 @@ _C1: Final = f32(1.6666665459e-1)
 _C0: Final = f32(5.0000001201e-1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _float_of(context: Any, x: Any) -> Any:  # noqa: ARG001  # what Numba calls it with
-    """The f32 of these bits."""
-    return types.float32(types.uint32), lambda _, builder, __, of: builder.bitcast(of[0], ir.FloatType())
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _bits_of(context: Any, x: Any) -> Any:  # noqa: ARG001
-    """The bits of an f32."""
-    return types.uint32(types.float32), lambda _, builder, __, of: builder.bitcast(of[0], ir.IntType(32))
-
-
-def _widened(x: Any) -> Any:
-    """The number with the bits of a bf16, as uint16, or of an f16, as int16, as f32."""
-    raise TypeError(f"only compiled loops widen numbers, got {x!r}")
-
-
-def _of_bf16(x: Any) -> Any:
-    return _float_of(np.uint32(x) << np.uint32(16))
-
-
-def _of_f16(x: Any) -> Any:
-    # Shifted left by 13, the bits are those of an f32 that is 2^-112 as large, but for infinity and NaN.
-    bits = np.uint32(np.int32(x) << np.int32(13)) & np.uint32(0x8FFFE000)
-    finite = _float_of(bits) * f32(2.0**112)
-    wild = _float_of(bits | np.uint32(0x7F800000))
-    return wild if (bits & np.uint32(0x0F800000)) == np.uint32(0x0F800000) else finite
-
-
-@overload(_widened)  # type: ignore[untyped-decorator]
-def _widening(x: Any) -> Any:
-    """What `_widened` is for numbers of type x."""
-    return {types.uint16: _of_bf16, types.int16: _of_f16}[x]
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
-    """Have LLVM make vectors of 512 bits in this function where the CPU has them. By itself it does not, for
-    the sake of code that has few of them.
-    """
-
-    def mark(target: Any, builder: Any, _: object, __: object) -> Any:
-        # llvmlite's own `add` knows no attributes with values.
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return target.get_dummy_value()
-
-    return types.void(), mark
-
-
 @part_of_loop(_AS_WRITTEN)
 def _weight(score: Any) -> Any:
     """e^score within 1.4 units in the last place; 0 below _LEAST, infinity above _MOST, NaN of NaN."""
@@ -109,7 +66,7 @@ def _weight(score: Any) -> Any:
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     p = ((((_C5 * r + _C4) * r + _C3) * r + _C2) * r + _C1) * r + _C0
     p = p * (r * r) + r + f32(1)
-    p = _float_of(_bits_of(p) + (_bits_of(shifted) << _MANTISSA_BITS)) * _AHEAD
+    p = float_of(bits_of(p) + (bits_of(shifted) << _MANTISSA_BITS)) * _AHEAD
     p = f32(0) if score < _LEAST else p
     return p if score <= _MOST else score * _INFINITY
 
@@ -117,7 +74,7 @@ def _weight(score: Any) -> Any:
 @compiled(_ANY_ORDER)
 def weights(score: Array, total: Array) -> None:
     """Write the exponentials of `score` [rows, keys] over it, and add their sums to `total` [rows]."""
-    _in_widest_vectors()
+    in_widest_vectors()
     rows, keys = score.shape
     for row in range(rows):
         own = score[row]
@@ -132,7 +89,7 @@ def weights(score: Array, total: Array) -> None:
 @compiled(_ANY_ORDER)
 def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
     """As `weights`; what is `hidden` [rows, keys] has weight 0, whatever its score is."""
-    _in_widest_vectors()
+    in_widest_vectors()
     rows, keys = score.shape
     for row in range(rows):
         own, unseen = score[row], hidden[row]
@@ -144,127 +101,87 @@ def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
         total[row] += added
 
 
-# LLVM makes vectors of the inner loops only if these have `dim` turns and read slices of `dim` numbers.
+# Keys of a head that are read before those of the next head, so that memory is read in its order, wherever
+# pages have the heads of a row side by side.
+_KEYS_OF_A_HEAD: Final = 16
+
+# More rows at once have no room in the 16 registers of AVX2, but for weights, which may be read from memory.
+_products_of_two_rows: Final = products_of(2)
+_products_of_a_row: Final = products_of(1)
+_add_to_four_rows: Final = addition_to(4)
+_add_to_a_row: Final = addition_to(1)
 
 
-@part_of_loop(_ANY_ORDER)
-def _four_rows(q: Array, memory: Array, a: int, b: int, dim: int) -> tuple[Any, ...]:
-    """The products of the four rows of q with the key at each of two places."""
-    row_0, row_1, row_2, row_3 = q[0, :dim], q[1, :dim], q[2, :dim], q[3, :dim]
-    key_a, key_b = memory[a : a + dim], memory[b : b + dim]
-    a_0 = a_1 = a_2 = a_3 = b_0 = b_1 = b_2 = b_3 = f32(0)
-    for n in range(dim):
-        of_a, of_b = _widened(key_a[n]), _widened(key_b[n])
-        a_0 += row_0[n] * of_a
-        a_1 += row_1[n] * of_a
-        a_2 += row_2[n] * of_a
-        a_3 += row_3[n] * of_a
-        b_0 += row_0[n] * of_b
-        b_1 += row_1[n] * of_b
-        b_2 += row_2[n] * of_b
-        b_3 += row_3[n] * of_b
-    return a_0, a_1, a_2, a_3, b_0, b_1, b_2, b_3
+@part_of_loop(_AS_WRITTEN)
+def _address(x: Array, element: int) -> Any:
+    """The address of an element of a dense array."""
+    return np.uint64(x.ctypes.data) + np.uint64(element * x.itemsize)
 
 
-@part_of_loop(_ANY_ORDER)
-def _four_keys(q: Array, memory: Array, a: int, b: int, c: int, d: int, dim: int) -> tuple[Any, ...]:
-    """The products of a row with the keys at four places."""
-    key_a, key_b = memory[a : a + dim], memory[b : b + dim]
-    key_c, key_d = memory[c : c + dim], memory[d : d + dim]
-    of_a = of_b = of_c = of_d = f32(0)
-    for n in range(dim):
-        x = q[n]
-        of_a += x * _widened(key_a[n])
-        of_b += x * _widened(key_b[n])
-        of_c += x * _widened(key_c[n])
-        of_d += x * _widened(key_d[n])
-    return of_a, of_b, of_c, of_d
+@part_of_loop(_AS_WRITTEN)
+def _four(memory: Array, places: Array, key: int, first: int) -> tuple[Any, ...]:
+    """The addresses of four keys."""
+    return (
+        _address(memory, first + places[key]),
+        _address(memory, first + places[key + 1]),
+        _address(memory, first + places[key + 2]),
+        _address(memory, first + places[key + 3]),
+    )
 
 
-@part_of_loop(_ANY_ORDER)
-def _product(q: Array, memory: Array, at: int) -> Any:
-    """The product of a row with the key at a place."""
-    dim = len(q)
-    key, found = memory[at : at + dim], f32(0)
-    for n in range(dim):
-        found += q[n] * _widened(key[n])
-    return found
+@part_of_loop(_AS_WRITTEN)
+def _add_products(q: Array, memory: Array, places: Array, first: int, column: int, out: Array) -> None:
+    """Add to `out` [rows, keys] the products of the columns of q from `column` on."""
+    rows, dim = q.shape
+    for row in range(rows):
+        for key in range(len(places)):
+            at, found = first + places[key], f32(0)
+            for n in range(column, dim):
+                found += q[row, n] * widened(memory[at + n])
+            out[row, key] += found
 
 
-@compiled(_ANY_ORDER)
+@compiled(_AS_WRITTEN)
 def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
     """Write `q @ k^T` to `out` [kv_heads, rows, keys]; q is [kv_heads, rows, dim], and key n of head h begins
     at memory[places[n] + h * apart].
     """
     kv_heads, rows, dim = q.shape
-    fours = rows // 4 * 4
-    whole = len(places) // 4 * 4
-    for head in range(kv_heads):
-        first = head * apart
-        for key in range(0, whole, 4):
-            a, b = first + places[key], first + places[key + 1]
-            c, d = first + places[key + 2], first + places[key + 3]
-            for row in range(0, fours, 4):
-                some, score = q[head, row : row + 4], out[head, row : row + 4]
-                for n, one, other in ((key, a, b), (key + 2, c, d)):
-                    a_0, a_1, a_2, a_3, b_0, b_1, b_2, b_3 = _four_rows(some, memory, one, other, dim)
-                    score[0, n], score[1, n], score[2, n], score[3, n] = a_0, a_1, a_2, a_3
-                    n += 1
-                    score[0, n], score[1, n], score[2, n], score[3, n] = b_0, b_1, b_2, b_3
-            for row in range(fours, rows):
-                own = out[head, row]
-                of_a, of_b, of_c, of_d = _four_keys(q[head, row], memory, a, b, c, d, dim)
-                own[key], own[key + 1], own[key + 2], own[key + 3] = of_a, of_b, of_c, of_d
-        for key in range(whole, len(places)):
-            for row in range(rows):
-                out[head, row, key] = _product(q[head, row], memory, first + places[key])
+    keys, twos = len(places), rows // 2 * 2
+    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    step, out_step = np.uint64(dim * q.itemsize), np.uint64(keys * out.itemsize)
+    if keys < KEYS:
+        columns = 0
+    for begin in range(0, keys if columns else 0, _KEYS_OF_A_HEAD):
+        end = min(begin + _KEYS_OF_A_HEAD, keys)
+        for head in range(kv_heads):
+            for after in range(begin + KEYS, end + KEYS, KEYS):
+                key = min(after, keys) - KEYS  # the last four may be among those before, with the same bits
+                four = _four(memory, places, key, head * apart)
+                for row in range(0, twos, 2):
+                    at, to = head * rows + row, (head * rows + row) * keys + key
+                    of_rows = _address(q, at * dim), step
+                    _products_of_two_rows(memory, of_rows + four + (count, _address(out, to), out_step))
+                if twos < rows:
+                    at, to = head * rows + twos, (head * rows + twos) * keys + key
+                    of_rows = _address(q, at * dim), step
+                    _products_of_a_row(memory, of_rows + four + (count, _address(out, to), out_step))
+    if columns < dim:
+        for head in range(kv_heads):
+            if not columns:
+                out[head] = f32(0)
+            _add_products(q[head], memory, places, head * apart, columns, out[head])
 
 
 @part_of_loop(_AS_WRITTEN)
-def _add_to_four_rows(
-    total: Array, weights: tuple[Any, ...], memory: Array, places: tuple[int, ...], dim: int
+def _add_values(
+    weight: Array, memory: Array, places: Array, first: int, key: int, column: int, total: Array
 ) -> None:
-    """Add to the four rows of `total` the values at four places times the weights of each row."""
-    a, b, c, d = places
-    value_a, value_b = memory[a : a + dim], memory[b : b + dim]
-    value_c, value_d = memory[c : c + dim], memory[d : d + dim]
-    row_0, row_1, row_2, row_3 = total[0, :dim], total[1, :dim], total[2, :dim], total[3, :dim]
-    (a_0, b_0, c_0, d_0), (a_1, b_1, c_1, d_1), (a_2, b_2, c_2, d_2), (a_3, b_3, c_3, d_3) = weights
-    for n in range(dim):
-        of_a, of_b = _widened(value_a[n]), _widened(value_b[n])
-        of_c, of_d = _widened(value_c[n]), _widened(value_d[n])
-        row_0[n] += (a_0 * of_a + b_0 * of_b) + (c_0 * of_c + d_0 * of_d)
-        row_1[n] += (a_1 * of_a + b_1 * of_b) + (c_1 * of_c + d_1 * of_d)
-        row_2[n] += (a_2 * of_a + b_2 * of_b) + (c_2 * of_c + d_2 * of_d)
-        row_3[n] += (a_3 * of_a + b_3 * of_b) + (c_3 * of_c + d_3 * of_d)
-
-
-@part_of_loop(_AS_WRITTEN)
-def _add_four(total: Array, weights: tuple[Any, ...], memory: Array, places: tuple[int, ...]) -> None:
-    """Add to a row the values at four places times their weights."""
-    dim = len(total)
-    a, b, c, d = places
-    value_a, value_b = memory[a : a + dim], memory[b : b + dim]
-    value_c, value_d = memory[c : c + dim], memory[d : d + dim]
-    of_a, of_b, of_c, of_d = weights
-    for n in range(dim):
-        two = of_a * _widened(value_a[n]) + of_b * _widened(value_b[n])
-        total[n] += two + (of_c * _widened(value_c[n]) + of_d * _widened(value_d[n]))
-
-
-@part_of_loop(_AS_WRITTEN)
-def _add(total: Array, weight: Any, memory: Array, at: int) -> None:
-    """Add to a row the value at a place times its weight."""
-    dim = len(total)
-    value = memory[at : at + dim]
-    for n in range(dim):
-        total[n] += weight * _widened(value[n])
-
-
-@part_of_loop(_AS_WRITTEN)
-def _at(weight: Array, key: int) -> tuple[Any, ...]:
-    """Four weights of a row from `key` on."""
-    return weight[key], weight[key + 1], weight[key + 2], weight[key + 3]
+    """Add to a row the columns from `column` on of the values from `key` on, times their weights."""
+    for n in range(key, len(places)):
+        at, factor = first + places[n], weight[n]
+        for c in range(column, len(total)):
+            total[c] += factor * widened(memory[at + c])
 
 
 @compiled(_AS_WRITTEN)
@@ -273,24 +190,26 @@ def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) ->
     of `products` do.
     """
     kv_heads, rows, dim = out.shape
-    fours = rows // 4 * 4
-    whole = len(places) // 4 * 4
+    keys, fours = len(places), rows // 4 * 4
+    whole = keys // KEYS * KEYS
+    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    step, out_step = np.uint64(keys * weight.itemsize), np.uint64(dim * out.itemsize)
+    out[:] = f32(0)
+    for begin in range(0, whole, _KEYS_OF_A_HEAD):
+        end = min(begin + _KEYS_OF_A_HEAD, whole)
+        for head in range(kv_heads):
+            for key in range(begin, end, KEYS):
+                four = _four(memory, places, key, head * apart)
+                for row in range(0, fours, 4):
+                    at, to = (head * rows + row) * keys + key, (head * rows + row) * dim
+                    of_rows = _address(weight, at), step
+                    _add_to_four_rows(memory, of_rows + four + (count, _address(out, to), out_step))
+                for row in range(fours, rows):
+                    at, to = (head * rows + row) * keys + key, (head * rows + row) * dim
+                    of_rows = _address(weight, at), step
+                    _add_to_a_row(memory, of_rows + four + (count, _address(out, to), out_step))
     for head in range(kv_heads):
-        first = head * apart
-        out[head] = f32(0)
-        for key in range(0, whole, 4):
-            four = (
-                first + places[key],
-                first + places[key + 1],
-                first + places[key + 2],
-                first + places[key + 3],
-            )
-            for row in range(0, fours, 4):
-                own = weight[head, row : row + 4]
-                weights = _at(own[0], key), _at(own[1], key), _at(own[2], key), _at(own[3], key)
-                _add_to_four_rows(out[head, row : row + 4], weights, memory, four, dim)
-            for row in range(fours, rows):
-                _add_four(out[head, row], _at(weight[head, row], key), memory, four)
-        for key in range(whole, len(places)):
-            for row in range(rows):
-                _add(out[head, row], weight[head, row, key], memory, first + places[key])
+        for row in range(rows):
+            own, total = weight[head, row], out[head, row]
+            _add_values(own, memory, places, head * apart, whole, 0, total[:columns])
+            _add_values(own, memory, places, head * apart, 0, columns, total)
