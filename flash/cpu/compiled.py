@@ -1,9 +1,8 @@
 """The steps of a block by loops that Numba compiles, for the `compiled` backend.
 
-The products of few queries with keys and values of 16 bits read these once, where they lie, in pages or not,
-and widen them in registers. BLAS is as fast with those of f32, and with many queries: they are multiplied as
-on the `cpu` backend. Weights are computed and added in one pass. What is not of f32 arithmetic is left to
-numpy.
+The products of few queries read keys and values once, where they lie, in pages or not, and widen those of 16
+bits in registers. Those of many queries are left to BLAS, as on the `cpu` backend. Weights are computed and
+added in one pass. What is not of f32 arithmetic is left to numpy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
 }
 _F32: Final = np.dtype(np.float32)
 
-# With more rows for each head of K, BLAS multiplies in less time, with a copy of K as f32.
+# With more rows for each head of K, BLAS multiplies in less time, also if it needs a copy of K as f32.
 _FEW_ROWS: Final = 8
 
 
