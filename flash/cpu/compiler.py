@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +65,15 @@ def _folder() -> Path | None:
     return None
 
 
+@functools.cache
+def _digest_of(folder: Path) -> str:
+    """A digest of the Python files of a folder."""
+    files = sorted(folder.glob("*.py"))
+    return hashlib.sha256(
+        b"".join([hashlib.sha256(file.read_bytes()).digest() for file in files])
+    ).hexdigest()
+
+
 class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
     """Numba's files of a compiled function, in a folder. One that cannot be read or written costs time."""
 
@@ -73,6 +84,13 @@ class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
                 super().__init__(loop)
             finally:
                 numba.config.CACHE_DIR = usual
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        """What Numba keeps code by, which knows the loop's own file; and the files beside it, which may have
+        parts of the loop.
+        """
+        found: tuple[Any, ...] = super()._index_key(sig, codegen)
+        return *found, _digest_of(Path(self._py_func.__code__.co_filename).parent)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for a signature; None if it is not there, or cannot be read."""

@@ -66,6 +66,14 @@ def test_a_loop_is_compiled_once_and_then_read(folder: Path) -> None:
     assert not files(folder.parent / "__pycache__", "*")
 
 
+def test_a_change_in_a_module_beside_the_loop_is_noticed(folder: Path) -> None:
+    assert works(loaded(folder))
+    (folder.parent / "parts.py").write_text("# called by the loop")
+    importlib.import_module("flash.cpu.compiler")._digest_of.cache_clear()
+    assert works(changed := loaded(folder))
+    assert sum(changed.stats.cache_misses.values()) == 1
+
+
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 def test_a_damaged_file_costs_a_compilation_and_is_replaced(folder: Path, kind: str) -> None:
     assert works(loaded(folder))
