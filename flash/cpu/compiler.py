@@ -68,10 +68,8 @@ def _folder() -> Path | None:
 @functools.cache
 def _digest_of(folder: Path) -> str:
     """A digest of the Python files of a folder."""
-    files = sorted(folder.glob("*.py"))
-    return hashlib.sha256(
-        b"".join([hashlib.sha256(file.read_bytes()).digest() for file in files])
-    ).hexdigest()
+    each = [hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(each)).hexdigest()
 
 
 class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types

@@ -59,8 +59,8 @@ _C0: Final = f32(5.0000001201e-1)
 @part_of_loop(_AS_WRITTEN)
 def _weight(score: Any) -> Any:
     """e^score within 1.4 units in the last place; 0 below _LEAST, infinity above _MOST, NaN of NaN."""
-    # Without the bound, numbers on the way could be subnormal, which take a CPU a hundred times as long.
-    x = _LEAST if score < _LEAST else score
+    # Numbers on the way that are subnormal would take a CPU ten times as long.
+    x = f32(0) if score < _LEAST else score
     shifted = x * _LOG2_E + _TO_INTEGER
     n = shifted - _TO_INTEGER
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW

@@ -80,7 +80,7 @@ def test_attention_and_packed_sequences(runs: list[str]) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
 def test_a_kv_cache(dtype: str, page_size: int | None, runs: list[str]) -> None:
     results = {}
-    kind = np.float32 if dtype == "f32" else ml_dtypes.bfloat16
+    kind = ml_dtypes.bfloat16 if dtype == "bf16" else np.float32  # which kernels refuse for e4m3
     for name in ("compiled", "cpu"):
         cache: Any = flash.KVCache(1, 2, 2, 16, 80, dtype=dtype, page_size=page_size, backend=name)
         q, k, v = rows(2, 2, 40, 16, dtype=kind)
@@ -106,6 +106,16 @@ def test_a_decode_kernel_writes_new_rows_and_attends(runs: list[str]) -> None:
         used = np.array([25], np.int32)
         results.append(kernel.launch(q, k, v, new_k, new_v, seqused_k=used, backend=name))
         np.testing.assert_array_equal(k[:, :, 24], new_k[:, :, 0])
+    assert_alike(*results)
+    assert runs == ["products", "weights", "sums"]
+
+
+def test_a_decode_kernel_takes_narrow_caches_that_kernels_do_not_take(runs: list[str]) -> None:
+    q = rows(1, 2, 1, 12, count=1)[0]
+    k, v = rows(1, 2, 30, 12, dtype=ml_dtypes.float8_e4m3fn, count=2)
+    kernel, used = flash.DecodeKernel(flash.AttentionConfig(12)), np.array([25], np.int32)
+    scales = {name: np.ones(2, np.float32) for name in ("k_scale", "v_scale")}
+    results = [kernel.launch(q, k, v, seqused_k=used, backend=name, **scales) for name in ("compiled", "cpu")]
     assert_alike(*results)
     assert runs == ["products", "weights", "sums"]
 

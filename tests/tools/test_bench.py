@@ -1102,7 +1102,7 @@ def test_list_names_the_sections_and_measures_nothing(
 ) -> None:
     assert bench.main(["--list", "--only", "launch,cpu"]) == 0
     assert capsys.readouterr().out == (
-        "cpu          flash.cpu.attention against PyTorch on the CPU and plain numpy\n"
+        "cpu          the backends cpu and compiled against PyTorch on the CPU and plain numpy\n"
         "launch       what a repeated launch costs on the host, without driver and GPU\n"
     )
     assert not list((tmp_path / "results").iterdir())

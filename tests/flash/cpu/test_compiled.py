@@ -161,8 +161,9 @@ def test_the_number_of_threads_changes_no_bit(seq_q: int, dtype: Any, monkeypatc
 @pytest.mark.parametrize(("page_size", "first"), [(3, 7), (16, 0)])
 @pytest.mark.parametrize("seq_q", [1, 5])
 def test_pages_give_the_bits_of_contiguous_keys(
-    seq_q: int, page_size: int, first: int, dtype: Any, layout: str
+    seq_q: int, page_size: int, first: int, dtype: Any, layout: str, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(cpu, "KEY_ELEMENTS", 2**8)  # tasks of a head of K each
     keys, kv_heads = 90, 3
     q, *of_keys = inputs((1, kv_heads, seq_q), keys, 20, 12, kv_heads, dtype)
     count = -(-(first + keys) // page_size)

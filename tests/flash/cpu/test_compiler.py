@@ -56,7 +56,10 @@ def files(folder: Path, kind: str) -> list[Path]:
 
 
 def test_a_loop_is_compiled_once_and_then_read(folder: Path) -> None:
+    config = importlib.import_module("numba").config
+    before = config.CACHE_DIR
     first, second = loaded(folder), loaded(folder)
+    assert before == config.CACHE_DIR
     assert works(first)
     assert works(second)
     assert sum(first.stats.cache_misses.values()) == 1
