@@ -138,6 +138,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden (refused when CI is set)"
     )
+    parser.addoption("--on-gpu", action="store_true", help="run on a GPU what tests give to the interpreter")
     parser.addoption(
         "--share",
         default="1/1",
@@ -160,6 +161,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # a seventh of the time.
     gc.set_threshold(20_000, 20, 20)
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
+    if config.getoption("--on-gpu"):
+        importlib.import_module("on_gpu").install()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -543,6 +543,7 @@ class FakeDriver:
         oobFill: Any,
     ) -> Any:
         """A map in the format of the interpreter, which is this GPU."""
+        self._current()
         assert interleave == real.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
         assert tensorRank == len(globalDim) == len(boxDim) == len(elementStrides) == len(globalStrides) + 1
 

@@ -39,6 +39,8 @@ class Machine(FakeDriver):
 
     def cuTensorMapEncodeTiled(self, *given: Any) -> tuple[Any, Any]:
         """The interpreter's own map in place of the GPU's."""
+        if not self.stack:
+            return real.CUresult.CUDA_ERROR_INVALID_CONTEXT, None
         dtype, _, address, dims, strides, box, steps, _, swizzle, promotion, fill = given
         made = TensorMap(
             address,

@@ -207,7 +207,7 @@ def arguments(
         if isinstance(memory, np.ndarray):
             memory = arena.address_of(memory)
         if isinstance(given, TensorMap):
-            values.append(encode_for_gpu(backend._driver, given, memory))
+            values.append(encode_for_gpu(backend._driver, given, memory, ORDINAL))
         else:
             values.append(value_of(param, memory))
     return values

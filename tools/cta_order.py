@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -29,6 +31,7 @@ from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE, Cost, Division, Grid, Merging, Slots, choose_division, merging_of
+from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 
@@ -133,32 +136,9 @@ def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
     return max(running)
 
 
-# The part of a CTA's work beside its tiles that a persistent one does while it finishes the block before:
-# barriers and tensor maps, and the way of the first tiles. No GPU has measured it.
-_HIDDEN: Final = 0.5
-
-
 def time_in_turn(costs: Sequence[float], slots: int) -> float:
     """The time of CTAs that take every so many of these blocks (`flash/problem/persistence.py`, static)."""
     return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
-
-
-def time_mirrored(costs: Sequence[float], slots: int) -> float:
-    """The time where every other round is dealt from the last CTA to the first."""
-    loads = [0.0] * slots
-    for n, cost in enumerate(costs):
-        turn, place = divmod(n, slots)
-        loads[slots - 1 - place if turn % 2 else place] += cost
-    return max(loads)
-
-
-def time_of_next(costs: Sequence[float], slots: int) -> float:
-    """The time where who is done takes the next block, as the CTAs of a grid."""
-    running: list[float] = []
-    for cost in costs:
-        now = heapq.heappop(running) if len(running) >= slots else 0.0
-        heapq.heappush(running, now + cost)
-    return max(running)
 
 
 def times_of_schedulers(launch: Launch, order: Order, slots: int, hidden: float) -> dict[str, float]:
@@ -168,9 +148,9 @@ def times_of_schedulers(launch: Launch, order: Order, slots: int, hidden: float)
     grid = [launch.tiles[block] + float(BESIDE) for _, block in order(launch)]
     kept = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
     return {
-        "grid": time_of_next(grid, slots),
+        "grid": time_of_grid(grid, slots),
         "static": time_in_turn(kept, slots),
-        "mirrored": time_mirrored(kept, slots),
+        "mirrored": time_mirrored(np.asarray(grid), slots, hidden * BESIDE),
     }
 
 
@@ -208,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{resources.config.name}, {launch.heads * len(tiles)} blocks, {slots} at a time; times in tiles"
         )
         tell(f"{'scheduler':10} {'time':>9} {'gain':>6} {'with overlap':>13} {'gain':>6}")
-        plain, overlapped = (times_of_schedulers(launch, order, slots, part) for part in (0.0, _HIDDEN))
+        plain, overlapped = (times_of_schedulers(launch, order, slots, part) for part in (0.0, HIDDEN))
         for name, time in plain.items():
             gains = plain["grid"] / time, plain["grid"] / overlapped[name]
             tell(f"{name:10} {time:9.1f} {gains[0]:6.3f} {overlapped[name]:13.1f} {gains[1]:6.3f}")

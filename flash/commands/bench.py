@@ -19,7 +19,9 @@ from flash.commands.measure.fp8_error import FP8_ERROR_REMARKS, fp8_jobs
 from flash.commands.measure.fp8_scale_error import FP8_SCALE_REMARKS, fp8_scale_jobs
 from flash.commands.measure.gallery import GALLERY_REMARKS, gallery_jobs
 from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
+from flash.commands.measure.gpu_attention import GPU_ATTENTION_REMARKS, attention_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
+from flash.commands.measure.gpu_gradients import GPU_GRADIENT_REMARKS, gradient_gpu_jobs
 from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
 from flash.commands.measure.lines import LINE_REMARKS, line_jobs
@@ -114,7 +116,7 @@ _REMARKS: Final = {
     "serving": SERVING_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
-    "gpu": (*GPU_REMARKS, *GPU_DECODE_REMARKS),
+    "gpu": (*GPU_REMARKS, *GPU_ATTENTION_REMARKS, *GPU_GRADIENT_REMARKS, *GPU_DECODE_REMARKS),
 }
 
 NAME: Final = "ptxgen bench"
@@ -231,7 +233,8 @@ def _gpu() -> tuple[Gpu | None, str]:
 
 def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
     if name == "gpu" and gpu:
-        return [*gpu_jobs(gpu, quick), *gpu_decode_jobs(gpu, quick)]  # the ceilings come first
+        makers = (gpu_jobs, attention_jobs, gradient_gpu_jobs, gpu_decode_jobs)  # the ceilings come first
+        return [job for made in makers for job in made(gpu, quick)]
     return _WITHOUT_GPU[name](quick)
 
 

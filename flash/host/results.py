@@ -23,7 +23,8 @@ class DeviceArray:
 
     Any library that reads DLPack or `__cuda_array_interface__` takes it without a copy; the memory
     is freed with the object. `__cuda_array_interface__` has no name for bfloat16, which is "<V2"
-    here as in torch and ml_dtypes: few libraries read that, so use DLPack for bfloat16 arrays.
+    here as in torch and ml_dtypes: few libraries read that, so use DLPack for bfloat16 arrays. It has
+    none for fp8 either, whose arrays have DLPack alone.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._dtype.name not in _TYPESTRS:  # whoever reads the interface then asks for DLPack
+            raise AttributeError(f"__cuda_array_interface__ has no name for {self._dtype.array_name}")
         return {
             "data": (self.pointer, False),
             "shape": self.shape,

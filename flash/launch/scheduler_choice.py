@@ -3,19 +3,27 @@
 A CTA that takes several parts prepares its barriers once, and copies the first tiles of a part while the
 part before is finished. Without causality all parts cost the same, and every order is as good as the
 GPU's own. With causality they do not: dealt in turn they end later than in a grid, whose next CTA begins
-when one has ended. Mirrored rounds even that out where the parts of all heads are sorted, the longest
-first, which is where the K and V of all heads have room in the cache. `tools/cta_order.py --schedulers`
-has the model, docs/tuning.md its figures.
+when one has ended. Mirrored rounds even that out where the parts are sorted, the longest first, over several
+rounds; they are sorted in each section of heads whose K and V have room in the cache. Which ends first is
+computed from the tiles of keys of all parts. `tools/cta_order.py --schedulers` has the whole model,
+docs/tuning.md its figures beside those of an H200.
 """
 
 from __future__ import annotations
 
+import functools
+import heapq
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
+from flash.launch.key_splits import BESIDE
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import GRID, MIRRORED, STATIC, scheduled
 from flash.scores.window import Window
@@ -23,6 +31,14 @@ from flash.scores.window import Window
 # Multiprocessors of an H100 SXM (NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU"), used if no device
 # gives its own.
 USUAL_MULTIPROCESSORS: Final = 132
+
+
+# The part of a CTA's work beside its tiles that a persistent one does while it finishes the part before:
+# barriers and tensor maps, and the way of the first tiles.
+HIDDEN: Final = 0.5
+_FEW_ROUNDS: Final = 8
+
+Costs = NDArray[np.float64]
 
 
 class Device(NamedTuple):
@@ -39,21 +55,70 @@ def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, devic
     """The kernel of a launch whose config asks for a scheduler. For "auto" it is that of `_best`."""
     if asked != "auto" or grid_ctas(kernel, geometry) <= device.multiprocessors:
         return kernel
-    scheduler = _best(kernel, geometry, device.cache_bytes)
+    scheduler = _best(kernel, geometry, device)
     scheduler, tiling = scheduled(scheduler, kernel.tiling, kernel.features.cached, kernel.target)
     return replace(kernel, scheduler=scheduler, tiling=tiling)
 
 
-def _best(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> str:
+def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
     """The scheduler of a launch with more parts than multiprocessors."""
     features = kernel.features
     if features.varlen or features.splits or features.hides_anywhere or features.has(Window):
         return GRID  # parts cost what only the arrays tell, or are in no order
     if not kernel.hides_keys:
         return STATIC
-    packed = kernel.packed
-    heads = (geometry.kv_heads if packed else geometry.heads) * geometry.batch
-    return MIRRORED if section(kernel, geometry, cache_bytes) >= heads else GRID
+    heads = (geometry.kv_heads if kernel.packed else geometry.heads) * geometry.batch
+    width = section(kernel, geometry, device.cache_bytes)
+    sizes = geometry.seq_q, geometry.seq_k, geometry.group
+    return MIRRORED if _mirrored_ends_first(kernel, sizes, heads, width, device.multiprocessors) else GRID
+
+
+@functools.lru_cache(maxsize=1024)
+def _mirrored_ends_first(
+    kernel: KernelConfig, sizes: tuple[int, int, int], heads: int, width: int, multiprocessors: int
+) -> bool:
+    """Whether mirrored rounds end before a grid; `sizes` are rows of queries, keys, and heads of a group, and
+    `width` heads are a section. A grid of many rounds, whose CTAs take a while to go through, is said to take
+    as long as its work spread evenly and its shortest part, which is the last to begin.
+    """
+    t = kernel.tiling
+    resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
+    seq_q, seq_k, group = sizes
+    costs = BESIDE + costs_in_order(resources.tiles_of_blocks(seq_q, seq_k, None, group), heads, width)
+    slots = multiprocessors * max(resources.ctas_per_sm, 1)
+    few = costs.size <= _FEW_ROUNDS * slots
+    grid = time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min()
+    return time_mirrored(costs, slots, HIDDEN * BESIDE) <= grid
+
+
+def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:
+    """The tiles of keys of all parts in the order of CTAs with causality (`flash/device/cta_order.py`), where
+    the blocks of a head have `tiles` and `width` heads are a section.
+    """
+    backwards = np.asarray(tiles, np.float64)[::-1]
+    whole, rest = divmod(heads, width)
+    of_sections = np.tile(np.repeat(backwards, width), whole)
+    return np.concatenate([of_sections, np.repeat(backwards, rest)])
+
+
+def time_of_grid(costs: Sequence[float], slots: int) -> float:
+    """The time where who is done takes the next part, as the CTAs of a grid."""
+    running: list[float] = []
+    for cost in costs:
+        now = heapq.heappop(running) if len(running) >= slots else 0.0
+        heapq.heappush(running, now + cost)
+    return max(running)
+
+
+def time_mirrored(costs: Costs, slots: int, hidden: float) -> float:
+    """The time of `slots` CTAs that take parts of these costs, where every other round is dealt from the last
+    CTA to the first, and `hidden` of each part but a CTA's first passes while the part before is finished.
+    """
+    loads = np.zeros((-(-costs.size // slots), slots))
+    loads.flat[: costs.size] = costs
+    loads.flat[slots : costs.size] -= hidden
+    loads[1::2] = loads[1::2, ::-1]
+    return float(loads.sum(axis=0).max())
 
 
 def ctas_at_once(resources: KernelResources, parts: int, multiprocessors: int) -> int:

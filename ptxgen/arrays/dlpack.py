@@ -1,4 +1,6 @@
-"""Reads and makes DLPack capsules (DLPack specification, "C API", `dlpack.h` version 0.8)."""
+"""Reads and makes DLPack capsules (DLPack specification, "C API", `dlpack.h` version 0.8; the codes of fp8
+are those of version 1.1).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ _CODES: Final = {  # code, bits
     "bfloat16": (4, 16),
     "int32": (0, 32),
     "bool": (6, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
 }
-_KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
+_WHOLE: Final = {code: name for name, (code, _) in _CODES.items() if code not in _KINDS}  # without bits
 
 
 class _Device(ctypes.Structure):
@@ -147,6 +152,5 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _dtype_name(dtype: Any) -> str:
-    kind = _KINDS.get(dtype.code, f"type {dtype.code} of ")
-    name = kind if kind == "bool" else f"{kind}{dtype.bits}"
+    name = _WHOLE.get(dtype.code) or f"{_KINDS.get(dtype.code, f'type {dtype.code} of ')}{dtype.bits}"
     return name if dtype.lanes == 1 else f"{name}x{dtype.lanes}"

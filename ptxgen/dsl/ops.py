@@ -41,8 +41,8 @@ class _OurFiles(dict[str, bool]):
 
 _OURS: Final = _OurFiles()
 
-# By declared type, the registers %f0, %f1, …; all kernels share these objects, for speed.
-_REGISTERS: Final[dict[str, list[ir.Reg]]] = {declared: [] for declared in REGISTER_PREFIX}
+# By declared type and number, the registers %f0, %f1, …; all kernels share these objects, for speed.
+_REGISTERS: Final[dict[str, dict[int, ir.Reg]]] = {declared: {} for declared in REGISTER_PREFIX}
 
 
 # By row name, kinds of the operands and modifiers; a plan does not depend on the kernel.
@@ -171,9 +171,10 @@ class Ops:
         number = self._counts.get(declared, 0)
         self._counts[declared] = number + 1
         known = _REGISTERS[declared]
-        if number >= len(known):
-            known.append(ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
-        return Value(self, known[number], type)
+        reg = known.get(number)
+        if reg is None:  # another thread may be making it, too
+            reg = known.setdefault(number, ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
+        return Value(self, reg, type)
 
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]

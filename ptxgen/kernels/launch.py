@@ -359,7 +359,7 @@ class Runner:
     ) -> None:
         if built.maps:
             named = dict(zip(built.signature.parameters, values, strict=True))
-            values = self._maps.values(built.maps, named, views)
+            values = self._maps.values(built.maps, named, views, ordinal)
         plan = self.plan(built, grid, values)
         self.backend.launch(self._load(built, plan, ordinal), plan, stream)
 

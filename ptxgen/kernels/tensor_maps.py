@@ -54,12 +54,16 @@ class MapEncoder:
         self._kept = Kept[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
 
     def values(
-        self, maps: Mapping[str, Boxes], values: Mapping[str, Any], views: Mapping[str, ArrayView]
+        self,
+        maps: Mapping[str, Boxes],
+        values: Mapping[str, Any],
+        views: Mapping[str, ArrayView],
+        ordinal: int,
     ) -> list[Any]:
-        """The values of the parameters, in which maps of arrays on the device have replaced addresses."""
-        return [self._of(maps[n], views[n]) if n in maps else value for n, value in values.items()]
+        """The parameters' values: maps of arrays on device `ordinal` have replaced their addresses."""
+        return [self._of(maps[n], views[n], ordinal) if n in maps else value for n, value in values.items()]
 
-    def _of(self, boxes: Boxes, array: ArrayView) -> bytes:
+    def _of(self, boxes: Boxes, array: ArrayView, ordinal: int) -> bytes:
         shape, strides = tuple(array.shape), tuple(array.strides)
         key = boxes, array.pointer, shape, strides
         found = self._kept.get(key)
@@ -67,7 +71,7 @@ class MapEncoder:
             nbytes = numpy_type(array.dtype).itemsize
             steps = tuple(step * nbytes for step in strides[-2::-1])
             of = boxes.of(array.pointer, shape[::-1], steps)
-            found = self._kept.keep(key, self._backend.encode(of))
+            found = self._kept.keep(key, self._backend.encode(of, ordinal))
         return found
 
 

@@ -152,7 +152,9 @@ class CudaBackend:
             raise _not_for(kernel, plan)
         if plan.maps:
             plan = plan.with_values(
-                tuple([self.encode(v) if isinstance(v, TensorMap) else v for v in plan.values])
+                tuple(
+                    [self.encode(v, kernel.ordinal) if isinstance(v, TensorMap) else v for v in plan.values]
+                )
             )
         block = kernel.arguments(plan.slots)
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
@@ -183,13 +185,13 @@ class CudaBackend:
             found = self._configs.keep(key, launch_config(self._driver.require(), plan, stream))
         return found
 
-    def encode(self, of: TensorMap) -> bytes:
-        """The 128 bytes of a tensor map of a device address, as a kernel's parameter."""
+    def encode(self, of: TensorMap, ordinal: int) -> bytes:
+        """The 128 bytes of a tensor map of an address on device `ordinal`, as a kernel's parameter."""
         assert isinstance(of.base, int)  # an array has another address here
         key = of.base, of.layout
         found = self._maps.get(key)
         if found is None:
-            found = self._maps.keep(key, encode_for_gpu(self._driver, of, of.base))
+            found = self._maps.keep(key, encode_for_gpu(self._driver, of, of.base, ordinal))
         return found
 
     def run(self, program: bytes, plan: LaunchPlan, *, stream: int = 0) -> None:

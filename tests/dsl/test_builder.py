@@ -5,7 +5,10 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 from dsl.kernels import builder, computed, instructions, lanes, own_place, refused, smem
 
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder
+from ptxgen.dsl import KernelBuilder, ops
 from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, UnsupportedTargetError
 from ptxgen.interpreter import run
 from ptxgen.parse import parse
@@ -592,3 +595,26 @@ def test_a_special_register_may_be_named_as_ptx_does():
     with pytest.raises(ModifierError) as caught:
         named[0].special("%ctaid.w")
     assert str(caught.value) == "no special register '%ctaid.w'; did you mean '%ctaid.z'?"
+
+
+class SlowReg(ir.Reg):
+    """A register whose making takes so long that other threads go on meanwhile."""
+
+    def __new__(cls, name: str, declared: str) -> SlowReg:
+        time.sleep(1e-4)
+        return super().__new__(cls, name, declared)
+
+
+def test_kernels_built_at_once_by_several_threads_have_their_own_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ops, "_REGISTERS", {name: type(kept)() for name, kept in ops._REGISTERS.items()})
+    monkeypatch.setattr(ops, "ir", SimpleNamespace(**{**vars(ir), "Reg": SlowReg}))
+
+    def registers(_: int) -> list[str]:
+        k = KernelBuilder("many", target="sm_80", threads=32)
+        return [k.fresh(f32).reg.name for _ in range(64)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(registers, range(4)):
+            assert found == [f"%f{number}" for number in range(64)]

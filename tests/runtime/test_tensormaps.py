@@ -35,7 +35,7 @@ def test_the_driver_is_told_the_whole_map() -> None:
     of = TensorMap(
         array, box=(64, 8, 2), swizzle="128B", element_strides=(1, 2, 1), oob_fill="nan", l2_promotion="256B"
     )
-    data = encode_for_gpu(Driver(encoder), of, 0x10000)
+    data = encode_for_gpu(Driver(encoder), of, 0x10000, 0)
     assert data == b"".join(n.to_bytes(8, "little") for n in range(16))
     dtype, rank, address, dims, strides, box, steps, *modes = encoder.encoded[0]
     assert (dtype, rank, address) == (real.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, 65536)
@@ -96,7 +96,7 @@ def test_the_numbers_of_names_are_the_drivers() -> None:
 def test_a_map_that_the_driver_refuses_is_an_error_that_describes_it() -> None:
     of = TensorMap(4096, box=(64,), dtype="bf16", dims=(256,))
     with pytest.raises(BackendError) as refused:
-        encode_for_gpu(Driver(Encoder(status=1)), of, 4096)
+        encode_for_gpu(Driver(Encoder(status=1)), of, 4096, 0)
     assert str(refused.value) == (
         "cannot make the tensor map of a bf16 tensor with dims (256,) and box (64,): "
         "cuTensorMapEncodeTiled returned CUDA_ERROR_INVALID_VALUE (1), invalid value; see the CUDA "

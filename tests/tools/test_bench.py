@@ -855,7 +855,7 @@ def test_the_ceilings_come_before_what_is_held_against_them(gpu: bench_device.Gp
         "tiles (16, 32, 1024, 64) causal=False",
         "tiles (16, 32, 1024, 64) causal=True",
     ]
-    assert len(bench_gpu.gpu_jobs(gpu, quick=False)) == 2 + 12 + 4
+    assert len(bench_gpu.gpu_jobs(gpu, quick=False)) == 2 + 4 + 4
 
 
 def test_the_device_is_described_with_its_clocks(gpu: bench_device.Gpu) -> None:
@@ -1046,7 +1046,8 @@ def test_a_gpu_is_part_of_the_result(
     monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
     monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [job])
-    monkeypatch.setattr(bench, "gpu_decode_jobs", lambda *_: [])
+    for name in ("attention_jobs", "gradient_gpu_jobs", "gpu_decode_jobs"):
+        monkeypatch.setattr(bench, name, lambda *_: [])
     assert bench.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
     assert found["device"]["name"] == "Fake H100"

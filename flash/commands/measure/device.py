@@ -40,6 +40,7 @@ class Gpu:
         self.device = backend.device_properties(ordinal)
         self.target = target_for_device(self.device.major, self.device.minor)
         self.fma_flops = 0.0  # per second; 0 until `fma_ceiling` has run
+        self.tensor_flops = 0.0  # per second, of 16-bit types; 0 until `tensor_ceiling` has run
         self.copy_rate = 0.0  # bytes per second, read and written; 0 until `copy_ceiling` has run
 
     def seconds(self, work: Work) -> float:

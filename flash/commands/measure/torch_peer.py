@@ -24,30 +24,43 @@ def torch_with_gpu() -> tuple[Any, str]:
     return torch, ""
 
 
+def on_gpu(torch: Any, array: Any, ordinal: int) -> Any:
+    """A copy of a host array of 16 or 32 bits on a GPU; bf16 travels as its bits, which PyTorch takes."""
+    name = array.dtype.name
+    if name == "bfloat16":
+        return torch.from_numpy(array.view("int16")).to(f"cuda:{ordinal}").view(torch.bfloat16)
+    return torch.from_numpy(array).to(f"cuda:{ordinal}")
+
+
 def torch_contestants(
-    torch: Any, tensors: Sequence[Any], causal: bool
+    torch: Any,
+    tensors: Sequence[Any],
+    causal: bool,
+    backends: Sequence[str] = BACKENDS,
+    tf32s: Sequence[bool] = (False, True),
 ) -> tuple[dict[str, Callable[[], Any]], list[str]]:
     """Functions that compute the attention of q, k, v, by name, and remarks on refusing backends.
 
-    Every backend is tried once, with TensorFloat-32 off (exact f32 products) and on.
+    Every backend is tried once, with TensorFloat-32 off (exact f32 products) and on, as `tf32s` has it;
+    without any, as for 16-bit types, it is off, and names do not speak of it.
     """
     attention = importlib.import_module("torch.nn.attention")
     contestants: dict[str, Callable[[], Any]] = {}
     remarks = []
-    for name in BACKENDS:
+    for name in backends:
         backend = getattr(attention.SDPBackend, name, None)
         if backend is None:
             remarks.append(f"torch {torch.__version__} has no backend {name}")
             continue
-        for tf32 in (False, True):
+        for tf32 in tf32s or (False,):
             attend = _attend(torch, attention, backend, tensors, causal, tf32)
-            label = f"torch {name} tf32={'on' if tf32 else 'off'}"
+            label = f"torch {name} tf32={'on' if tf32 else 'off'}" if tf32s else f"torch {name}"
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # torch warns about every refused backend
                     attend()
             except RuntimeError as error:
-                remarks.append(f"{label} refuses f32 here: {first_line(error)}")
+                remarks.append(f"{label} refuses {tensors[0].dtype} here: {first_line(error)}")
                 continue
             contestants[label] = attend
     return contestants, remarks

@@ -15,10 +15,12 @@ from flash.contract.catalogue import build, emit
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import map_name, maps_of
-from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
+from flash.problem.tile_choice import offered_tiles
+from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
+from ptxgen.target import target
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -112,13 +114,14 @@ def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: 
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", NUMPY)
 def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
-    of = config_of(head_dim, dtype=dtype).tile_request
-    for tile in of.tiles(config_of().kernel().target):
-        for block_q in WGMMA_BLOCKS_Q:
-            how = {"dtype": dtype, "target": "sm_90a", "tile": tile, "block_q": block_q, "causal": True}
-            config = AttentionConfig(head_dim, return_lse=True, **how)
-            if isinstance(config.kernel().tiling, WgmmaTiling):
-                check(config, arrays_of(config, block_q + 5, 3 * tile + 3))
+    found = 0
+    for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_90a"), dtype):
+        how = {"dtype": dtype, "target": "sm_90a", "tile": tile, "block_q": block_q, "causal": True}
+        config = AttentionConfig(head_dim, return_lse=True, **how)
+        if isinstance(config.kernel().tiling, WgmmaTiling):
+            check(config, arrays_of(config, block_q + 5, 3 * tile + 3))
+            found += 1
+    assert found
 
 
 @pytest.mark.parametrize("kv_heads", [1])

@@ -276,9 +276,9 @@ def test_maps_are_encoded_once_for_each_address() -> None:
     driver = Counting()
     backend = CudaBackend(driver)
     of = TensorMap(1 << 20, (8, 4), "f16", (8, 4), (16,))
-    assert backend.encode(of) == backend.encode(of.at(1 << 20)) == of.encode(1 << 20)
+    assert backend.encode(of, 0) == backend.encode(of.at(1 << 20), 0) == of.encode(1 << 20)
     assert driver.encoded == 1
-    assert backend.encode(of.at(1 << 21)) == of.encode(1 << 21)
+    assert backend.encode(of.at(1 << 21), 0) == of.encode(1 << 21)
     assert driver.encoded == 2
     with pytest.raises(ConfigError, match="must begin at a multiple of 16 bytes, got the address 0x8"):
         of.at(8)

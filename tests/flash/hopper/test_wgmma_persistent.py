@@ -4,6 +4,7 @@ own PTX, run with the sanitizers on, beside the kernel with a CTA for each part.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,8 @@ from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
-from flash.launch.scheduler_choice import Device
+from flash.launch.key_splits import BESIDE
+from flash.launch.scheduler_choice import HIDDEN, Device, _mirrored_ends_first
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
@@ -294,14 +296,39 @@ def test_the_rule_for_launches() -> None:
 
     # 2, 4 and 6 blocks, of which 4 run at once.
     assert [scheduler(n) for n in (128, 256, 384)] == ["grid", "grid", "static"]
-    # K and V of a head are 128 KiB.
-    assert [scheduler(n, causal=True) for n in (256, 384)] == ["grid", "mirrored"]
-    assert [scheduler(9999, n << 10, causal=True) for n in (341, 342)] == ["grid", "mirrored"]
+    # K and V of a head are 128 KiB. Of 6 blocks with 1, 2, 3, 4, 4 and 4 tiles, two heads at once end even,
+    # and one behind the other do not.
+    assert [scheduler(n, causal="top_left") for n in (256, 384)] == ["grid", "mirrored"]
+    assert [scheduler(768, n << 10, causal="top_left") for n in (341, 342)] == ["grid", "mirrored"]
     assert scheduler(9999, window=(9, 9)) == "grid"
     assert [scheduler(9999, scheduler="grid"), scheduler(9999, target="sm_90")] == ["grid", "grid"]
     assert [scheduler(9, scheduler="static"), scheduler(9, scheduler="static", causal=True)] == ["static"] * 2
     with pytest.raises(ConfigError, match="must be one of 'auto', 'grid', 'static', 'mirrored', got 'queue'"):
         AttentionConfig(64, scheduler="queue")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("multiprocessors", [7, 132])
+@pytest.mark.parametrize("width", [1, 3, 40])
+def test_the_rule_chooses_what_ends_first_when_every_part_is_dealt(multiprocessors: int, width: int) -> None:
+    kernel, heads, misses = config_of(causal=True, block_q=128, tile=128).kernel(), 40, []
+    for seq in range(128, 8192, 384):
+        parts = [(seq + 127) // 128 - n for n in range((seq + 127) // 128)]
+        order = [
+            BESIDE + n for at in range(0, heads, width) for n in parts for _ in range(min(width, heads - at))
+        ]
+        ends: list[float] = []  # of a grid: who is done takes the next part
+        for cost in order:
+            now = heapq.heappop(ends) if len(ends) == multiprocessors else 0
+            heapq.heappush(ends, now + cost)
+        turns = [order[n : n + multiprocessors] for n in range(0, len(order), multiprocessors)]
+        dealt = [0.0] * multiprocessors
+        for turn, costs in enumerate(turns):
+            for place, cost in enumerate(costs):
+                dealt[-1 - place if turn % 2 else place] += cost - (HIDDEN * BESIDE if turn else 0)
+        gain = max(ends) / max(dealt)
+        if _mirrored_ends_first(kernel, (seq, seq, 1), heads, width, multiprocessors) != (gain >= 1):
+            misses.append(gain)
+    assert all(0.95 < gain < 1.05 for gain in misses), misses
 
 
 def test_the_contract_says_how_many_parts_there_are() -> None:

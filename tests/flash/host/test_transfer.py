@@ -11,13 +11,13 @@ from device_arrays import on_device
 from fake_driver import FakeDevice, FakeDriver
 
 import flash
-from flash.operands.dtypes import BOOL, DTYPES, I32, DType
+from flash.operands.dtypes import BOOL, DTYPES, E4M3, E5M2, I32, DType
 from ptxgen.arrays.dlpack import CUDA, read_capsule
 from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 
-EVERY_TYPE = pytest.mark.parametrize("dtype", [*DTYPES.values(), I32, BOOL], ids=lambda t: t.name)
+EVERY_TYPE = pytest.mark.parametrize("dtype", [*DTYPES.values(), E4M3, E5M2, I32, BOOL], ids=lambda t: t.name)
 
 
 @pytest.fixture

@@ -226,6 +226,11 @@ def test_emitted_text_does_not_depend_on_splits() -> None:
 # ------------------------------------------------------------------------------------------ results
 
 
+def _named(how: dict[str, Any]) -> dict[str, Any]:
+    """Settings for a name of a test, which must not have the address of a function."""
+    return {name: getattr(value, "__name__", value) for name, value in how.items()}
+
+
 @pytest.mark.judged
 @pytest.mark.parametrize(
     ("dtype", "how", "splits"),
@@ -239,7 +244,7 @@ def test_emitted_text_does_not_depend_on_splits() -> None:
         pytest.param("f32", {"causal": "top_left", "softcap": 2.0}, 7, marks=pytest.mark.nightly),
         pytest.param("bf16", {"score_mod": _by_key, "mask_mod": _even}, 7, marks=pytest.mark.nightly),
     ],
-    ids=str,
+    ids=lambda given: str(_named(given) if isinstance(given, dict) else given),
 )
 def test_splits_are_as_accurate_as_one(dtype: str, how: dict[str, Any], splits: int) -> None:
     q, k, v = problem(dtype)

@@ -1,0 +1,293 @@
+"""Measures attention on a GPU as users call it: f16, bf16, fp8, and f32 by every precision, beside
+PyTorch's backends and the rate of a product of matrices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+import flash
+from flash.commands.measure.cpu import normal
+from flash.commands.measure.device import Gpu
+from flash.commands.measure.error import Judge, sampled_rows
+from flash.commands.measure.gpu import TOKENS, WIDTH, race
+from flash.commands.measure.record import (
+    MS,
+    Found,
+    Goal,
+    Job,
+    Measurement,
+    Setting,
+    Work,
+    flat,
+    measured,
+    ratios,
+)
+from flash.commands.measure.torch_peer import on_gpu, torch_contestants, torch_with_gpu
+from flash.operands.dtypes import INPUT_DTYPES
+from flash.operands.words import DTypeName
+from flash.problem.config import AttentionConfig
+from flash.problem.tile_choice import offered_tiles
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_tiling import WGMMA_ROWS
+from ptxgen.errors import PtxGenError
+
+PEERS: Final = ("FLASH_ATTENTION", "CUDNN_ATTENTION")  # those of 16-bit types
+PEERS_OF_F32: Final = ("EFFICIENT_ATTENTION",)
+TILED_SEQ: Final = 8192
+_MATRIX: Final = 8192  # rows and columns of the product that is the ceiling of tensor cores
+_LEAST_TILE: Final = 48  # smaller tiles of keys are slower in every kernel
+
+GPU_ATTENTION_REMARKS: Final = (
+    f"attention: calls of AttentionKernel.launch, B = {TOKENS} / N, H = {WIDTH} / d, normal numbers; errors "
+    "are the largest of 32 rows against float64; mma.sync is the kernel for sm_90, without wgmma",
+    f"the ceiling of tensor cores is PyTorch's product of two bf16 matrices {_MATRIX} x {_MATRIX} of normal "
+    "numbers; a GPU lowers its clock to keep its power, so that a kernel can be above it",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: `tokens` rows of all sequences together, `width` columns of all heads."""
+
+    dtype: DTypeName | Literal["e4m3"]
+    head_dim: int
+    seq: int
+    causal: bool
+    precision: str | None = None
+    tokens: int = TOKENS
+    width: int = WIDTH
+
+    @property
+    def config(self) -> AttentionConfig:
+        """The config, with default tiles."""
+        settings: dict[str, Any] = {"precision": self.precision} if self.precision else {}
+        return AttentionConfig(self.head_dim, dtype=self.dtype, causal=self.causal, **settings)
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        """[batch, heads, seq, head_dim] of Q, K, V and O."""
+        return (max(self.tokens // self.seq, 1), max(self.width // self.head_dim, 1), self.seq, self.head_dim)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The call as the settings of a measurement."""
+        kind = self.precision or self.dtype
+        return {"dtype": kind, "d": self.head_dim, "N": self.seq, "causal": self.causal}
+
+    @property
+    def flops(self) -> float:
+        """Operations that the result needs: 4 * d for each query and key that it sees."""
+        batch, heads, seq, dim = self.size
+        seen = seq * (seq + 1) / 2 if self.causal else seq * seq
+        return 4.0 * batch * heads * seen * dim
+
+
+def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
+    """Jobs: the ceiling of tensor cores, forward calls, then tiles where a GPU has `wgmma`."""
+    rounds, batch = (3, 2) if quick else (5, 3)
+    jobs = [Job("tensor core ceiling", lambda: tensor_ceiling(gpu, repeats=rounds * batch))]
+    every = calls(quick)
+    jobs.append(Job("assemble the kernels", lambda: prepared(gpu, every)))
+    for call in every:
+        run = functools.partial(forward, gpu, call, rounds, batch)
+        jobs.append(Job(" ".join(f"{n}={v}" for n, v in call.settings.items()), run))
+    if gpu.target.name == WGMMA_TARGET:
+        for dim in (128,) if quick else (64, 96, 128, 192, 256):
+            for causal in (False, True):
+                call = Call("f16", dim, TILED_SEQ, causal)
+                jobs.append(
+                    Job(f"tiles d={dim} causal={causal}", functools.partial(tiles, gpu, call, 3, batch))
+                )
+    return jobs
+
+
+def calls(quick: bool) -> list[Call]:
+    """The calls that are measured."""
+    if quick:
+        return [Call("f16", 128, 4096, True)]
+    of_f16 = [
+        Call("f16", dim, seq, causal)
+        for dim in (64, 128, 256)
+        for seq in (512, 1024, 4096, 16384)
+        for causal in (False, True)
+    ]
+    of_others = [
+        *(Call("bf16", 128, 4096, causal) for causal in (False, True)),
+        *(Call("e4m3", dim, 16384, causal) for dim in (64, 128, 256) for causal in (False, True)),
+        *(
+            Call("f32", dim, 4096, causal, precision)
+            for precision in ("f32_grade", "tf32", "ieee")
+            for dim in (64, 128)
+            for causal in (False, True)
+        ),
+    ]
+    return [*of_f16, *of_others]
+
+
+def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
+    """TFLOP/s of PyTorch's product of two large matrices of bf16."""
+    torch, why_not = torch_with_gpu()
+    if torch is None:
+        return [why_not]
+    where = f"cuda:{gpu.ordinal}"
+    a, b = (torch.randn(_MATRIX, _MATRIX, device=where, dtype=torch.bfloat16) for _ in range(2))
+    turns = race(gpu, {"product": lambda: a @ b}, repeats, 1)["product"]
+    found = measured(
+        "tensor core ceiling", "TFLOP/s", [2 * _MATRIX**3 / t / 1e12 for t in flat(turns)], headline=True
+    )
+    gpu.tensor_flops = found.median * 1e12
+    return [found]
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(count: int, dtype: str) -> tuple[Any, ...]:
+    """The numbers of Q, K and V."""
+    return tuple(x.astype(INPUT_DTYPES[dtype].numpy) for x in normal(*[(count,)] * 3))
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """The arrays of a call: Q, K and V on the host and on the device, and O, which holds NaN."""
+
+    call: Call
+    host: tuple[Any, ...]
+    there: tuple[Any, ...]
+    out: Any
+    scales: dict[str, Any]
+
+    @classmethod
+    def of(cls, gpu: Gpu, call: Call) -> OnDevice:
+        """Normal numbers, copied to the device; those of fp8 have scales of 1."""
+        config = call.config
+        host = tuple(x.reshape(call.size) for x in _drawn(math.prod(call.size), config.element.name))
+        to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
+        out = to(np.full(call.size, np.nan, np.float32).astype(config.output.numpy))
+        names = [o.name for o in config.features.operands]
+        scales = {name: to(np.ones(call.size[:2], np.float32)) for name in names}
+        return cls(call, host, tuple(map(to, host)), out, scales)
+
+    def launches(self, gpu: Gpu, config: AttentionConfig) -> Work:
+        """A function that puts the call on the default stream, with the kernels of a config."""
+        kernel = flash.AttentionKernel(config, cuda=gpu.backend)
+        return lambda: kernel.launch(*self.there, out=self.out, backend="cuda", **self.scales)
+
+
+def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
+    """Interleaved times of our calls and of PyTorch's backends; errors against float64."""
+    arrays = OnDevice.of(gpu, call)
+    contestants: dict[str, Callable[[], Any]] = {"ours": arrays.launches(gpu, call.config)}
+    if gpu.target.name == WGMMA_TARGET and call.dtype in ("f16", "bf16") and call.seq == TOKENS // 4:
+        contestants["ours, mma.sync"] = arrays.launches(gpu, replace(call.config, target="sm_90"))
+    rows = sampled_rows(call.size)
+    wide = tuple(x.astype(np.float32) for x in arrays.host)
+    exact = Judge.of((wide[0], wide[1], wide[2]), rows, call.causal).exact
+    errors: dict[str, float] = {}
+    for name, launch in contestants.items():
+        launch()
+        errors[name] = _largest(arrays.out.numpy()[rows], exact)
+    remarks: list[str] = []
+    torch, why_not = torch_with_gpu()
+    if torch is None:
+        remarks.append(why_not)
+    elif call.dtype not in ("e4m3", "e5m2"):
+        tensors = [on_gpu(torch, x, gpu.ordinal) for x in arrays.host]
+        backends = PEERS_OF_F32 if call.dtype == "f32" else PEERS
+        tf32 = (call.precision == "tf32",) if call.dtype == "f32" else ()
+        others, remarks = torch_contestants(torch, tensors, call.causal, backends, tf32)
+        for name, attend in others.items():
+            errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
+        contestants |= others
+    samples = race(gpu, contestants, rounds, batch)
+    found: Found = [*remarks]
+    for name, turns in samples.items():
+        found += _rates(gpu, call, name, flat(turns))
+        found.append(measured(f"{name}, error", "", [errors[name]], config=call.settings))
+    for name in contestants:
+        if not name.startswith("ours"):
+            ratio = ratios(samples[name], samples["ours"])
+            found.append(measured(f"speed of ours / {name}", "x", ratio, config=call.settings, headline=True))
+    return found
+
+
+def _largest(found: Any, exact: Any) -> float:
+    """The largest error of some rows."""
+    return float(np.abs(found.astype(np.float64) - exact).max())
+
+
+def _rates(gpu: Gpu, call: Call, name: str, times: Sequence[float]) -> list[Measurement]:
+    """Times and rates of a contestant."""
+    rates = [call.flops / t / 1e12 for t in times]
+    found = [
+        measured(name, "ms", [t * MS for t in times], config=call.settings),
+        measured(f"{name}, useful", "TFLOP/s", rates, config=call.settings),
+    ]
+    if gpu.tensor_flops and call.dtype in ("f16", "bf16"):
+        part = [100 * rate * 1e12 / gpu.tensor_flops for rate in rates]
+        found.append(measured(f"{name}, of the tensor core ceiling", "%", part, config=call.settings))
+    return found
+
+
+def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAST_TILE) -> Found:
+    """Interleaved times of the kernels with `wgmma` of every tile, and the rank of the default."""
+    arrays, target = OnDevice.of(gpu, call), gpu.target
+    config = replace(call.config, target=target.name)
+    default = config.kernel().tiling
+    sizes = offered_tiles(call.head_dim, call.head_dim, target, call.dtype)
+    chosen = (default.tile, default.block_q)
+    sizes = [s for s in sizes if s == chosen or (s[0] >= least_tile and s[1] >= WGMMA_ROWS)]
+    configs = {f"{m}x{n}": replace(config, tile=n, block_q=m) for n, m in sizes}
+    works = {name: arrays.launches(gpu, of) for name, of in configs.items()}
+    at_once(works.values())
+    contestants: dict[str, Callable[[], Any]] = {}
+    found: Found = []
+    for name, launch in works.items():
+        try:
+            launch()
+            contestants[name] = launch
+        except PtxGenError as error:
+            found.append(f"tile {name} of {call.settings} was not launched: {str(error).splitlines()[0]}")
+    samples = race(gpu, contestants, rounds, batch)
+    usual = samples[f"{chosen[1]}x{chosen[0]}"]
+    for name, turns in samples.items():
+        rates = [call.flops / t / 1e12 for t in flat(turns)]
+        found.append(measured("tile, useful", "TFLOP/s", rates, config=call.settings | {"tile": name}))
+    best = min(samples.values(), key=lambda turns: min(flat(turns)))
+    settings = call.settings | {"tile": f"{chosen[1]}x{chosen[0]}"}
+    goal = Goal("<=", 1.05)
+    slower = ratios(usual, best)
+    found.append(
+        measured(
+            "time of the default tile / the best", "x", slower, config=settings, goal=goal, headline=True
+        )
+    )
+    return found
+
+
+def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:
+    """Assemble the kernels of some calls, several at a time; the process keeps them."""
+
+    def prepare(call: Call) -> None:
+        OnDevice.of(gpu, call).launches(gpu, call.config)()
+
+    at_once([functools.partial(prepare, call) for call in every])
+    return []
+
+
+def at_once(works: Iterable[Work]) -> None:
+    """Do some work in several threads; who does it again meets its errors."""
+
+    def tried(work: Work) -> None:
+        with contextlib.suppress(PtxGenError):
+            work()
+
+    with ThreadPoolExecutor() as pool:  # assemblers are processes
+        list(pool.map(tried, works))

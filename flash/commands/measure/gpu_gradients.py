@@ -1,0 +1,92 @@
+"""Measures gradients of attention on a GPU, as users call them, beside those of PyTorch's backends."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+import flash
+from flash.commands.measure.cpu import normal
+from flash.commands.measure.device import Gpu
+from flash.commands.measure.gpu import race
+from flash.commands.measure.gpu_attention import PEERS, Call
+from flash.commands.measure.record import MS, Found, Job, flat, measured, ratios
+from flash.commands.measure.torch_peer import first_line, on_gpu, torch_with_gpu
+
+PRODUCTS: Final = 2.5  # a backward pass has five products of matrices, a forward pass two
+
+GPU_GRADIENT_REMARKS: Final = (
+    "gradients: calls of flash.AttentionGradient.launch with the out and lse of a forward call, beside "
+    "torch.autograd.grad of a result of PyTorch; useful operations are 2.5 times those of the forward pass",
+)
+
+
+def gradient_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
+    """A job for each head_dim, full and causal."""
+    rounds, batch = (3, 2) if quick else (5, 3)
+    found = []
+    for dim in (128,) if quick else (64, 128):
+        for causal in (False, True):
+            call = Call("f16", dim, 4096, causal)
+            run = functools.partial(backward, gpu, call, rounds, batch)
+            found.append(Job(f"gradients d={dim} causal={causal}", run))
+    return found
+
+
+def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
+    """Interleaved times of gradients for q, k and v, and how far ours are from PyTorch's."""
+    config = call.config
+    host = [x.astype(config.element.numpy) for x in normal(*[call.size] * 4)]
+    to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
+    q, k, v, dout = map(to, host)
+    out, lse = flash.AttentionKernel(config, cuda=gpu.backend).launch(q, k, v, return_lse=True)
+    kernel = flash.AttentionGradient(config, cuda=gpu.backend)
+    into: dict[str, Any] = {name: to(np.full_like(host[0], np.nan)) for name in ("dq", "dk", "dv")}
+    contestants: dict[str, Callable[[], Any]] = {
+        "ours": lambda: kernel.launch(dout, q, k, v, out, lse, backend="cuda", **into)
+    }
+    contestants["ours"]()
+    ours = [into[name].numpy().astype(np.float32) for name in into]
+    found: Found = []
+    torch, why_not = torch_with_gpu()
+    if torch is None:
+        found.append(why_not)
+    else:
+        attention = importlib.import_module("torch.nn.attention")
+        tensors = [on_gpu(torch, x, gpu.ordinal) for x in host]
+        for name in PEERS:
+            try:
+                gradients = _of_torch(torch, getattr(attention.SDPBackend, name), attention, tensors, call)
+                theirs = [x.float().cpu().numpy() for x in gradients()]
+            except (AttributeError, RuntimeError) as error:
+                found.append(f"gradients by torch {name} were not measured: {first_line(error)}")
+                continue
+            contestants[f"torch {name}"] = gradients
+            far = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+            found.append(measured(f"largest difference from torch {name}", "", [far], config=call.settings))
+    samples = race(gpu, contestants, rounds, batch)
+    for name, turns in samples.items():
+        times = flat(turns)
+        rates = [PRODUCTS * call.flops / t / 1e12 for t in times]
+        found.append(measured(f"gradients, {name}", "ms", [t * MS for t in times], config=call.settings))
+        found.append(measured(f"gradients, {name}, useful", "TFLOP/s", rates, config=call.settings))
+        if name != "ours":
+            ratio = ratios(turns, samples["ours"])
+            found.append(
+                measured(
+                    f"gradients, speed of ours / {name}", "x", ratio, config=call.settings, headline=True
+                )
+            )
+    return found
+
+
+def _of_torch(torch: Any, backend: Any, attention: Any, tensors: Any, call: Call) -> Callable[[], Any]:
+    """A function that computes the gradients of a result of one backend of PyTorch."""
+    q, k, v = (x.detach().requires_grad_() for x in tensors[:3])
+    with attention.sdpa_kernel([backend]):
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=call.causal)
+    return lambda: torch.autograd.grad(out, (q, k, v), tensors[3], retain_graph=True)

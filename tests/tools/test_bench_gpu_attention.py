@@ -1,0 +1,109 @@
+"""The measures of attention and gradients on a GPU, on a fake one that interprets kernels, and on which
+every launch takes 20 ms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_gpu import Machine
+
+from flash.commands.measure import device as bench_device
+from flash.commands.measure import gpu_attention, gpu_gradients
+from flash.commands.measure.gpu_attention import Call
+from flash.commands.measure.record import Found, Measurement
+from ptxgen.runtime.cuda import CudaBackend
+
+LAUNCH_S = 20e-3
+SMALL = {"tokens": 96, "width": 32}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    driver = Machine()
+    driver.gpu_ms = LAUNCH_S * 1e3
+    monkeypatch.setattr(CudaBackend, "compile", lambda *given: given[1].encode())
+    for module in (gpu_attention, gpu_gradients):
+        monkeypatch.setattr(module, "torch_with_gpu", lambda: (None, "no comparison"))
+    return driver
+
+
+@pytest.fixture
+def gpu(driver: Machine) -> bench_device.Gpu:
+    return bench_device.open_gpu(CudaBackend(driver))
+
+
+def by_name(found: Found) -> dict[str, Measurement]:
+    return {item.name: item for item in found if isinstance(item, Measurement)}
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (Call("f16", 16, 48, True, **SMALL), 2e-3),
+        pytest.param(Call("bf16", 32, 96, False, **SMALL), 2e-2, marks=pytest.mark.slow),
+        (Call("e4m3", 16, 96, False, **SMALL), 1e-1),
+        pytest.param(Call("f32", 16, 96, True, "ieee", **SMALL), 1e-5, marks=pytest.mark.slow),
+    ],
+    ids=lambda given: given.dtype if isinstance(given, Call) else "",
+)
+def test_a_call_is_measured_by_what_its_result_needs(call: Any, error: float, gpu: bench_device.Gpu) -> None:
+    gpu.tensor_flops = 1e9
+    found = gpu_attention.forward(gpu, call, 1, 2)
+    assert found[0] == "no comparison"
+    named = by_name(found)
+    assert named["ours"].median == pytest.approx(20)
+    batch, heads, seq, dim = call.size
+    pairs = batch * heads * (seq * (seq + 1) // 2 if call.causal else seq * seq)
+    assert named["ours, useful"].median == pytest.approx(4 * dim * pairs / LAUNCH_S / 1e12)
+    assert 0 < named["ours, error"].median < error
+    share = named.get("ours, of the tensor core ceiling")
+    assert (share is None) == (call.dtype in ("e4m3", "f32"))
+
+
+def test_a_kernel_that_writes_nothing_has_no_small_error(gpu: bench_device.Gpu, driver: Machine) -> None:
+    driver.on_launch = lambda _: None
+    found = by_name(gpu_attention.forward(gpu, Call("f16", 16, 48, False, **SMALL), 1, 1))
+    assert not found["ours, error"].median < 1
+
+
+@pytest.mark.slow
+def test_all_tiles_are_measured_beside_the_default(gpu: bench_device.Gpu) -> None:
+    call = Call("f16", 64, 96, True, tokens=96, width=64)
+    *found, last = gpu_attention.tiles(gpu, call, 1, 1, least_tile=176)
+    names = [item.config["tile"] for item in found if isinstance(item, Measurement)]
+    assert {"64x176", "128x176"} < set(names)  # and the default
+    assert isinstance(last, Measurement)
+    assert (last.name, last.median) == ("time of the default tile / the best", pytest.approx(1.0))
+
+
+def test_gradients_are_measured(gpu: bench_device.Gpu) -> None:
+    call = Call("f16", 16, 48, True, **SMALL)
+    found = gpu_gradients.backward(gpu, call, 1, 1)
+    assert found[0] == "no comparison"
+    named = by_name(found)
+    launches = named["gradients, ours"].median / 20
+    assert launches == pytest.approx(round(launches))
+    useful = 2.5 * call.flops / (named["gradients, ours"].median / 1e3) / 1e12
+    assert named["gradients, ours, useful"].median == pytest.approx(useful)
+
+
+def test_the_ceiling_comes_before_what_is_held_against_it(gpu: bench_device.Gpu) -> None:
+    labels = [job.label for job in gpu_attention.attention_jobs(gpu, quick=True)]
+    assert labels == [
+        "tensor core ceiling",
+        "assemble the kernels",
+        "dtype=f16 d=128 N=4096 causal=True",
+        "tiles d=128 causal=False",
+        "tiles d=128 causal=True",
+    ]
+    assert gpu_attention.tensor_ceiling(gpu, repeats=1) == ["no comparison"]
+    labels = [job.label for job in gpu_gradients.gradient_gpu_jobs(gpu, quick=True)]
+    assert labels == ["gradients d=128 causal=False", "gradients d=128 causal=True"]
+
+
+def test_kernels_are_assembled_by_several_threads(gpu: bench_device.Gpu, driver: Machine) -> None:
+    every = [Call("f16", 16, seq, True, **SMALL) for seq in (48, 96)]
+    assert gpu_attention.prepared(gpu, every) == []
+    assert len(driver.launches) == 2
