@@ -28,6 +28,7 @@ _KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.uint16),
     np.dtype(np.float16): np.dtype(np.int16),
 }
+_IS_KNOWN_AS: Final = {known: kind for kind, known in _KNOWN_AS.items()}
 _F32: Final = np.dtype(np.float32)
 
 # With more rows for each head of K, BLAS multiplies in less time, also if it needs a copy of K as f32.
@@ -60,27 +61,27 @@ def _outputs_of_values(
     loops.sums(weight, *found, out)
     # What is hidden has weight 0, but 0 * NaN is NaN.
     if hidden is not None and not np.isfinite(out).all():
-        _sums_of_seen(space, found, weight, hidden, out)
+        _sums_of_seen(found, weight, hidden, out)
 
 
 ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
 
 
-def _sums_of_seen(space: Workspace, found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
+def _sums_of_seen(found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
     """As `flash.cpu.blocks.product_of_seen`, with the sums of the loops."""
     memory, places, apart = found
     kv_heads, _, dim = out.shape
-    starts = places + apart * np.arange(kv_heads)[:, None]
-    rows = memory[starts[..., None] + np.arange(dim)]  # [kv_heads, keys, dim]
-    values = rows.view(next(kind for kind, known in _KNOWN_AS.items() if known == memory.dtype))
-    wild = ~np.isfinite(values).all(axis=-1)
-    odd = values[wild].astype(space.dtype)
-    values[wild] = 0
-    keys = len(places)
-    loops.sums(weight, _fixed(rows.reshape(-1)), np.arange(keys) * dim, keys * dim, out)
-    for plane, n, row in zip(*np.nonzero(wild), odd, strict=True):
-        at = plane, slice(None), n, None
-        out[plane] += np.where(hidden[at], 0, weight[at] * row)
+    for head in range(kv_heads):
+        rows = memory[(places + head * apart)[:, None] + np.arange(dim)]
+        values = rows.view(_IS_KNOWN_AS[memory.dtype])
+        wild = ~np.isfinite(values).all(axis=-1)
+        odd = values[wild].astype(_F32)
+        values[wild] = 0
+        here = slice(head, head + 1)
+        loops.sums(weight[here], _fixed(rows.reshape(-1)), np.arange(len(places)) * dim, 0, out[here])
+        for n, row in zip(np.flatnonzero(wild), odd, strict=True):
+            at = head, slice(None), n, None
+            out[head] += np.where(hidden[at], 0, weight[at] * row)
 
 
 def _is_for_loops(space: Workspace, source: KeyRows, rows: int) -> bool:
