@@ -101,6 +101,20 @@ def swizzled(address: Array, swizzle: str) -> Array:
     return moved
 
 
+def misplaced(first: int, type: ScalarType) -> str:
+    """Why no box of elements of `type` may begin at innermost coordinate `first`; empty if one may.
+
+    The manuals do not have this rule. A load that breaks it traps with an illegal instruction on an
+    H200, where it was measured; Triton states it of all tensor copies (its tutorial "gluon/04-tma").
+    """
+    if first * type.nbytes % CHUNK == 0:
+        return ""
+    return (
+        f"the innermost coordinate of a box must be a multiple of {CHUNK} bytes, {CHUNK // type.nbytes} "
+        f"elements of {type}, got {first}"
+    )
+
+
 def holds_map(first: Array) -> Array:
     """Whether an encoded map begins with `first`: its first 8 bytes as a uint64, one per lane."""
     held: Array = first.astype(np.uint64) == np.uint64(MAGIC)

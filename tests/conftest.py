@@ -182,6 +182,8 @@ def pytest_collection_modifyitems(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.getoption("--on-gpu") and item.get_closest_marker("interpreter"):
+        pytest.skip("it needs what only the interpreter tells")
     for marker, name in NEEDS_OF_MARKERS.items():
         if item.get_closest_marker(marker):
             need(name, item.config.stash[REQUIRED])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import gpu_runs
 import numpy as np
+import on_gpu
 import pytest
 from fake_driver import A100, CUBIN_MAGIC, Call, FakeDriver, real
 from fake_gpu import Machine
 from gpu_runs import GpuArena, not_here, program, run_on_gpu
 
+from ptxgen.interpreter import DeviceArena
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.tensormap import NBYTES, TensorMap
 
@@ -123,3 +129,69 @@ def test_text_is_compiled_for_the_device() -> None:
     image = program(CudaBackend(machine), fixture("stencils.sm_75"))
     assert image.startswith(CUBIN_MAGIC)
     assert Call("cuInit", (0,)) in machine.calls
+
+
+# ------------------------------------------------------------------------------ pytest --on-gpu
+
+Y = np.ones(40, np.float32)
+
+
+def saxpy_of_tests(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, y: np.ndarray, **how: Any) -> Any:
+    """What a test has that gives saxpy to the interpreter under `--on-gpu`."""
+    monkeypatch.setattr(gpu_runs, "run_on_gpu", functools.partial(run_on_gpu, backend=backend))
+    args = [2, np.arange(40, dtype=np.float32), y, 40]
+    return on_gpu.run(fixture("stencils.sm_80"), "saxpy", args=args, grid=2, block=32, **how)
+
+
+def test_a_run_of_the_interpreter_computes_on_the_gpu(
+    machine: Machine, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = Y.copy()
+    saxpy_of_tests(backend, monkeypatch, y, sanitize=True, schedule="lockstep")
+    np.testing.assert_array_equal(y, 2 * np.arange(40) + 1)
+    assert [launch.grid for launch in machine.launches] == [(2, 1, 1)]
+
+
+@pytest.mark.parametrize("name", ["counters", "reports"])
+def test_what_a_gpu_does_not_tell_skips_the_test(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = saxpy_of_tests(backend, monkeypatch, Y.copy())
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        getattr(found, name)
+    assert str(skipped.value) == f"a GPU does not tell the {name} of a run"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"arena": DeviceArena()}, "a GPU has no arena"),
+        ({"sanitize": "race", "raise_on_report": False}, "a GPU makes no reports of sanitizers"),
+    ],
+)
+def test_what_a_gpu_cannot_do_skips_the_test_before_the_launch(
+    machine: Machine, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, how: Any, said: str
+) -> None:
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        saxpy_of_tests(backend, monkeypatch, Y.copy(), **how)
+    assert str(skipped.value) == said
+    assert not machine.launches
+
+
+@pytest.mark.parametrize(
+    ("asked", "marked", "skipped"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_tests_for_the_interpreter_alone_are_skipped_on_a_gpu(
+    asked: bool, marked: bool, skipped: bool, pytestconfig: pytest.Config
+) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    test = SimpleNamespace(
+        config=SimpleNamespace(getoption={"--on-gpu": asked}.__getitem__),
+        get_closest_marker=lambda name: marked and name == "interpreter",
+    )
+    said = ""
+    try:
+        conftest.pytest_runtest_setup(test)
+    except pytest.skip.Exception as skip:
+        said = str(skip)
+    assert said == ("it needs what only the interpreter tells" if skipped else "")

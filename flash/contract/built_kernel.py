@@ -12,7 +12,7 @@ from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
 from ptxgen.records import dataclass
-from ptxgen.runtime.attributes import LaunchAttributes
+from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMap
 from ptxgen.text import render
@@ -57,8 +57,7 @@ class BuiltKernel(ABC):
     @property
     def attributes(self) -> LaunchAttributes:
         """What launches of the kernel ask for beyond their extents."""
-        x, y, z, *_ = (*self.kernel.cluster, 1, 1, 1)
-        return LaunchAttributes((x, y, z)).kept()
+        return NO_ATTRIBUTES
 
     @property
     def kernel(self) -> ir.Kernel:

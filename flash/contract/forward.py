@@ -233,11 +233,6 @@ def _constraints(config: KernelConfig) -> list[str]:
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
         "name one element",
     ]
-    if config.cluster > 1:
-        constraints.append(
-            f"CTAs are in clusters of {config.cluster} along x, as the text says: the number of blocks of "
-            f"{config.tiling.block_q} queries of a head is a multiple of that"
-        )
     if isinstance(config.tiling, LatentTiling):
         constraints.append(
             "V is K: it has the same address and the same strides, and the values are the first head_dim_v "
@@ -262,10 +257,9 @@ def _of_grid(config: KernelConfig) -> str:
     """The constraint on the grid."""
     if not config.is_persistent:
         return "block and grid are exactly as given: the batch is known from the number of CTAs"
-    of_clusters = f", in whole clusters of {config.cluster}" if config.cluster > 1 else ""
     return (
         "block is exactly as given, and the batch is known from parts. ctas is best the number of CTAs that "
-        f"run at once, multiprocessors times CTAs of each, and no more than parts{of_clusters}"
+        "run at once, multiprocessors times CTAs of each, and no more than parts"
     )
 
 

@@ -60,7 +60,7 @@ class Fp8Rings(Rings):
         # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of
         # packed sequences rows of the next one.
         odd = Fp8NonFinite(k, config) if config.hides_keys or config.features.varlen else None
-        return cls(maps, queries, of_keys, values, made, t.tile, False, odd, raw, producer, config.dtype)
+        return cls(maps, queries, of_keys, values, made, t.tile, odd, raw, producer, config.dtype)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """See `Rings.fill`. A tile of V is transposed while the next one is on its way, and NaN and infinity

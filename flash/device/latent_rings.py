@@ -44,7 +44,7 @@ class LatentRings(Rings):
         shape = (t.consumers * WGMMA_ROWS, t.keys_of_consumer)
         weights = k.tma.tile("P_tile", shape, config.dtype.scalar)
         numbers = Exchange.room(k, WGMMA_ROWS)
-        return cls(maps, queries, ring, ring, leaves, t.tile, False, None, weights, numbers)
+        return cls(maps, queries, ring, ring, leaves, t.tile, None, weights, numbers)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,

@@ -37,7 +37,6 @@ class Rings:
     values: Ring
     out: BoxTile | None
     tile: int  # keys
-    shares: bool  # whether the CTAs of a cluster bring each other tiles of K and V
     odd: NonFinite | None  # what clears NaN and infinity in V, if the producer does so
 
     @classmethod
@@ -64,10 +63,10 @@ class Rings:
         maps = declared_maps(k, config)
         keys, values, out = (layout_of(t, config.dtype, array) for array in "KVO")
         queries, over = declared_queries(k, config, t, producer, consumer)
-        room, shares = over if t.output_is_over_queries else None, config.cluster > 1
+        room = over if t.output_is_over_queries else None
         merged = config.features.splits
         ring = functools.partial(
-            k.tma.ring, t.stages, producer, consumer, multicast=shares, reworked=reworked, gathered=gathered
+            k.tma.ring, t.stages, producer, consumer, reworked=reworked, gathered=gathered
         )
         return {
             "maps": maps,
@@ -78,7 +77,6 @@ class Rings:
             if merged
             else k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room),
             "tile": t.tile,
-            "shares": shares,
         }
 
     def place(self, array: str, cta: Cta, row: Value) -> Corner:
@@ -129,13 +127,13 @@ class Rings:
     def _fill_keys(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
         """Have the tile of K copied whose first key is `row`."""
         with self.keys.fill() as stage:
-            k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
+            k.tma.load(stage.k, self.places(k, "K", cta, row))
 
     @marked("wgmma rings: fill")
     def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
         """Have the tile of V copied whose first key is `row`."""
         with self.values.fill() as stage:
-            k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
+            k.tma.load(stage.v, self.places(k, "V", cta, row))
 
     def places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
         """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""

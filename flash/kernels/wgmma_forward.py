@@ -68,14 +68,7 @@ def attention_module(
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     own_rows = config.features.appended is not None
     short = not (config.packed or own_rows or config.features.turned is not None)
-    k = KernelBuilder(
-        config.name,
-        target=config.target,
-        threads=t.threads,
-        min_ctas=1,
-        reciprocals=short,
-        cluster=config.cluster if config.cluster > 1 else None,
-    )
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import max_seq
 from flash.problem.persistence import GRID
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
-
-_LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
 def kernel_of(
@@ -54,25 +48,7 @@ def kernel_of(
     features = replace(kernel.features, splits=divided)
     written = None if divided else kernel.written  # parts are f32, whatever the type of O
     kernel = replace(kernel, packed=packs is True, features=features, written=written)
-    kernel = replace(kernel, cluster=_cluster(kernel, geometry))
     return scheduled_launch(config.scheduler, kernel, geometry, device)
-
-
-def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
-    """How many CTAs of a launch bring each other tiles of K and V: two that have neighbouring blocks of one
-    head, in kernels with `wgmma` where they walk over the same tiles and rows are wide, as in
-    FlashAttention-3. The two read half of what they would read alone.
-    """
-    t, features = kernel.tiling, kernel.features
-    alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached or features.splits)
-    if (
-        not isinstance(t, WgmmaTiling)
-        or isinstance(t, (Fp8Tiling, LatentTiling))  # with no pair of rings for a cluster
-        or not alike
-        or t.score_columns < _LEAST_SHARED_COLUMNS
-    ):
-        return 1
-    return 2 - -(-geometry.seq_q // t.block_q) % 2
 
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:

@@ -122,6 +122,5 @@ def time_mirrored(costs: Costs, slots: int, hidden: float) -> float:
 
 
 def ctas_at_once(resources: KernelResources, parts: int, multiprocessors: int) -> int:
-    """The CTAs of a persistent launch: as many as run at once, in whole clusters, and no more than parts."""
-    ctas, cluster = multiprocessors * max(resources.ctas_per_sm, 1), resources.config.cluster
-    return min(max(ctas // cluster, 1) * cluster, parts)
+    """The CTAs of a persistent launch: as many as run at once, and no more than parts."""
+    return min(multiprocessors * max(resources.ctas_per_sm, 1), parts)

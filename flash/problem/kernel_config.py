@@ -35,7 +35,6 @@ class KernelConfig:
     dtype: DType = F32
     features: Features = NO_FEATURES
     packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
-    cluster: int = 1  # CTAs that bring each other tiles of K and V: those of neighbouring blocks of a head
     written: DType | None = None  # the type of O, where it is not that of Q
     scheduler: str = GRID  # how parts of the problem are dealt to CTAs (`flash/problem/persistence.py`)
 
@@ -134,7 +133,6 @@ class KernelConfig:
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["packed"] if self.packed else []
-        words += [f"cluster{self.cluster}"] if self.cluster > 1 else []
         words += [self.written.name] if self.written is not None else []
         words += [self.scheduler] if self.is_persistent else []
         words += ["lse"] if self.return_lse else []

@@ -53,14 +53,11 @@ def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
 
 
 def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
-    """The layout of what one copy moves of a tile: all, or the rows of it that are in one page, or those
-    that a CTA of a cluster brings to all.
-    """
-    if array not in ("K", "V"):
-        return tile
+    """The layout of what one copy moves of a tile: all, or the rows of it that are in one page."""
     size = config.features.page_size
-    rows = math.gcd(size, tile.rows) if size else tile.rows // config.cluster
-    return replace(tile, shape=(rows, tile.columns))
+    if array not in ("K", "V") or not size:
+        return tile
+    return replace(tile, shape=(math.gcd(size, tile.rows), tile.columns))
 
 
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:

@@ -2021,7 +2021,7 @@ class Ops:
         into: Var | None = None,
         rnd: Literal["rna", "rn", "rz"] = "rna",
     ) -> Value:
-        """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from zero. `cvt.rnd.tf32.f32 d:b32, a:f32`"""
+        """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from zero, and only clears the lower bits of a NaN, which may leave an infinity. `cvt.rnd.tf32.f32 d:b32, a:f32`"""
     @overload
     def cvt_tf32(
         self,
@@ -2032,7 +2032,7 @@ class Ops:
         rna: Literal["rna"] = "rna",
         satfinite: Literal[True] = True,
     ) -> Value:
-        """d = a rounded once to 11 significant bits, ties away from zero, as the bits of an f32; an infinity becomes the largest number of its sign. `cvt.rna.satfinite.tf32.f32 d:b32, a:f32`"""
+        """d = a rounded once to 11 significant bits, ties away from zero, as the bits of an f32; an infinity becomes the largest number of its sign, and a NaN the tf32 before it, which may be a number. `cvt.rna.satfinite.tf32.f32 d:b32, a:f32`"""
     @overload
     def cvt_tf32(
         self,
@@ -2330,7 +2330,7 @@ class Ops:
         relu: bool = False,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a * b + c, rounded once, but +0 where a or b is the NaN 0x7ff7 that TMA writes outside a tensor; with .relu max(d, 0), where NaN stays NaN. `fma.rnd.oob{.relu}.type d, a, b, c` type: f16, f16x2, bf16, bf16x2.
+        """d = a * b + c, rounded once, but +0 where a or b is 0x7ff7, the NaN that TMA writes outside a tensor, or 0xfff7; with .relu max(d, 0), where NaN stays NaN. `fma.rnd.oob{.relu}.type d, a, b, c` type: f16, f16x2, bf16, bf16x2.
 
         d = a * b + c, rounded once; with .relu max(d, 0), where NaN stays NaN. `fma.rnd{.relu}.type d, a, b, c` type: bf16, bf16x2.
         """

@@ -457,6 +457,10 @@ def _narrowed(a: Lanes, type: ScalarType, rnd: str, *, relu: bool = False, satfi
 
 # ---------------------------------------- tf32
 
+_MAGNITUDE_F32: Final = np.uint32(0x7FFFFFFF)
+_INFINITY_F32: Final = np.uint32(0x7F800000)
+_TF32_UNIT: Final = np.uint32(0x2000)  # from the bits of a tf32 to those of the next one
+
 
 @inst(
     "cvt.rnd.tf32.f32 d:b32, a:f32",
@@ -468,7 +472,7 @@ def _narrowed(a: Lanes, type: ScalarType, rnd: str, *, relu: bool = False, satfi
 )
 def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
     """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from
-    zero.
+    zero, and only clears the lower bits of a NaN, which may leave an infinity.
     """
     return _tf32(a, rnd)
 
@@ -484,9 +488,13 @@ def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
 )
 def cvt_tf32_rna_finite(a: Lanes, *, rna: str, satfinite: bool) -> Lanes:
     """d = a rounded once to 11 significant bits, ties away from zero, as the bits of an f32; an
-    infinity becomes the largest number of its sign.
+    infinity becomes the largest number of its sign, and a NaN the tf32 before it, which may be a
+    number.
     """
-    return _tf32(a, rna, satfinite=satfinite)
+    del satfinite
+    bits = _tf32(a, rna)
+    beyond = np.bitwise_and(bits, _MAGNITUDE_F32) >= _INFINITY_F32
+    return np.where(beyond, bits - _TF32_UNIT, bits)
 
 
 @inst(

@@ -1,9 +1,11 @@
 """16-bit floating-point arithmetic (PTX ISA, "Half Precision Floating-Point Instructions").
 
 Packed pairs (f16x2, bf16x2) are held in 32-bit registers and computed as 16-bit lanes. A NaN result
-is 0x7fff. The result of an approximate instruction is the correctly rounded one; `max_ulp` is the
-largest difference of the GPU's result from it (infinite if the manual bounds only the absolute
-error: see `accuracy`).
+is 0x7fff. The result of an approximate instruction is that of f32, cut off to 16 bits instead of
+rounded, as was recorded on sm_90 (tests/vectors); of 65536 numbers 1 (`ex2` of f16), 2 (`tanh` of
+bf16), 62 (`tanh` of f16) and 199 (`ex2` of bf16) have another result there, one unit away. `max_ulp`
+is the largest difference of the GPU's result from the correctly rounded one (infinite if the manual
+bounds only the absolute error: see `accuracy`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ptxgen.isa import elementary, numeric
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.elementary import Elementary, rounded
 from ptxgen.isa.spec import gate
-from ptxgen.types import bf16, bf16x2, f16, f16x2
+from ptxgen.types import bf16, bf16x2, f16, f16x2, f32
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -30,7 +32,8 @@ HALVES: Final = {f16x2: f16, bf16x2: bf16}
 _F16: Final = (f16, f16x2)
 _BF16: Final = (bf16, bf16x2)
 # The value that TMA writes for an element outside a tensor when asked for NaN. The manual names it
-# "OOB NaN" (section "Tensors") without its bits, which are these in every 16-bit format.
+# "OOB NaN" (section "Tensors") without its bits, which are these in every 16-bit format. `fma.oob`
+# takes it with either sign, as was recorded on sm_90 for f16 (tests/vectors).
 OOB_NAN: Final = np.uint16(0x7FF7)
 
 
@@ -103,7 +106,7 @@ def binary(
 
 
 _RELU: Final = "; with .relu max(d, 0), where NaN stays NaN"
-_OOB: Final = ", but +0 where a or b is the NaN 0x7ff7 that TMA writes outside a tensor"
+_OOB: Final = ", but +0 where a or b is 0x7ff7, the NaN that TMA writes outside a tensor, or 0xfff7"
 
 
 @inst(
@@ -141,7 +144,7 @@ def fma(
             result = numeric.relu(result)
         if not oob:
             return result
-        outside = (x.view(np.uint16) == OOB_NAN) | (y.view(np.uint16) == OOB_NAN)
+        outside = (_size(x).view(np.uint16) == OOB_NAN) | (_size(y).view(np.uint16) == OOB_NAN)
         return np.where(outside, np.uint16(0), result.view(np.uint16)).view(x.dtype)
 
     return _flushed(type, ftz, sat, one, a, b, c)
@@ -220,12 +223,18 @@ def _size(x: Lanes) -> Lanes:
 
 
 @numeric.quiet
-def _approximate(function: Elementary, a: Lanes, type: ScalarType, ftz: bool) -> Lanes:
-    """`function` of `a`, rounded once."""
+def _approximate(
+    function: Elementary, a: Lanes, type: ScalarType, ftz: bool, *, low: float = 0.0, high: float = math.inf
+) -> Lanes:
+    """`function` of `a` in f32, cut off where |a| lies between `low` and `high` and rounded elsewhere."""
+    element = _element(type)
 
     def one(x: Lanes) -> Lanes:
         wide = numeric.flush(x, ftz).astype(np.float64)
-        return numeric.flush(rounded(function, wide, _element(type)), ftz)
+        value, size = rounded(function, wide, f32), np.abs(wide)
+        cut = (low < size) & (size < high)
+        result = np.where(cut, numeric.cut_off(value, element), value.astype(element.dtype))
+        return numeric.flush(result, ftz)
 
     return _elementwise(type, one, a)
 
@@ -240,12 +249,12 @@ _TANH_GATES: Final = {f16: None, f16x2: None, bf16: gate(ptx=(7, 8), sm=90), bf1
     ptx=(7, 0),
     sm=75,
     max_ulp=math.inf,
-    accuracy="absolute error 2^-10.987 for f16, relative error 2^-8 for bf16",
+    accuracy="absolute error 2^-10.987 for f16; for bf16 relative error 2^-8 (on sm_90 2^-7)",
     section=f"{HALF}: tanh",
 )
 def tanh_narrow(a: Lanes, *, type: ScalarType) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal numbers are kept."""
-    return _approximate(elementary.TANH, a, type, False)
+    return _approximate(elementary.TANH, a, type, False, low=2.0**-8, high=8.0)
 
 
 @inst(

@@ -179,8 +179,8 @@ def mma(
     """D = A * B + C <of>."""
     if shape == "m8n8k4":
         of = products.quad_operands(alayout, blayout, ctype, dtype)
-    else:
-        of = products.operands(shape, atype, btype, ctype, dtype)
+        return products.multiply(machine, of, a, b, c, "quad")
+    of = products.operands(shape, atype, btype, ctype, dtype)
     return products.multiply(machine, of, a, b, c)
 
 

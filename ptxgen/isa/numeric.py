@@ -8,6 +8,7 @@ at most 51 bits equals a single one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -198,6 +199,18 @@ def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     return near.astype(type.dtype)
 
 
+@quiet
+def cut_off(x: Lanes, type: ScalarType) -> Lanes:
+    """`x` (float32) as lanes of f16 or bf16 without its lower bits; infinite if the exponent of `x` is
+    above those of the format.
+    """
+    near, size = x.astype(type.dtype), np.abs(x)
+    end = 2.0 ** math.frexp(_FORMATS[type.name][2])[1]
+    away = (np.abs(near.astype(np.float32)) > size) & (size < end)
+    bits: Lanes = near.view(np.uint16) - away.astype(np.uint16)
+    return bits.view(type.dtype)
+
+
 def _halfway_bf16(x: Lanes) -> Lanes:
     """Whether each float32 lies halfway between two bfloat16; any other float32 rounds to the same
     bfloat16 as the exact value that it was rounded from.
@@ -235,17 +248,20 @@ def to_tf32(a: Lanes, rnd: str) -> Lanes:
     """`a` (float32) rounded once to the 11 significant bits of tf32: `rn`, `rz` or `rna`.
 
     The bits of floats of one sign are in the order of the floats, so a carry into the exponent
-    gives the right result.
+    gives the right result. A NaN is canonical, without its lower bits; `rna`, which the assembler
+    makes of integer instructions, only clears these (recorded in tests/vectors).
     """
     bits: Lanes = a.view(np.uint32)
+    wrong = np.isnan(a)
     if rnd == "rna":
-        bits = bits + np.uint32(0x1000)
-    elif rnd == "rn":
+        bits = bits + np.where(wrong, np.uint32(0), np.uint32(0x1000))
+        cut: Lanes = np.bitwise_and(bits, _TF32_BITS)
+        return cut.view(np.float32)
+    if rnd == "rn":
         odd = np.bitwise_and(np.right_shift(bits, np.uint32(13)), np.uint32(1))
         bits = bits + (odd + np.uint32(0xFFF))
-    rounded = np.bitwise_and(bits, _TF32_BITS).view(np.float32)
-    wrong = np.isnan(a)
-    return np.where(wrong, NAN_F32, rounded) if wrong.any() else rounded
+    bits = np.where(wrong, NAN_F32.view(np.uint32), bits)
+    return np.bitwise_and(bits, _TF32_BITS).view(np.float32)
 
 
 # ---------------------------------------- f32

@@ -33,6 +33,7 @@ from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
+    from ptxgen.isa.tensor_core import Family
 
 _INT32: Final = np.iinfo(np.int32)
 # The type of accumulators by their number in a register.
@@ -104,13 +105,18 @@ def quad_operands(alayout: str, blayout: str, c: str, d: str) -> Operands:
 
 
 def multiply(
-    machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes]
+    machine: Machine,
+    of: Operands,
+    a: Sequence[Lanes],
+    b: Sequence[Lanes],
+    c: Sequence[Lanes],
+    family: Family = "mma",
 ) -> tuple[Lanes, ...]:
     """The registers of D, with accumulators in f32 or f16 as their layouts say. A tensor core has
     one type for C and D: if they differ, the sums are in f32, and C is widened or D is rounded.
     """
     machine.warp_sync(EVERY_LANE)
-    how = adder(machine.sm, "mma", of.type_a)
+    how = adder(machine.sm, family, of.type_a)
     left = factors(of.type_a, elements_across(machine, of.a, a, k_first=True), how)
     right = factors(of.type_b, elements_across(machine, of.b, b, k_first=True), how)
     sums = elements_across(machine, of.c, c, k_first=False)

@@ -10,16 +10,18 @@ A tensor core adds several products to an accumulator in one step:
    to 14) and is infinite from 2**128 on; an f16 sum is rounded to nearest even. A sum of zero is
    +0, a NaN has all bits set but the sign.
 
-An instruction adds its products in one step or in several along K (`Adder.block`).
+An instruction adds its products in one step or in several along K (`Adder.block`). Where a target
+lacks one, NVIDIA's assembler makes it of others, which its machine code shows: fp8 `mma` of two `mma` of
+f16 (`Adder.converted`), `mma.m8n8k4` of f16 of fused multiply-adds of f32 (`Adder.fused`), `wmma` of the
+`mma` of 8 columns with the same K, but of tf32 with K of 4.
 
 Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
 of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
 github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
-github.com/microsoft/MMA-Sim. Outputs are recorded for `mma` of f16, bf16, tf32 and fp8, and for
-`wgmma` of fp8 to f32, with numbers of moderate size. There is no recorded output for sm_75, sm_87,
-sm_103 and sm_120; for `wgmma` of other types; for fp8 `mma` to f32 on sm_90, and with K of 16 on
-sm_90 and sm_100, which are assumed to be like their recorded siblings; for the steps of `wmma`,
-assumed to be those of the `mma` that it is compiled to; and for exponents near the ends of bf16,
+github.com/microsoft/MMA-Sim. Outputs are recorded there for `mma` of f16, bf16, tf32 and fp8, and for
+`wgmma` of fp8 to f32, with numbers of moderate size; in tests/vectors, on an H200, for every dense
+`mma` and for `wgmma` of f16, bf16, tf32 and fp8. There is no recorded output for sm_75, sm_87, sm_103 and
+sm_120; for `wgmma` whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16,
 tf32 and f32.
 """
 
@@ -38,7 +40,7 @@ from ptxgen.records import dataclass
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
 
-Family = Literal["mma", "wgmma"]  # the steps of `wmma` are those of `mma`
+Family = Literal["mma", "quad", "wmma", "wgmma"]  # "quad" is `mma.m8n8k4` of f16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,15 @@ class Adder:
     Each product keeps `fraction` bits below the largest exponent, and an f32 sum keeps
     `significant` bits after its first. `block` bytes of a row of A are added in one step (None: all
     of an instruction). `converted`: fp8 is converted to f16, the sum starts at zero, and the
-    accumulator is added at the end by an ordinary addition.
+    accumulator is added at the end by an ordinary addition. `fused`: there are no steps but fused
+    multiply-adds of f32.
     """
 
     fraction: int
     block: int | None = None
     significant: int = 23
     converted: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ def _generation(sm: int, wide: Adder, fp8: Adder | None = None, fp8_wgmma: Adder
 
 
 _CONVERTED: Final = Adder(25, converted=True)
+_FUSED: Final = Adder(23, fused=True)
+_FIRST_FUSED: Final = 80  # the first target without an instruction for `mma.m8n8k4` of f16
+_BLOCK_OF_WMMA_TF32: Final = 16  # bytes
 GENERATIONS: Final = (
     _generation(70, Adder(23, block=8)),  # Volta
     _generation(75, Adder(24, block=16)),  # Turing, Ampere
@@ -88,6 +95,10 @@ GENERATIONS: Final = (
 def adder(sm: int, family: Family, type: str) -> Adder:
     """The adder of a target, by its number, for products with this type of A."""
     found = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
+    if family == "quad" and sm >= _FIRST_FUSED:
+        return _FUSED
+    if family == "wmma" and type == "tf32":
+        return Adder(found.wide.fraction, _BLOCK_OF_WMMA_TF32)
     if type not in _FP8:
         return found.wide
     return found.fp8 if family == "mma" else found.fp8_wgmma
@@ -185,26 +196,44 @@ _BIAS_F32: Final = 127
 def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes:
     """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is that of A."""
     depth = len(a.values)
+    if how.fused:
+        return _multiplied_in_f32(a, b, c)
     if how.converted:
         return _multiplied_as_f16(how, a, b, c)
     step = depth if how.block is None else min(how.block // _BYTES[type], depth)
     return _steps(how, [slice(k, k + step) for k in range(0, depth, step)], a, b, c)
 
 
-_DEPTH_F16: Final = 16  # K of the products of f16 that replace a product of fp8
-
-
 def _multiplied_as_f16(how: Adder, a: Factors, b: Factors, c: Lanes) -> Lanes:
     """A * B + C of fp8 on targets without an instruction for it: the products of the lower half of
     each register come first.
     """
-    depth = len(a.values)
-    low = np.arange(depth) % 4 < 2
+    low = np.arange(len(a.values)) % 4 < 2
     sums = np.zeros_like(c)
-    for part in (low, ~low) if depth > _DEPTH_F16 else (slice(None),):
+    for part in (low, ~low):
         sums = _steps(how, [slice(None)], a.part(part), b.part(part), sums)
     sums = sums + c
     return np.where(np.isnan(sums), _nan(c.dtype), sums)
+
+
+def _multiplied_in_f32(a: Factors, b: Factors, c: Lanes) -> Lanes:
+    """A * B + C of `mma.m8n8k4` on targets without an instruction for it. With C in f32, the products
+    are added along K, from zero, and C at the end; in f16, C and each pair of products are.
+    """
+    every = (len(a.values), *c.shape)
+    left = np.broadcast_to(a.values[:, :, None], every).reshape(len(a.values), -1)
+    right = np.broadcast_to(b.values[:, None], every).reshape(len(a.values), -1)
+    sums = c.reshape(-1).astype(np.float32)
+    if c.dtype == np.float32:
+        products = np.zeros_like(sums)
+        for x, y in zip(left, right, strict=True):
+            products = numeric.fma_f32(x, y, products)
+        sums = sums + products
+    else:
+        for k in range(0, len(left), 2):
+            sums = sums + numeric.fma_f32(left[k + 1], right[k + 1], left[k] * right[k])
+    rounded = sums.reshape(c.shape).astype(c.dtype)
+    return np.where(np.isnan(rounded), _nan(c.dtype), rounded)
 
 
 def _nan(dtype: np.dtype[Any]) -> Any:

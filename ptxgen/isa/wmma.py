@@ -279,7 +279,8 @@ def wmma_mma(
     dtype: str,
 ) -> Registers:
     """D = A * B + C of a warp<of>."""
-    return products.multiply(machine, products.operands(shape, atype, atype, ctype, dtype), a, b, c)
+    of = products.operands(shape, atype, atype, ctype, dtype)
+    return products.multiply(machine, of, a, b, c, "wmma")
 
 
 @inst(

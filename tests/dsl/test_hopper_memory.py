@@ -145,6 +145,20 @@ def gathered(places: Any, tile: tuple[int, ...] = (32, 64), maps: str = "AB") ->
     return k, of
 
 
+def test_a_box_begins_at_a_multiple_of_16_bytes() -> None:
+    rule = "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got"
+    for places in (lambda of: of["A"][1, 2, 4], lambda of: [of["A"][0, 0, 8], of["A"][0, 0, 4]]):
+        with pytest.raises(ConfigError) as error:
+            gathered(places)
+        assert str(error.value) == f"tma.load: A: {rule} 4"
+    k = KernelBuilder("stored", target="sm_90a", threads=128)
+    place, tile = k.tma.tensor_map("B", f16)[3, -1], k.tma.tile("tile", (8, 64), f16)
+    with pytest.raises(ConfigError) as error:
+        k.tma.store(tile, place)
+    assert str(error.value) == f"tma.store: B: {rule} -1"
+    assert gathered(lambda of: of["A"][1, 2, -8])[0].tma.boxes()["A"].loads
+
+
 def test_a_tile_may_be_loaded_from_several_places() -> None:
     pages = [3, 0, 2, 2]
     k, _ = gathered(lambda of: [of["A"][page, 8 * (n % 2), 0] for n, page in enumerate(pages)])

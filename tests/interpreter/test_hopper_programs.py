@@ -175,8 +175,38 @@ def test_a_box_lies_in_shared_memory_as_the_swizzle_says(
 def test_what_lies_outside_is_nan_if_asked_for() -> None:
     tensor = counting((4, 8), ml_dtypes.bfloat16)
     of = TensorMap(tensor, box=(8, 4), oob_fill="nan")
-    want = wanted_image(of, tensor, (2, 2), fill=0x7FF7)  # what fma.oob takes for 0
-    assert np.array_equal(loaded_image(of, (2, 2), want.nbytes), want)
+    for corner in ((0, 2), (-8, 0)):
+        want = wanted_image(of, tensor, corner, fill=0x7FF7)  # what fma.oob takes for 0
+        assert np.array_equal(loaded_image(of, corner, want.nbytes), want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong", "right", "said"),
+    [
+        (np.uint8, (8, -8, 4, 1), (16, -16, 0), "16 elements of u8"),
+        (np.float16, (4, -4, 1), (8, -8, 16, 0), "8 elements of f16"),
+        (np.float32, (1, -2), (4, -4, 8, 0), "4 elements of f32"),
+        (np.float64, (1, -1), (2, -2, 0), "2 elements of f64"),
+    ],
+)
+def test_a_box_begins_at_a_multiple_of_16_bytes(
+    dtype: Any, wrong: tuple[int, ...], right: tuple[int, ...], said: str
+) -> None:
+    """The innermost coordinate; the others may be any."""
+    tensor = counting((4, 64), dtype)
+    of = TensorMap(tensor, box=(16, 2))
+    for first in right:
+        for row in (-1, 3):
+            want = wanted_image(of, tensor, (first, row))
+            assert np.array_equal(loaded_image(of, (first, row), want.nbytes), want)
+    for first in wrong:
+        with pytest.raises(TrapError) as trapped:
+            loaded_image(of, (first, 0), 16 * 2 * tensor.itemsize)
+        assert str(trapped.value) == (
+            "kernel k: cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], "
+            "[%rd0, {%r8, %r9}], [%r1]; (line 25): thread (0, 0, 0) of CTA (0, 0, 0): the innermost "
+            f"coordinate of a box must be a multiple of 16 bytes, {said}, got {first}"
+        )
 
 
 def test_tf32_is_rounded_on_the_way() -> None:
@@ -350,6 +380,19 @@ def test_a_stored_box_ends_where_the_tensor_does(corner: tuple[int, int], swizzl
     x, y = corner
     want[10 + y : 18 + y, 10 + x : 26 + x] = a
     assert np.array_equal(b, want[10:20, 10:42])
+
+
+@pytest.mark.parametrize("store", [STORE, "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group"])
+def test_a_box_is_stored_at_a_multiple_of_16_bytes(store: str) -> None:
+    a, b = counting((8, 16), np.float32), np.zeros((10, 32), np.float32)
+    maps = [TensorMap(x, box=(16, 8)) for x in (a, b)]
+    with pytest.raises(TrapError) as trapped:
+        run(round_trip(store), grid=1, block=32, args=[*maps, 2, 1], dynamic_smem=2048)
+    assert str(trapped.value) == (
+        f"kernel k: {store} [%rd1, {{%r4, %r5}}], [%r2]; (line 38): thread (0, 0, 0) of CTA (0, 0, 0): "
+        "the innermost coordinate of a box must be a multiple of 16 bytes, 4 elements of f32, got 2"
+    )
+    assert not b.any()
 
 
 @pytest.mark.parametrize(("op", "function"), [("add", np.add), ("max", np.maximum)])

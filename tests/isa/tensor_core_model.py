@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
+
+from isa import cases
 
 LEAST = {"f32": -126, "bf16": -126, "tf32": -126, "f16": -14, "e5m2": -14, "e4m3": -6}
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
@@ -64,6 +67,25 @@ def nearest_f32(x: float) -> float:
         return math.copysign(math.inf, x)
 
 
+def fused(x: float, y: float, z: float) -> float:
+    """x * y + z in f32, rounded once."""
+    if not all(math.isfinite(n) for n in (x, y, z)):
+        return x * y + z
+    return cases.rounded(Fraction(x) * Fraction(y) + Fraction(z), "f32", "rn")
+
+
+def emulated(pairs: Sequence[tuple[float, float]], c: float, d_type: str) -> float:
+    """`mma.m8n8k4` where it is made of fused multiply-adds."""
+    if d_type == "f32":
+        total = 0.0
+        for x, y in pairs:
+            total = fused(x, y, total)
+        return nearest_f32(c + total)
+    for first, second in (pairs[:2], pairs[2:]):
+        c = nearest_f32(c + fused(*second, nearest_f32(first[0] * first[1])))
+    return nearest_f16(c)
+
+
 def parameters(sm: int, family: str, type: str) -> tuple[int, int, int]:
     """Bits of the fraction, bytes of A in a step, significant bits of an f32."""
     if type in FP8 and (sm == 89 or (90 <= sm < 100 and family == "wgmma")):
@@ -82,14 +104,18 @@ def dot(
     family: str = "mma",
 ) -> float:
     """D of one row and one column, K in order; `d_type` is that of the accumulators."""
+    if types[0] == "f16" and len(pairs) == 4 and sm >= 80:  # m8n8k4
+        return emulated(pairs, c, d_type)
     if types[0] in FP8 and 90 <= sm < 120 and (family == "mma" or sm >= 100):
         low = [p for k, p in enumerate(pairs) if k % 4 < 2]
         high = [p for k, p in enumerate(pairs) if k % 4 >= 2]
         total = 0.0
-        for part in (low, high) if len(pairs) > 16 else (list(pairs),):
+        for part in (low, high):
             total = step(part, ("f16", "f16"), total, d_type, 25)
         return (nearest_f16 if d_type == "f16" else nearest_f32)(total + c)
     fraction, nbytes, kept = parameters(sm, family, types[0])
+    if family == "wmma" and types[0] == "tf32":
+        nbytes = 16
     length = nbytes // BYTES[types[0]]
     for first in range(0, len(pairs), length):
         c = step(pairs[first : first + length], types, c, d_type, fraction, kept)

@@ -140,7 +140,7 @@ def bits_of_lane(registers: Iterable[np.ndarray], lane: int) -> list[int]:
     return [int(r.view(f"u{r.dtype.itemsize}")[lane]) for r in registers]
 
 
-def agrees(types: dict[str, str], got: Any, want: Sum, rnd: str, *, saturates: bool) -> bool:
+def agrees(types: dict[str, str], got: Any, want: Sum, rnd: str, *, saturates: bool, family: str) -> bool:
     """Whether a value is what the sum gives on the target of `Machine`."""
     type = types["d"]
     if type == "s32":
@@ -155,7 +155,7 @@ def agrees(types: dict[str, str], got: Any, want: Sum, rnd: str, *, saturates: b
         return bool(got == total_so_far)
     (_, c), *pairs = [(float(x), float(y)) for x, y in want.terms]
     sums = "f16" if types["c"] == type == "f16" else "f32"
-    total = model.dot(pairs, (types["a"], types["b"]), c, sums, Machine.sm)
+    total = model.dot(pairs, (types["a"], types["b"]), c, sums, Machine.sm, family)
     return bool(got == (model.nearest_f16(total) if type == "f16" else total))
 
 
@@ -208,6 +208,7 @@ def check_accumulators(
                 want,
                 str(op.modifiers.get("rnd") or "rn"),
                 saturates=bool(op.modifiers.get("satfinite")),
+                family=words_of(op)[0],
             ), (op, lane, got, want.exact)
 
 
@@ -363,6 +364,7 @@ def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
             want,
             str(op.modifiers.get("rnd") or "rn"),
             saturates=bool(op.modifiers.get("satfinite")),
+            family=words_of(op)[0],
         ), (op, r, c)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from isa import cases
 
-from ptxgen.isa import half, narrow, numeric, numeric_f64, numeric_integers
+from ptxgen.isa import convert, half, narrow, numeric, numeric_f64, numeric_integers
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s32, s64, u8, u32, u64
 
 
@@ -231,13 +231,38 @@ def test_sums_and_products_in_16_bits_are_rounded_once(name: str, type: Any) -> 
     assert [float(x) for x in function(a, b, type)] == want
 
 
+@pytest.mark.parametrize(
+    ("type", "numbers", "wanted"),
+    [
+        (f16, [1 + 2.0**-11, -1 - 2.0**-11, 1 - 2.0**-20], [1.0, -1.0, 1 - 2.0**-11]),
+        (f16, [2.0**-24 * 1.75, 2.0**-25, 0.0], [2.0**-24, 0.0, 0.0]),
+        (f16, [65535.0, 65536.0, -np.inf], [65504.0, np.inf, -np.inf]),
+        (bf16, [1 + 2.0**-7 - 2.0**-23, -(2.0**-133), 2.0**127 * 1.999], [1.0, -(2.0**-133), 2.0**120 * 255]),
+    ],
+)
+def test_a_number_is_cut_off_to_16_bits(type: Any, numbers: list[float], wanted: list[float]) -> None:
+    got = numeric.cut_off(np.array(numbers, np.float32), type)
+    assert got.dtype == type.dtype
+    assert got.astype(np.float64).tolist() == wanted
+    assert np.isnan(numeric.cut_off(np.array([np.nan], np.float32), type).astype(np.float64)).all()
+
+
+def test_a_nan_of_tf32_is_canonical_where_the_hardware_converts_it() -> None:
+    nans = np.array([0x7F800001, 0xFFA72A86], np.uint32)
+    assert [hex(x) for x in bits(numeric.to_tf32(nans.view(np.float32), "rn"))] == ["0x7fffe000"] * 2
+    a = nans.view(np.float32)
+    assert [hex(x) for x in bits(convert.cvt_tf32(a, rnd="rna"))] == ["0x7f800000", "0xffa72000"]
+    finite = convert.cvt_tf32_rna_finite(a, rna="rna", satfinite=True)
+    assert [hex(x) for x in bits(finite)] == ["0x7f7fe000", "0xffa70000"]
+
+
 def test_an_element_outside_a_tensor_makes_an_out_of_bounds_fma_zero() -> None:
     outside, nan, one = 0x7FF7, 0x7E00, 0x3C00
     a = np.array([outside, one, nan, one, 0xFFF7], np.uint16)
     b = np.array([one, outside, one, one, one], np.uint16)
     c = np.array([one] * 5, np.uint16)
     got = half.fma(*(x.view(np.float16) for x in (a, b, c)), oob=True, type=f16)
-    assert bits(got) == [0, 0, 0x7FFF, 0x4000, 0x7FFF]
+    assert bits(got) == [0, 0, 0x7FFF, 0x4000, 0]
     pairs = [x[:4].view(np.uint32) for x in (a, b, c)]
     packed = half.fma(*pairs, oob=True, type=f16x2)
     assert bits(packed.view(np.uint16)) == [0, 0, 0x7FFF, 0x4000]

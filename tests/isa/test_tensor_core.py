@@ -272,6 +272,33 @@ def test_halves_of_k_are_added_one_after_the_other_where_they_are(target: str) -
     assert d == (2050.0 if sm_of(target) >= 90 else 2048.0)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_quads_are_added_one_after_the_other_where_no_instruction_has_them(target: str) -> None:
+    of = Shape("m8n8k4", "f16", "f32")
+    d = one(of, target, {0: (1.0, 1.0), 1: (2.0**-12, 2.0**-12), 2: (-1.0, 1.0)}, 0.0)
+    assert d == (2.0**-24 if target == "sm_75" else 0.0)  # 1 + 2**-24 is 1 in f32
+
+
+@pytest.mark.parametrize(
+    ("pairs", "c", "wanted"),
+    [
+        ({0: (2.0**12, 2.0**12), 1: (2.0**12, -(2.0**12))}, 0.5, 0.5),  # 0 if C met the first alone
+        ({0: (2.0**12, 2.0**12), 2: (2.0**12, -(2.0**12))}, 1.0, 0.0),  # 1 if the second pair came first
+    ],
+)
+def test_quads_in_f16_are_added_in_pairs(
+    pairs: dict[int, tuple[float, float]], c: float, wanted: float
+) -> None:
+    assert one(Shape("m8n8k4", "f16", "f16"), "sm_90a", pairs, c) == wanted
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_a_short_product_of_fp8_is_two_of_f16(target: str) -> None:
+    of = Shape("m16n8k16", "e4m3", "f16")
+    d = one(of, target, {0: (2.0**8, 2.0**3), 2: (1.0, 1.0), 3: (1.0, 1.0), 4: (1.0, 1.0)}, 0.0)
+    assert d == 2050.0  # 2049, rounded to 2048, and two
+
+
 @pytest.mark.parametrize("target", [t for t in TARGETS if t != "sm_75"])
 def test_products_beyond_f32_cancel(target: str) -> None:
     of = shape_of("bf16", target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MapSettings = dict[str, Any]  # the keyword arguments of a TensorMap but its base
 
 RULES: Final = ("exact", "approximate", "sum")
+_HEAD: Final = re.compile(r"\.version (\d+\.\d+)\n\.target (\w+)\n")
+
+
+def head_of(version: tuple[int, ...], target: str) -> str:
+    """The first lines of a text."""
+    return ".version {}.{}\n.target {}\n".format(*version, target)
 
 
 @dataclass(frozen=True)
@@ -24,10 +30,11 @@ class Case:
     """One launch of a kernel `k` whose parameters are the inputs (addresses, or tensor maps where
     `maps` has settings), then the output.
 
-    `rule` is one of RULES: results are equal bit for bit (but NaN to any NaN); within what the row
-    of `opcode` promises; or sums of products within rounding. For sums, `signs` has a mask for each
-    input that clears the signs of its elements (None: leave it), which gives the sums' magnitudes.
-    `element` is the type of an element of the output.
+    `rule` is one of RULES: results are equal bit for bit (but NaN to any NaN); or within what the
+    row of `opcode` promises; or equal bit for bit, and sums of products, whose errors are told as
+    shares of the sums of the products' magnitudes. For these, `signs` has a mask for each input that
+    clears the signs of its elements (None: leave it). `element` is the type of an element of the
+    output.
     """
 
     name: str
@@ -40,16 +47,25 @@ class Case:
     opcode: str
     grid: int = 1
     block: int = 32
-    terms: int = 0  # products in a sum
     signs: tuple[int | None, ...] = ()
     maps: tuple[MapSettings | None, ...] = field(default=())
 
     @property
     def target(self) -> str:
         """What the text is for."""
-        found = re.search(r"^\.target (\w+)$", self.ptx, re.MULTILINE)
+        return self._head[2]
+
+    @property
+    def _head(self) -> re.Match[str]:
+        found = _HEAD.match(self.ptx)
         assert found is not None
-        return found[1]
+        return found
+
+    def on(self, target: str) -> Case:
+        """The case with its text for another target, whose tensor cores may add in another way."""
+        written = tuple(int(n) for n in self._head[1].split("."))
+        head = head_of(max(written, TARGETS[target].ptx), target)
+        return replace(self, ptx=head + self.ptx[self._head.end() :])
 
     def arguments(self, out: Array, inputs: Sequence[Array] | None = None) -> list[Any]:
         """What the kernel is launched with."""
@@ -69,9 +85,7 @@ _DECLARED: Final = {
     "bf16x2": "b32",
 }
 _BODY: Final = """\
-.version {version}
-.target {target}
-.address_size 64
+{head}.address_size 64
 .visible .entry k({params})
 {{
     .reg .pred %p<4>;
@@ -91,10 +105,8 @@ def kernel(
         f".param .align 64 .b8 {p.split()[1]}[128]" if p.startswith("map ") else f".param .b64 {p}"
         for p in params
     ]
-    version = max(version, TARGETS[target].ptx)
-    return _BODY.format(
-        version="{}.{}".format(*version), target=target, params=", ".join(declared), body=body
-    )
+    head = head_of(max(version, TARGETS[target].ptx), target)
+    return _BODY.format(head=head, params=", ".join(declared), body=body)
 
 
 # %rd0 = the number of this thread in the grid.

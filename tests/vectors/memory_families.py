@@ -128,7 +128,7 @@ WARPGROUP: Final = 128
 
 @dataclass(frozen=True)
 class Product:
-    """One wgmma; `ta` and `tb` say that A and B are M- and N-major."""
+    """A wgmma, done once or more often; `ta` and `tb` say that A and B are M- and N-major."""
 
     types: tuple[str, str, str]  # of D, A and B
     n: int = 64
@@ -138,6 +138,7 @@ class Product:
     registers: bool = False  # whether A is in registers
     start: int = 0  # bytes from the matrix's memory to the address in its descriptor
     kind: str = "small"  # of the numbers
+    times: int = 1  # the first product starts at zero, each other is added to the sums before
 
     @property
     def k(self) -> int:
@@ -152,7 +153,8 @@ class Product:
     def name(self) -> str:
         a = "registers" if self.registers else "M" if self.ta else "K"
         b = "N" if self.tb else "K"
-        return f"{self.opcode} {self.swizzle} a:{a} b:{b} start:{self.start} {self.kind}"
+        more = f" x{self.times}" if self.times > 1 else ""
+        return f"{self.opcode} {self.swizzle} a:{a} b:{b} start:{self.start} {self.kind}{more}"
 
     def descriptor(self, rows: int, major: bool) -> int:
         """Leading and stride offsets, which differ, and the swizzle; the address is added."""
@@ -194,6 +196,7 @@ def products() -> Iterator[Product]:
     floats += [("f16", t, t) for t in ("f16", "e4m3")]
     for kind, types in itertools.product(("random", "cancelling", "wide"), floats):
         yield Product(types, kind=kind)
+    yield from (Product(types, kind="random", times=3) for types in floats)
 
 
 def words_of(type: str, kind: str, words: int, side: str) -> Array:
@@ -239,10 +242,11 @@ def product_case(p: Product) -> Case:
         body.append("    ld.param.b64 %rd1, [a];\n    add.u64 %rd1, %rd1, %rd0;\n")
         body += [f"    ld.global.b32 %a{n}, [%rd1+{512 * n}];\n" for n in range(4)]
     body += [f"    mov.b32 %{letter}_{n}, 0{'f00000000' if d == 'f32' else ''};\n" for n in range(count)]
+    each = [f"    {p.opcode} {{{results}}}, {left}, %rd3, %p{int(n > 0)}{flags};\n" for n in range(p.times)]
     body.append(
-        "    setp.ne.u32 %p0, 0, 0;\n    wgmma.fence.sync.aligned;\n"
-        f"    {p.opcode} {{{results}}}, {left}, %rd3, %p0{flags};\n"
-        "    wgmma.commit_group.sync.aligned;\n    wgmma.wait_group.sync.aligned 0;\n"
+        "    setp.ne.u32 %p0, 0, 0;\n    setp.eq.u32 %p1, 0, 0;\n    wgmma.fence.sync.aligned;\n"
+        + "".join(each)
+        + "    wgmma.commit_group.sync.aligned;\n    wgmma.wait_group.sync.aligned 0;\n"
         "    ld.param.b64 %rd1, [out];\n    add.u64 %rd1, %rd1, %rd0;\n"
     )
     body += [f"    st.global.b32 [%rd1+{512 * n}], %{letter}_{n};\n" for n in range(count)]
@@ -264,7 +268,6 @@ def product_case(p: Product) -> Case:
         "exact" if exact else "sum",
         p.opcode,
         block=WARPGROUP,
-        terms=p.k,
         signs=() if exact else (SIGNS[a], SIGNS[b]),
     )
 
@@ -318,7 +321,7 @@ def swizzled_copies() -> Iterator[Copy]:
             yield Copy(f"{swizzle}, rows of {width} bytes", plane, (8, 3), settings)
         for at in (128, 384, 512, 1152):
             yield Copy(f"{swizzle} at {at}", plane, (0, 0), whole, at)
-        for corner in ((-4, -3), (92, 30), (200, 0), (0, -100)):
+        for corner in ((-4, -3), (92, 30), (200, 0), (0, -100)):  # a multiple of 16 bytes comes first
             yield Copy(f"{swizzle} corner {corner}", plane, corner, whole)
 
 
@@ -345,7 +348,8 @@ def copies_of_types() -> Iterator[Copy]:
     tensors = {"f32": plane, "tf32": plane, "f16": halves, "bf16": halves}
     for (dtype, tensor), fill in itertools.product(tensors.items(), ("zeros", "nan")):
         settings = {"box": (64 // tensor.itemsize, 8), "dtype": dtype, "oob_fill": fill}
-        yield Copy(f"{dtype} filled with {fill}", tensor, (-4, -2), settings)
+        corner = (-16 // tensor.itemsize, -2)
+        yield Copy(f"{dtype} filled with {fill}", tensor, corner, settings)
     small = np.arange(64 * 256, dtype=np.uint32).astype(np.uint8).reshape(64, 256)
     yield Copy("bytes", small, (16, 5), {"box": (128, 8), "swizzle": "128B"})
     for dtype in ("tf32", "tf32.ftz", "f32", "f32.ftz"):

@@ -20,7 +20,7 @@ from gpu_runs import ORDINAL, not_here, run_on_gpu
 from vectors import memory_families, register_families
 from vectors.cases import Array, Case
 from vectors.compare import compare
-from vectors.store import load, save
+from vectors.store import SUFFIX, load, save
 
 from ptxgen.errors import PoisonedContextError, PtxGenError
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
@@ -118,7 +118,7 @@ def record_family(name: str, backend: CudaBackend, folder: Path) -> int:
         "target": target.name,
         "failed": failed,
     }
-    path = folder / sm / f"{name}.npz"
+    path = folder / sm / f"{name}{SUFFIX}"
     save(path, facts, done)
     size = path.stat().st_size
     sys.stdout.write(f"{name}: {len(done)} of {len(cases)} cases, {size} bytes in {path}\n")
@@ -143,7 +143,7 @@ def in_processes(names: Sequence[str], folder: Path) -> int:
 
 def print_comparison(folder: Path) -> int:
     """Prints how far the interpreter is from what is recorded; 0 if it is near enough."""
-    files = sorted(folder.glob("*/*.npz"))
+    files = sorted(folder.glob(f"*/*{SUFFIX}"))
     if not files:
         sys.stdout.write(f"nothing is recorded in {folder}\n")
     wrong = 0
@@ -154,7 +154,7 @@ def print_comparison(folder: Path) -> int:
             f"{facts['assembler']}\n"
         )
         for case, output in cases:
-            result = compare(case, output)
+            result = compare(case.on(facts["target"]), output)
             wrong += bool(result.problem)
             sys.stdout.write(f"  {result}\n")
     return int(bool(wrong))

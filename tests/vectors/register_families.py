@@ -12,7 +12,6 @@ import numpy as np
 from vectors.cases import Array, Case, register_case
 
 from ptxgen.isa import table
-from ptxgen.isa.fragments import sizes
 from ptxgen.isa.spec import Op
 
 MMA_LANES: Final = 256  # 8 warps, of which two, or the last ones one, have numbers of one kind
@@ -109,7 +108,6 @@ def mma() -> Iterator[Case]:
     for op in ops_named(*MMA_ROWS):
         words = op.opcode.split(".")
         types = dict(zip("dabc", [w for w in words if w in FLOATS or w in INTEGERS], strict=True))
-        shape = next(w for w in words if w[0] == "m" and w[1:2].isdigit())
         rng, inputs = seeded(op.opcode), []
         for source in op.sources:
             assert source.type is not None
@@ -121,7 +119,6 @@ def mma() -> Iterator[Case]:
             inputs,
             "exact" if integers else "sum",
             element=types["d"],
-            terms=sizes(shape)[2],
             signs=() if integers else tuple(SIGNS[types[s.name]] for s in op.sources),
         )
 

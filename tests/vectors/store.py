@@ -1,10 +1,12 @@
-"""Recorded cases in files: one compressed .npz for each family, which holds everything."""
+"""Recorded cases in files: one .npz.xz for each family, which holds everything."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
+import lzma
 import os
 import tempfile
 from collections.abc import Iterable
@@ -14,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 from vectors.cases import Array, Case
 
-FORMAT: Final = 1  # of the files; raised when their layout changes
+FORMAT: Final = 2  # of the files; raised when their layout changes
+SUFFIX: Final = ".npz.xz"  # compressed as a whole: the results of several instructions are much alike
 _TUPLES: Final = ("inputs", "shape", "signs", "maps")
 
 
@@ -36,13 +39,15 @@ def save(path: Path, facts: dict[str, Any], recorded: Iterable[tuple[Case, Array
         row = {f.name: getattr(case, f.name) for f in dataclasses.fields(case)}
         row["inputs"] = [kept(x) for x in case.inputs]
         rows.append({**row, "output": kept(output)})
-    whole = {"format": FORMAT, **facts, "cases": rows}
-    arrays["facts"] = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), np.uint8)
+    text = json.dumps({"format": FORMAT, **facts, "cases": rows}, sort_keys=True)
+    arrays["facts"] = np.frombuffer(text.encode(), np.uint8)
+    whole = io.BytesIO()
+    np.savez(whole, allow_pickle=False, **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            file.write(lzma.compress(whole.getbuffer(), preset=lzma.PRESET_DEFAULT | lzma.PRESET_EXTREME))
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -51,7 +56,8 @@ def save(path: Path, facts: dict[str, Any], recorded: Iterable[tuple[Case, Array
 
 def load(path: Path) -> tuple[dict[str, Any], list[tuple[Case, Array]]]:
     """What `save` wrote."""
-    with np.load(path, allow_pickle=False) as arrays:
+    whole = io.BytesIO(lzma.decompress(path.read_bytes()))
+    with np.load(whole, allow_pickle=False) as arrays:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["format"] != FORMAT:
             raise ValueError(f"{path} has format {facts['format']}, wanted {FORMAT}; record it again")

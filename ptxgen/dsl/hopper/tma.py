@@ -16,7 +16,7 @@ from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.tiles import SharedTile
 from ptxgen.dsl.values import Scalar, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, shown
-from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType
+from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType, misplaced
 from ptxgen.types import ScalarType, b64, s32, u64
 
 _FIRST_SM: Final = 90
@@ -335,6 +335,9 @@ class Tma:
                 f"{of.name} is {of.type}; they must have one element type, and the tensor at least as "
                 "many dimensions"
             )
+        first = place.coordinates[-1]
+        if isinstance(first, int) and (why := misplaced(first, layout.dtype)):
+            raise ConfigError(f"{who}: {of.name}: {why}")
         return layout.boxes(of.type.rank)
 
     def _region(self, name: str, layout: Layout, count: int) -> SharedTile:

@@ -22,7 +22,7 @@ from ptxgen.interpreter.machine.bulk_start import Start
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.isa import mbarrier_word
-from ptxgen.tensormap import NBYTES, TensorMap
+from ptxgen.tensormap import NBYTES, TensorMap, misplaced
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ class BulkMachine(MemoryAccess):
         otherwise as `bulk_load`. `coordinates` are those of the box's first element, innermost
         first.
         """
-        maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
+        maps = self._maps(map, len(coordinates))
+        corners = self._corners(maps, coordinates)
         sizes = np.array([boxes.image_bytes(m) for m in maps])
         for n, (start, target, bar, size) in enumerate(self._targets(dst, sizes, mbarrier, active_only=True)):
             self._check_tile(start, target)
@@ -224,7 +225,8 @@ class BulkMachine(MemoryAccess):
         """Start copying a box from shared `src` to the tensor whose map is at generic address
         `map`, in the thread's bulk group; or reducing it into the tensor.
         """
-        maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
+        maps = self._maps(map, len(coordinates))
+        corners = self._corners(maps, coordinates)
         for n, source in enumerate(self.positions(src, _UNIT).tolist()):
             start, of = self._start(n), maps[n]
             self._check_tile(start, source)
@@ -377,8 +379,12 @@ class BulkMachine(MemoryAccess):
                 )
         return maps
 
-    def _corners(self, coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:
+    def _corners(self, maps: list[TensorMap], coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:
+        """The coordinates of the box of each active lane."""
         columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]
+        for n, (of, first) in enumerate(zip(maps, columns[0], strict=True)):
+            if why := misplaced(first, of.type):
+                self._start(n).refuse(why)
         return list(zip(*columns, strict=True))
 
     def _check_unit(self, start: Start, address: int, size: int, space: str) -> None:

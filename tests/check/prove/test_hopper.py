@@ -210,6 +210,22 @@ ERRORS: dict[str, tuple[str, str, dict[str, TensorMap], str, str]] = {
         "byte 64 of a_tile is not a multiple of 128 bytes: thread (0, 0, 0)",
         COPY,
     ),
+    "a box that begins at a multiple of 8 bytes": (
+        "mov.u32 %r9, 0;",
+        "mov.u32 %r9, -4;",
+        {"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
+        "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got -4: "
+        "thread (0, 0, 0)",
+        COPY,
+    ),
+    "boxes that begin 8 bytes behind multiples of 16": (
+        "mov.u32 %r9, 0;",
+        "mov.u32 %r9, %ctaid.x; and.b32 %r9, %r9, 63; mad.lo.u32 %r9, %r9, 16, 4;",
+        {"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
+        "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got 4: "
+        "thread (0, 0, 0)",
+        COPY,
+    ),
     "an mbarrier that is misaligned": (
         ARRIVE,
         ARRIVE.replace("[%r1]", "[%r2+4]"),
@@ -225,6 +241,13 @@ ERRORS: dict[str, tuple[str, str, dict[str, TensorMap], str, str]] = {
         ARRIVE.replace("[%r1]", "[%r1+8]"),
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "first", ["%tid.x", "%ctaid.x", "-8", "72", "%ctaid.x; and.b32 %r9, %r9, 63; add.u32 %r9, %r9, 4"]
+)
+def test_boxes_that_may_begin_at_multiples_of_16_bytes_are_proved(first: str) -> None:
+    assert proof(changed("mov.u32 %r9, 0;", f"mov.u32 %r9, {first};")).complete
 
 
 @pytest.mark.parametrize("name", ERRORS)

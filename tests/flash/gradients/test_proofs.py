@@ -405,6 +405,7 @@ def test_every_order_of_ctas_gives_the_same_gradients_but_for_the_rounding_of_dq
         assert (error <= 6 * 2.0**-24 * 1.01 * _largest_partial_sums()).all()
 
 
+@pytest.mark.interpreter
 def test_sums_of_dq_race_unless_they_are_atomic() -> None:
     of = case(20, 90, 8, deterministic=False)
     for step in steps(of)[0]:
@@ -523,12 +524,14 @@ def faults(name: str, *, deterministic: bool = True) -> Iterator[str]:
                 yield f"{entry}: {step.made.kernel.body[at]}"
 
 
+@pytest.mark.interpreter
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", FAULTY)
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str) -> None:
     assert not list(faults(name))
 
 
+@pytest.mark.interpreter
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["one stage", "two stages", "no mask"])
 def test_no_barrier_wait_or_commit_of_one_sweep_can_be_left_out(name: str) -> None:

@@ -24,8 +24,8 @@ LONGEST_LOOP = {64: 400, 128: 440, 256: 410}  # machine instructions of a turn
 TURNS = ("SYNC", "ARV")  # barriers at which a warpgroup takes its turn, and gives it on
 
 
-def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> Loop:
-    made = assembler.assemble(build(replace(config.kernel(), cluster=cluster)).text, "sm_90a")
+def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
+    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
     assert made.advisories == ()
     try:
         found = main_loop(find_disassembler().instructions(made.cubin))
@@ -43,7 +43,6 @@ def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> 
         nightly(64, {"block_q": 128}),
         *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in (128, 256)),
         *(nightly(d, {"pack_gqa": True, "causal": True}) for d in (128, 256)),
-        *(nightly(d, {"cluster": 2}) for d in (128, 256)),
         *(nightly(d, {"varlen": True, "page_size": 1, "causal": True}) for d in (128, 256)),
         (128, {"scheduler": "mirrored", "causal": True}),
         *(nightly(d, {"scheduler": "static"}) for d in (128, 256)),
@@ -56,10 +55,8 @@ def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> 
 def test_exponentials_are_computed_while_a_product_is_under_way(
     head_dim: int, how: dict[str, Any], assembler: Assembler
 ) -> None:
-    cluster = how.get("cluster", 1)
-    asked = {name: value for name, value in how.items() if name != "cluster"}
-    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **asked)
-    path = loop_of(config, assembler, cluster).path
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
+    path = loop_of(config, assembler).path
     products = [at for at, one in enumerate(path) if one.name == "HGMMA"]
     waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
     exponentials = [at for at, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -226,34 +225,6 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int) -
     wanted, _, _ = run_forward(config, arrays)
     out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
     np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
-
-
-@pytest.mark.parametrize(
-    ("seed", "head_dim", "block_q", "stages"),
-    [
-        pytest.param(0, 16, 64, 2, marks=pytest.mark.slow),
-        *(nightly(seed, *sizes) for seed in range(1, 8) for sizes in ((16, 64, 2), (128, 128, 3))),
-    ],
-)
-def test_ctas_of_a_cluster_bring_each_other_keys_and_values(
-    seed: int, head_dim: int, block_q: int, stages: int
-) -> None:
-    config = config_of(head_dim, block_q=block_q, stages=stages, softcap=4.0)
-    kernel = replace(config.kernel(), cluster=2)
-    arrays = arrays_of(config, block_q + 20, 80)
-    found = run_forward(config, arrays, kernel=kernel, sanitize=True, schedule=PCT(seed))
-    alone = run_forward(config, arrays)
-    for one, other in zip(found[:2], alone[:2], strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.sample(0, gate=1)
-@pytest.mark.parametrize("how", [{"head_dim": 128, "block_q": 128}, {"head_dim": 72, "sink": True}], ids=str)
-def test_every_access_and_barrier_of_a_cluster_is_proved(how: dict[str, Any]) -> None:
-    made = build(replace(config_of(**how).kernel(), cluster=2))
-    assert made.proof.complete, made.proof.report()
-    assert made.global_proof.complete, made.global_proof.report()
-    assert any("clusters of 2 along x" in line for line in made.contract["constraints"])
 
 
 @pytest.mark.nightly

@@ -213,6 +213,7 @@ def _fences(module: ir.Module) -> list[int]:
     ]
 
 
+@pytest.mark.interpreter
 def test_a_transposed_tile_without_its_fence_is_found() -> None:
     config = config_of()
     module = build(config.kernel()).module

@@ -192,6 +192,7 @@ MISTAKES: dict[str, Any] = {
 }
 
 
+@pytest.mark.interpreter
 @pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("mistake", [*MISTAKES, "none"])
 def test_mistakes_are_noticed(mistake: str, runs: Runs) -> None:

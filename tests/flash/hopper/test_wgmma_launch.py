@@ -14,11 +14,8 @@ from kernel_runs import Problem
 
 from flash import AttentionConfig, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
-from flash.launch.checks import check
-from flash.launch.kernel_choice import kernel_of
 from flash.problem.tensor_maps import maps_of
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.arrays.views import view
 from ptxgen.contract import schema
 from ptxgen.contract.stub import stub
 from ptxgen.errors import ConfigError
@@ -232,37 +229,6 @@ def test_a_gpu_gets_the_tensor_maps_of_the_arrays(layout: str, monkeypatch: pyte
     first = TensorMap.decode(machine.structures["Q_map"])
     assert (first.dims, first.box, first.swizzle) == ((16, 40, 2, 1), (64, 64, 1, 1), "128B")
     assert first.strides[:2] == ((32, 40 * 32) if layout == "bhsd" else (64, 32))
-
-
-@pytest.mark.slow
-def test_two_blocks_of_a_head_share_their_tiles_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_assembler(monkeypatch)
-    config = AttentionConfig(128, target="sm_90a", return_lse=True, **SMALL)
-    kernel = AttentionKernel(config, cuda=CudaBackend(Machine()), cache=ModuleCache(None))
-    given = arrays(seq_q=100, dim=128)
-    assert "_cluster2_lse for sm_90a" in kernel.explain(*given, backend="interpreter")
-    found, wanted = (kernel.launch(*given, backend=backend) for backend in ("cuda", "cpu"))
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), atol=4e-3)
-
-
-def test_the_rule_for_clusters() -> None:
-    def ctas(seq_q: int = 200, dim: int = 128, heads: int = 2, splits: int = 1, **how: Any) -> int:
-        config = AttentionConfig(dim, dtype="f16", **{"target": "sm_90a", "pack_gqa": False, **how})
-        q, k, v = (view(x, "array") for x in arrays(seq_q, 50, dim, heads))
-        operands = {"mask": view(np.ones((1, 1, 1, 50), bool), "mask")} if config.mask else {}
-        geometry = check(config, q, k, v, None, operands=operands)
-        made = kernel_of(config, geometry, splits=splits)
-        assert isinstance(made.tiling, WgmmaTiling) or config.target == "sm_90"
-        assert ("_cluster2" in made.name) == (made.cluster == 2)
-        return made.cluster
-
-    assert [ctas(n) for n in (1, 128, 129, 256, 257, 300, 512)] == [1, 1, 2, 2, 1, 1, 2]
-    assert [ctas(dim=dim) for dim in (64, 96, 128, 256)] == [1, 1, 2, 2]
-    assert ctas(softcap=2.0) == 2
-    hiding: list[dict[str, Any]] = [{"causal": True}, {"window": (9, 9)}, {"mask": True}]
-    assert [ctas(**how) for how in (*hiding, {"mask_mod": below_the_diagonal})] == [1] * 4
-    assert [ctas(pack_gqa=True), ctas(target="sm_90"), ctas(splits=2)] == [1, 1, 1]
 
 
 def test_maps_are_encoded_once_for_each_address() -> None:

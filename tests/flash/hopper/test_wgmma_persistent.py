@@ -42,12 +42,12 @@ def config_of(head_dim: int = 16, head_dim_v: int | None = None, **how: Any) -> 
     return AttentionConfig(head_dim, head_dim_v, **{**SMALL, "scheduler": "static", **how})
 
 
-def kernel(config: AttentionConfig, *, apart: bool = True, cluster: int = 1) -> KernelConfig:
+def kernel(config: AttentionConfig, *, apart: bool = True) -> KernelConfig:
     """The kernel, of which O leaves through a tile of its own (`apart`) or through that of Q."""
     made = config.kernel()
     assert isinstance(made.tiling, WgmmaTiling)
     assert made.scheduler == config.scheduler
-    return replace(made, cluster=cluster, tiling=replace(made.tiling, own_output=apart))
+    return replace(made, tiling=replace(made.tiling, own_output=apart))
 
 
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:
@@ -166,15 +166,6 @@ def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest
         np.testing.assert_array_equal(one[..., rows], other[..., rows])
 
 
-@pytest.mark.slow
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("ctas", [2, 4])
-@pytest.mark.parametrize("apart", [True, False])
-def test_clusters_take_neighbouring_parts(ctas: int, apart: bool) -> None:
-    config = config_of(128)
-    assert_same_as_grid(config, kernel(config, apart=apart, cluster=2), arrays_of(config, 128, 80), ctas)
-
-
 # ------------------------------------------------------------------------------------------
 # synchronisation, proofs
 
@@ -202,6 +193,7 @@ def waits(module: ir.Module) -> list[int]:
     ]
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), nightly(False)])
 def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     config = config_of(causal=True)

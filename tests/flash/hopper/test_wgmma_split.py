@@ -323,21 +323,6 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int, s
     np.testing.assert_array_equal(out.view(np.uint32), wanted.view(np.uint32))
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(0, marks=pytest.mark.slow), *(nightly(n) for n in range(1, 8))]
-)
-def test_ctas_of_a_cluster_bring_each_other_keys_and_values(seed: int) -> None:
-    config = grade(128, softcap=4.0)
-    kernel = replace(config.kernel(), cluster=2)
-    proofs = build(kernel).proofs
-    assert proofs.shared.complete, proofs.shared.report()
-    arrays = Problem(84, 80, 128, 128).arrays()
-    found = run_forward(config, arrays, kernel=kernel, sanitize=True, schedule=PCT(seed))
-    alone = run_forward(config, arrays)
-    for one, other in zip(found[:2], alone[:2], strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize(
     "how",

@@ -374,6 +374,7 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) ->
     run_forward(_mutant_config(stages), _mutant_arrays(), sanitize=True)
 
 
+@pytest.mark.interpreter
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:

@@ -191,6 +191,7 @@ def _mutant_config(name: str) -> AttentionConfig:
     return AttentionConfig(16, tile=16, block_q=64, return_lse=True, target=name)
 
 
+@pytest.mark.interpreter
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")])
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
@@ -241,6 +242,7 @@ class Traffic:
         monkeypatch.setattr(LaneMachine, "copy_async", recorded_copy)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("name", ["sm_75", "sm_80"])
 def test_each_input_is_read_once_for_each_query_block_and_each_output_written_once(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -255,6 +257,7 @@ def test_each_input_is_read_once_for_each_query_block_and_each_output_written_on
     assert traffic.bytes["global written"] == out.nbytes + lse.nbytes
 
 
+@pytest.mark.interpreter
 def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     traffic = Traffic(monkeypatch)
     arrays = Problem(128, 128, 16, 16).arrays()
@@ -264,6 +267,7 @@ def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.Monke
     assert traffic.bytes["global read"] == q.nbytes + visited * (k.nbytes + v.nbytes)
 
 
+@pytest.mark.interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "head_dim", mostly_nightly([16, 40, 64, 80, 96, 111, 128, 192, 256], [16, 40, 128, 256])
@@ -282,6 +286,7 @@ def test_wide_shared_loads_have_no_bank_conflicts(head_dim: int, monkeypatch: py
             assert len(np.unique(distinct // 16 % 8)) == len(distinct), distinct
 
 
+@pytest.mark.interpreter
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["sm_75", nightly("sm_80"), nightly("sm_86"), "sm_90"])
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])

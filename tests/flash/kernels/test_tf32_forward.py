@@ -327,6 +327,7 @@ def _synchronising() -> list[int]:
     return [at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING]
 
 
+@pytest.mark.interpreter
 @pytest.mark.sample(0, gate=8)
 @pytest.mark.parametrize("at", _synchronising())
 def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:

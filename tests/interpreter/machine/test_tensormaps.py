@@ -53,12 +53,12 @@ def kernel(body: str, params: str) -> str:
 """
 
 
-# One thread loads the box at (1, 2) of the map at %map; all write what came.
+# One thread loads the box at (4, 2) of the map at %map; all write what came.
 LOAD = f"""
     @!%p0 bra $wait;
     mbarrier.init.shared.b64 [%r3], 1;
     fence.mbarrier_init.release.cluster;
-    mov.b32 %r7, 1;
+    mov.b32 %r7, 4;
     mov.b32 %r8, 2;
     fence.proxy.tensormap::generic.acquire.gpu [%map], 128;
     cp.async.bulk.tensor.2d.shared::cluster.global.{COUNTED} [%r1], [%map, {{%r7, %r8}}], [%r3];
@@ -119,7 +119,7 @@ def replaced(at: str, space: str) -> str:
 
 def test_a_map_is_changed_in_global_memory(tensors: Tensors) -> None:
     want = np.zeros((8, 4), np.float32)
-    want[:8] = tensors.y[2:10, 1:5]
+    want[:8] = tensors.y[2:10, 4:8]
     first = f"    @!%p0 bra $ready;\n{replaced('%map', 'global')}\n$ready:\n"
     assert (tensors.run(first + LOAD) == want).all()
     assert TensorMap.decode(tensors.map[0].tobytes()).dims == (20, 10)
@@ -140,7 +140,7 @@ $ready:
         [%map], [%r2], 128;
 {LOAD}"""
     before = tensors.map[0].copy()
-    assert (tensors.run(body) == tensors.y[2:10, 1:5]).all()
+    assert (tensors.run(body) == tensors.y[2:10, 4:8]).all()
     assert (tensors.map[0] == before).all()
 
 
@@ -164,7 +164,7 @@ $ready:
     tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned
         [%map], [%r2], 128;
 {LOAD}"""
-    assert (tensors.run(body) == tensors.y[2:10, 1:5]).all()
+    assert (tensors.run(body) == tensors.y[2:10, 4:8]).all()
     assert TensorMap.decode(tensors.map[1].tobytes()).box == (4, 8)
 
 

@@ -11,7 +11,7 @@ from ptxgen.check.prove.listing.refined import Refined
 from ptxgen.check.prove.listing.rows import THREAD, Effort, NotListedError, Table, thread_of
 from ptxgen.check.prove.listing.tables import Lister
 from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
-from ptxgen.check.prove.program.matrices import box_span
+from ptxgen.check.prove.program.matrices import box_span, misplaced_boxes
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import ALWAYS, Formula, Literal, Paths
 from ptxgen.check.prove.program.places import ANYHOW, CLUSTER, GENERIC, SHARED, Placed, Places, ranks_of
@@ -21,6 +21,7 @@ from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
 from ptxgen.ir import Instr, TensorAddress
 from ptxgen.tensormap import TensorMap
+from ptxgen.types import s32
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -163,7 +164,9 @@ class Search:
             return Found(
                 VIOLATION, f"the copy has {dims} dimensions, but the tensor map {name} has {of.rank}"
             )
-        return touch._replace(fixed=box_span(of))
+        first = self.values.operand(box.coordinates[0], s32, site.block, site.position)
+        wrong = misplaced_boxes(self._plain.range(first), of.type)
+        return touch._replace(fixed=box_span(of), wrong=wrong)
 
     def _judged(self, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None) -> Found:
         bases = self.bases(0)
@@ -269,11 +272,11 @@ class Search:
         return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
 
     def _aligned(self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home) -> Found:
-        past = start % touch.align != 0
+        past = (start % touch.align != 0) | bool(touch.wrong)
         if past.any():
             row = self._worst(listing, rows, past)
             at = int(start[row]) - home.start
-            reason = f"byte {at} of {home.name} is not a multiple of {touch.align} bytes"
+            reason = touch.wrong or f"byte {at} of {home.name} is not a multiple of {touch.align} bytes"
             offset = at - int(listing.relative[rows[row]])
             return self._wrong(listing, rows[row : row + 1], offset, reason, home.name)
         if home.align % touch.align:

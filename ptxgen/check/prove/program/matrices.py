@@ -23,7 +23,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ptxgen.tensormap import TensorMap
+from ptxgen.check.prove.program.ranges import Range, signed
+from ptxgen.tensormap import TensorMap, misplaced
+from ptxgen.types import ScalarType
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -116,3 +118,12 @@ def box_span(box: TensorMap) -> int:
     for count in box.box_shape[1:]:
         rows *= count
     return rows * _ROW_SPANS.get(box.swizzle, row)
+
+
+def misplaced_boxes(firsts: Range, type: ScalarType) -> str:
+    """Why no box of elements of `type` may begin at any of these innermost coordinates, 32 bits each;
+    empty if one may.
+    """
+    firsts = signed(firsts, 32)
+    same = firsts.step * type.nbytes % UNIT == 0  # all are as far from a multiple of 16 bytes
+    return misplaced(firsts.first, type) if same else ""

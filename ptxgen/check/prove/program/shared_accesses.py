@@ -44,6 +44,7 @@ class Touch(NamedTuple):
     space of the address (an instruction for the whole cluster also takes addresses of its own CTA).
     The bytes beyond the fixed ones must be a multiple of `multiple`. If a `matrix` is accessed,
     `descriptor` is the operand with its address. If a `box` is copied, its tensor map has the size.
+    Where the access happens, it is `wrong` for this reason, wherever it is.
     """
 
     address: Address
@@ -59,6 +60,7 @@ class Touch(NamedTuple):
     matrix: Matrix | None = None
     descriptor: Operand | None = None
     box: TensorAddress | None = None
+    wrong: str = ""
 
 
 class Home(NamedTuple):
