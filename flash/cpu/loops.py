@@ -40,9 +40,8 @@ _MOST: Final = f32(65.0)
 _AHEAD: Final = f32(2.0**-32)
 _INFINITY: Final = f32(np.inf)
 _LOG2_E: Final = f32(1.4426950408889634)
-_TO_INTEGER: Final = f32(
-    1.5 * 2**23 + 32
-)  # x + this has the bits of n + 32 at its end, and x + this - this is n
+# x + this ends with the bits of n + 32, and x + this - this is n, the nearest integer.
+_TO_INTEGER: Final = f32(1.5 * 2**23 + 32)
 _MANTISSA_BITS: Final = np.uint32(23)
 # ln 2 in two numbers, of which a product of the first with n is exact (Cody and Waite).
 _LN2_HIGH: Final = f32(0.693359375)
