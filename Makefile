@@ -43,7 +43,7 @@ blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel o
 	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) --share $$share -m "judged and not slow and not nightly" $(PYTEST_ARGS); \
 	done
 
-frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip themselves without them
+frameworks: $(FRAMEWORKS) ## PyTorch, JAX, transformers and Numba, whose tests skip themselves without them
 
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
@@ -104,7 +104,7 @@ $(READY): pyproject.toml | $(PY)
 	@touch $@
 
 $(FRAMEWORKS): pyproject.toml | $(READY)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks,compiled]'
 	@touch $@
 
 $(TYPES): pyproject.toml | $(READY)

@@ -40,7 +40,7 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.kept import Kept
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
@@ -221,8 +221,9 @@ class AttentionKernel:
         accessed, and queries beyond max_seqlen_q are left out.
 
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
-        numpy; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays on a GPU or
-        if a GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream
+        numpy; "compiled", which is numpy with loops that Numba compiles (`docs/numerics.md`); or
+        "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU
+        opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream
         object of torch, CuPy or cuda.core; default: the current one of q's library) and may not
         have run yet on return; host arrays are copied there and back, and complete on return.
         `AttentionGradient` computes gradients; torch's autograd does not go through a launch: inputs
@@ -238,7 +239,7 @@ class AttentionKernel:
 
         Raises `LaunchError` with every problem of the arguments before anything is allocated,
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
-        hold, `BackendError` if the backend fails.
+        hold, `BackendError` if the backend fails or is missing.
         """
         caller = self._caller
         if arguments:
@@ -439,8 +440,8 @@ class AttentionKernel:
         return choose(backend, q, self._gpu.backend, self._caller.name)
 
     def _run(self, call: Call, backend: str, stream: int | None) -> None:
-        if backend == "cpu":
-            run_on_cpu(call)
+        if backend in WITHOUT_KERNELS:
+            run_on_cpu(call, backend)
         elif backend == "interpreter":
             aligned = alignment(
                 self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer

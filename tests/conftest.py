@@ -2,8 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
-`numba`, `cute`, `cc`, `rustc`). Nothing is looked for before a selected test asks for it.
+(`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `compiled`, `nvrtc`,
+`triton`, `numba`, `cute`, `cc`, `rustc`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "transformers": functools.cache(lambda: _no_module("transformers")),
     "nvrtc": functools.cache(_no_nvrtc),
     "triton": functools.cache(lambda: _no_module("triton")),
+    "compiled": functools.cache(lambda: _no_module("numba")),
     "numba": functools.cache(lambda: _no_module("numba.cuda")),
     "cc": functools.cache(_no_cc),
     "rustc": functools.cache(_no_rustc),
@@ -256,6 +257,13 @@ def transformers(pytestconfig: pytest.Config) -> ModuleType:
     for name in ("torch", "transformers"):
         need(name, pytestconfig.stash[REQUIRED])
     return importlib.import_module("transformers")
+
+
+@pytest.fixture(scope="session")
+def compiled(pytestconfig: pytest.Config) -> ModuleType:
+    """The loops of the backend "compiled", which need Numba."""
+    need("compiled", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("flash.cpu.loops")
 
 
 @pytest.fixture(scope="session")

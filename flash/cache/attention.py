@@ -83,16 +83,16 @@ def attention_with_kvcache(
     + rotary_dim / 2.
 
     `backend`: "auto" is the backend of the cache, which computes where the cache's memory is; a
-    cache on the host also takes the other of "cpu" and "interpreter". The kernels of "interpreter"
-    and "cuda" require dense rows of q and out; for a cache of "e4m3" or "e5m2" they require queries of 16
-    bits, head_dim and head_dim_v that are multiples of 8, and sm_89 or later. On a GPU all arrays
-    are on the device of the cache, except k and v, which may be on the host unless there are rotary
-    tables; these tables are then float32. Work is put on `stream`, by default the current one of
-    q's library.
+    cache on the host also takes the others of "cpu", "compiled" and "interpreter". The kernels of
+    "interpreter" and "cuda" require dense rows of q and out; for a cache of "e4m3" or "e5m2" they
+    require queries of 16 bits, head_dim and head_dim_v that are multiples of 8, and sm_89 or later. On
+    a GPU all arrays are on the device of the cache, except k and v, which may be on the host unless
+    there are rotary tables; these tables are then float32. Work is put on `stream`, by default the
+    current one of q's library.
 
     `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto"
-    chooses by the longest sequence of the call. On "cpu" the result of a batch item depends neither
-    on `splits` nor on the other items.
+    chooses by the longest sequence of the call. On "cpu" and "compiled" the result of a batch item
+    depends neither on `splits` nor on the other items.
 
     Raises `LaunchError` with problems of the arguments, `ConfigError` for what `AttentionConfig`
     refuses and for unknown backends, `CacheFullError` if there is no room for k and v. After these

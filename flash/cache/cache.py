@@ -29,6 +29,7 @@ from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import CacheFullError, LaunchError, shown
+from ptxgen.runtime.backend import require_compiler
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import gpu_of
 from ptxgen.runtime.settings import BACKENDS
@@ -51,7 +52,7 @@ class KVCache:
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
         `block_table[b, r // page_size]`, in every layer.
     pages: the number of pages, by default as many as all sequences can need.
-    backend: where the memory is: "cpu" or "interpreter", both in numpy arrays; or "cuda", on
+    backend: where the memory is: "cpu", "compiled" or "interpreter", in numpy arrays; or "cuda", on
         `device`, by default the current one. `cuda`: the GPU backend, by default the process's.
 
     The layers of a model are appended to one after another, so that each has `lengths` of its own. Memory
@@ -61,7 +62,7 @@ class KVCache:
     integer or a stream object, by default the current one of the new rows' library, or else the default
     stream; a caller who uses several streams orders them. Not for use by several threads at once.
 
-    Raises `ConfigError` for invalid arguments.
+    Raises `ConfigError` for invalid arguments, `BackendError` for "compiled" without Numba.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class KVCache:
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
         self.element = arguments.element(dtype)
         self.backend = one_of("backend", backend, BACKENDS)
+        require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
         shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)

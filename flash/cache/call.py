@@ -31,7 +31,7 @@ from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 
 class CachedOptions(CacheArguments, total=False):
@@ -177,7 +177,7 @@ def checked(
         *settings_of_call(arguments, _no_type),
     )
     raise_problems(list(problems_of_others(config, views)), who)
-    if name != "cpu":
+    if name not in WITHOUT_KERNELS:
         raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
     new = views["k"].shape[2] if "k" in views else 0
     rows = rows_of_call(who, cache, layer, which, new, arguments["leftpad"])

@@ -30,7 +30,7 @@ from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 _TABLES: Final = ("rotary_cos", "rotary_sin")
 _QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
@@ -174,7 +174,7 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
     """
     device = cache.memory.device
     new = [views[name] for name in "kv" if name in views]
-    if backend == "cpu" or not new or not all(a.size and a.device == device for a in new):
+    if backend in WITHOUT_KERNELS or not new or not all(a.size and a.device == device for a in new):
         return False
     if backend == "cuda":
         return True

@@ -118,8 +118,8 @@ class KVMemory(Protocol):
 
 
 class HostMemory:
-    """K and V in numpy arrays, not initialised, for the backends `cpu` and `interpreter`; with `per_token`
-    also a scale for each of their rows.
+    """K and V in numpy arrays, not initialised, for the backends `cpu`, `compiled` and `interpreter`; with
+    `per_token` also a scale for each of their rows.
     """
 
     device = HOST

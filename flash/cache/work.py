@@ -14,6 +14,7 @@ from flash.cache.append import prepared_append
 from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary, turns_by_kernel
 from flash.cache.row_locations import RowLocations
+from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows
 from flash.decode.append_launch import NewRows, Rotation
 from flash.decode.kernel import DecodeKernel
@@ -30,6 +31,7 @@ from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 Array = NDArray[Any]
 
@@ -44,7 +46,7 @@ class CachedWork:
         self._like = task.views["q"]._replace(device=task.cache.memory.device)
         stream = self._stream()
         self._places = None
-        if task.backend != "cpu" and task.sequences:
+        if task.backend not in WITHOUT_KERNELS and task.sequences:
             memory = task.cache.memory
             self._places = RowLocations(
                 memory, task.layer, task.sequences, task.padding, shared=not task.is_repeated
@@ -131,7 +133,7 @@ class CachedWork:
 
     def _prepared_attention(self, new: Joining | None) -> Callable[[int], object]:
         task = self._task
-        if task.backend == "cpu":
+        if task.backend in WITHOUT_KERNELS:
             operands = gathered({name: host_array(array) for name, array in task.operands.items()})
             lse = None if task.lse is None else host_array(task.lse)
             work = functools.partial(
@@ -143,6 +145,7 @@ class CachedWork:
                 operands,
                 host_array(task.out),
                 lse,
+                engine_of(task.backend),
             )
             return lambda _: work()
         cache = task.cache

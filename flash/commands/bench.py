@@ -64,7 +64,7 @@ ABOUT: Final = {
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
-    "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
+    "cpu": "the backends cpu and compiled against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
     "launch": "what a repeated launch costs on the host, without driver and GPU",

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, rows_of
+from flash.cpu.engine import NUMPY, Engine
 from flash.cpu.paged_rows import KeyPlace, KeyRows
-from flash.cpu.products import outputs_of_values, scores_of_keys
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.words import Causal
@@ -69,6 +69,7 @@ def attention_cpu(
     first_batch: int = 0,
     first_query: int = 0,
     threads: int | None = None,
+    engine: Engine = NUMPY,
     **scores: Unpack[ScoreArguments],
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
@@ -90,9 +91,9 @@ def attention_cpu(
     elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
     and with pages of another type up to 2 * KEY_ELEMENTS of it.
-    `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
-    one thread in the whole process while this runs. Repeated calls give the same bits, whatever
-    the number of threads and the addresses and strides of the arrays.
+    `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would
+    use. BLAS is held to one thread in the whole process while this runs. Repeated calls give the same bits,
+    whatever the number of threads and the addresses and strides of the arrays.
 
     Raises ConfigError when `causal` is not a known word.
     """
@@ -109,6 +110,7 @@ def attention_cpu(
             scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores, first_query)
         ),
         dtype=dtype,
+        engine=engine,
     )
     share_out(
         job.tasks(),
@@ -131,6 +133,7 @@ class _Job:
     scale: float
     rules: ScoreRules
     dtype: np.dtype[Any]
+    engine: Engine
 
     @property
     def group(self) -> int:
@@ -234,16 +237,17 @@ def _sweep(
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
         score = space.take("scores", count, of_keys.length)
-        scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
+        job.engine.scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
         by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
         place = Block(rules.of, b, heads, queries, of_keys.keys)
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
-        if hidden is not None:
-            np.copyto(by_head, -np.inf, where=hidden)
+        unseen = None if hidden is None else rows_of(hidden, count)
         if shifted:
+            if unseen is not None:
+                np.copyto(score, -np.inf, where=unseen)
             old, top = top, np.maximum(top, score.max(axis=1))
             shift = np.where(np.isneginf(top), 0, top)  # no key yet: -inf - -inf would be NaN
             np.subtract(score, shift[:, None], out=score)
@@ -251,11 +255,10 @@ def _sweep(
             total *= decay
             if part is not acc:
                 acc *= decay[:, None]
-        weight = np.exp(score, out=score)
-        total += weight @ space.ones(of_keys.length)  # BLAS: four times as fast as sum(axis=1)
+        job.engine.weigh(space, score, unseen, total)
         rules.drop(by_head, place)
-        unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
-        outputs_of_values(space, job.v, of_keys, rows.planes(weight), unseen, rows.planes(part))
+        of_heads = None if unseen is None else rows.planes(unseen)
+        job.engine.outputs_of_values(space, job.v, of_keys, rows.planes(score), of_heads, rows.planes(part))
         if part is acc:
             part = space.take("part", count, d_v)
         else:

@@ -78,6 +78,19 @@ class PagedRows:
             # One copy of each row, and no buffer as with mode="raise".
             memory[head * of_head :].take(first, axis=0, out=plane, mode="clip")
 
+    def in_memory(self, heads: slice, keys: slice) -> tuple[Array, Array, int] | None:
+        """The memory of all pages as one dense array, the places in it where the rows `keys` of the first of
+        some key/value heads begin, and how far apart heads are, in elements. None if pages do not consist of
+        dense rows.
+        """
+        if self._memory is None or not self._pages.flags.aligned:
+            return None
+        memory, (of_page, of_head, of_row) = self._memory
+        pages, inside = self._located(keys)
+        first = pages * of_page + (inside * of_row + heads.start * of_head)
+        dim = memory.shape[1]
+        return memory.reshape(-1), first * dim, of_head * dim
+
     def gathered(self) -> Array:
         """A copy of all rows, [1, kv_heads, count, dim]."""
         found = np.empty(self.shape, self.dtype)

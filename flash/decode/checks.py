@@ -34,6 +34,7 @@ from ptxgen.arguments import integer
 from ptxgen.arrays.overlap import may_overlap_itself, may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 WHO: Final = "DecodeKernel.launch"
 _NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names that arrays give them
@@ -172,7 +173,7 @@ def problems_of_narrow(
 ) -> Iterator[str]:
     """Say what the kernels of a backend do not take of caches of narrow types, which numpy does."""
     narrow = views["k_cache"].dtype
-    if backend == "cpu" or narrow not in _NARROW:
+    if backend in WITHOUT_KERNELS or narrow not in _NARROW:
         return
     if config.element is F32:
         yield (

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Unpack, overload
 import numpy as np
 
 from flash.contract.resources import KernelResources
+from flash.cpu.engine_choice import engine_of
 from flash.decode.checks import WHO, longest_of, problems_of, problems_of_narrow
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
@@ -50,7 +51,7 @@ from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import target as find_target
 
 _NEEDED: Final = ("q", "k_cache", "v_cache")
@@ -315,8 +316,8 @@ class DecodeKernel:
         Raises `LaunchError` in the name of `who` if a grid is too large, `ConfigError` and
         `BackendError` as `launch` does.
         """
-        if backend == "cpu":
-            return _on_host(functools.partial(attend_on_cpu, call))
+        if backend in WITHOUT_KERNELS:
+            return _on_host(functools.partial(attend_on_cpu, call, engine_of(backend)))
         if backend == "cuda":
             return self._prepared_on_gpu(call, splits, room, who)
         target = find_target(self.config.target) if self.config.target else oldest_target(call.stored)

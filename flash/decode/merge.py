@@ -28,7 +28,7 @@ from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import cuda_backend
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
@@ -57,12 +57,12 @@ def merge_partials(
     so, out is 0 and lse -inf. A row that has an lse of NaN or +inf, which non-finite scores give,
     is NaN, as attention to all keys would be.
 
-    `backend`: "cpu", which is numpy; "interpreter", which runs the kernel's PTX; "cuda", for arrays
-    on a GPU; or "auto", "cpu" for arrays on the host and else "cuda". There are up to 32768 parts,
-    and for kernels up to 512 columns. On the host, arrays with a layout that the kernel cannot read
-    are copied. On a GPU the parts must be one array, with dense columns, and rows that fold into
-    three dimensions; the rows of `lses` must fold into one. On a GPU the work is put on `stream`,
-    by default the current one of the parts' library.
+    `backend`: "cpu" and "compiled", which are numpy; "interpreter", which runs the kernel's PTX;
+    "cuda", for arrays on a GPU; or "auto", "cpu" for arrays on the host and else "cuda". There are up
+    to 32768 parts, and for kernels up to 512 columns. On the host, arrays with a layout that the kernel
+    cannot read are copied. On a GPU the parts must be one array, with dense columns, and rows that fold
+    into three dimensions; the rows of `lses` must fold into one. On a GPU the work is put on `stream`, by
+    default the current one of the parts' library.
 
     Raises `LaunchError` with every problem of the arguments, `ConfigError` for an unknown backend,
     `BackendError` if the backend fails.
@@ -91,7 +91,7 @@ def merge_partials(
     made = room(shape, OF_ARRAYS[like.dtype]) if out is None else out
     lse = room(shape[:-1], F32)
     into = view(made, "out") if out is None else views["out"]
-    if chosen == "cpu":
+    if chosen in WITHOUT_KERNELS:
         _merge(of_outs.arrays(), of_lses.arrays(), host_array(into), host_array(view(lse, "lse")))
     elif 0 in shape:
         pass  # no row
@@ -206,7 +206,7 @@ def _size_problems(splits: int, shape: tuple[int, ...], backend: str) -> Iterato
         ("parts", splits, 1, MAX_SPLITS),
         ("rows", math.prod(shape[:-1]), 0, MAX_ROWS),
     ):
-        if what == "head_dim_v" and backend == "cpu":
+        if what == "head_dim_v" and backend in WITHOUT_KERNELS:
             continue
         if not least <= got <= most:
             yield f"{what} must be {least} to {most} on the backend {backend!r}, got {got}"

@@ -1,4 +1,4 @@
-"""Attention to the keys of a KV cache by numpy."""
+"""Attention to the keys of a KV cache on the host, without kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.attention import attention_cpu
+from flash.cpu.engine import Engine
 from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.decode.plan import CacheCall, Joining
 from flash.host.stored_rows import loaded, stored, token_scales
@@ -25,8 +26,8 @@ _SCALES: Final = ("k_scale", "v_scale")
 Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
 
 
-def attend_on_cpu(call: CacheCall) -> None:
-    """Compute the call with numpy, after new rows are written to the cache."""
+def attend_on_cpu(call: CacheCall, engine: Engine) -> None:
+    """Compute the call, after new rows are written to the cache."""
     batch = call.q.shape[0]
     numbers = {
         name: np.broadcast_to(host_array(call.operands[name]), batch)
@@ -59,7 +60,7 @@ def attend_on_cpu(call: CacheCall) -> None:
     names = (*CACHE_ARRAYS, *call.config.aux_operands)
     operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
     lse = None if call.lse is None else host_array(call.lse)
-    attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
+    attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse, engine)
 
 
 def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
@@ -123,6 +124,7 @@ def attend_to_rows(
     operands: Mapping[str, Array],
     out: Array,
     lse: Array | None,
+    engine: Engine,
 ) -> None:
     """Attention of each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
     computed separately, so that the bits of an item do not depend on the others.
@@ -151,6 +153,7 @@ def attend_to_rows(
             causal=config.causal,
             first_batch=b,
             first_query=keys.shape[2] - q.shape[2],
+            engine=engine,
             **config.score_arguments,
             **own,
             **of_all,

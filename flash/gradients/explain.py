@@ -19,6 +19,7 @@ from flash.problem.gradients import KEYS, GradientConfig
 from flash.problem.sequences import each_sequence
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import HOST, host_array
+from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 _OWNED = {
     "queries": "dQ and D", "keys": "dK and dV", "scores": "the gradient of the bias", "deltas": "D",
@@ -46,7 +47,7 @@ def explain(
         ("data", data_of(backend, call.arrays["q"])),
         ("wanted", ", ".join(["dq, dk, dv", *call.sums])),
     ]
-    if backend == "cpu":
+    if backend in WITHOUT_KERNELS:
         lines.append(("kernel", "none: numpy computes it"))
     else:
         lines.append(("sweeps", _sweeps(sweeps)))

@@ -37,7 +37,7 @@ from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -315,7 +315,7 @@ class AttentionGradient:
         arrays = {**{n: call.arrays[of] for n, of in WRITTEN.items()}, **call.arrays}
         call = call._replace(arrays=arrays, sums={n: call.operands[n] for n in names})
         kernels = []
-        if name != "cpu":
+        if name not in WITHOUT_KERNELS:
             for step, _ in self._steps(call, self._target(name, call.arrays), without_memory=True):
                 kernels.append((step.made, step.plan.grid[0]))
         return explain(call, name, why, kernels, self._sweeps_on(self._target(name, call.arrays)))
@@ -350,7 +350,7 @@ class AttentionGradient:
         check_place(who, name, views["q"], stream)
         config = self.config
         numbers, sums = self._numbers, dict[str, ArrayView]()
-        one_sweep = name != "cpu" and self._sweeps_on(self._target(name, views)).number == 1
+        one_sweep = name not in WITHOUT_KERNELS and self._sweeps_on(self._target(name, views)).number == 1
         call = GradientCall(*(config, found, layout, config.scale, views, operands, numbers, sums), one_sweep)
         return _Read(call, name, why)
 
@@ -410,7 +410,7 @@ class AttentionGradient:
 
     def _require_kernels(self, backend: str, arrays: Mapping[str, ArrayView]) -> None:
         """Raise an error if the backend needs kernels that there are not; it is looked for once."""
-        if backend == "cpu":
+        if backend in WITHOUT_KERNELS:
             return
         key = self._ordinal(backend, arrays), self._target(backend, arrays)
         if key not in self._has_kernels:
@@ -428,7 +428,7 @@ class AttentionGradient:
         return list(steps_of(call, target, space, self._caller.name))
 
     def _run(self, call: GradientCall, backend: str, explicit: int, on: int) -> None:
-        if backend == "cpu":
+        if backend in WITHOUT_KERNELS:
             run_on_cpu(call)
         elif backend == "interpreter":
             for step, _ in self._steps(call, self._target(backend, call.arrays)):

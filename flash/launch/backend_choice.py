@@ -14,12 +14,12 @@ from ptxgen.runtime.settings import AUTO, Settings
 
 def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[str, str]:
     """The backend of a call of `who`, and why. `backend` is what the caller asked for. Raises
-    `ConfigError` for an unknown name.
+    `ConfigError` for an unknown name, `BackendError` for "compiled" without Numba.
     """
     if not isinstance(backend, str) or backend != AUTO:
         return check_backend(backend, who), "as asked"
     if (set_by_user := backend_setting()) != AUTO:
-        return set_by_user, f"PTXGEN_BACKEND is {set_by_user}"
+        return check_backend(set_by_user, who), f"PTXGEN_BACKEND is {set_by_user}"
     if q.device != HOST:
         return "cuda", f"q is on {q.device_name}"
     why_not = cuda.why_unavailable()

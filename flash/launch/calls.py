@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flash.contract.catalogue import Build
 from flash.cpu.attention import attention_cpu
+from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows, gathered_rows
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
@@ -94,13 +95,15 @@ def make_plan(
     return plan_of(build, addresses, [*strides, *geometry.operand_strides], values, ctas)
 
 
-def run_on_cpu(call: Call) -> None:
-    """Compute the call with numpy."""
+def run_on_cpu(call: Call, backend: str) -> None:
+    """Compute the call with numpy, or with what else computes for a backend without kernels."""
     config = call.config
     operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
-    attend: Callable[..., None] = functools.partial(attention_cpu, softmax_scale=call.scale, **scores)
+    attend: Callable[..., None] = functools.partial(
+        attention_cpu, softmax_scale=call.scale, engine=engine_of(backend), **scores
+    )
     lse = None if call.lse is None else host_array(call.lse)
     if config.varlen:
         _each_on_cpu(call, attend, operands, lse)

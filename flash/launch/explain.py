@@ -30,7 +30,12 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
+from ptxgen.runtime.settings import COMPILED
 
+_NO_KERNEL = {
+    "cpu": "none: numpy computes it",
+    COMPILED: "none: numpy computes it, with loops that Numba compiles",
+}
 _SHOWN_DIGITS = 12  # hexadecimal digits of a cache key
 
 
@@ -70,8 +75,8 @@ def explain(
         **scores_of(config),
         "data": data_of(backend, arrays[0]),
         **(
-            {"kernel": "none: numpy computes it"}
-            if backend == "cpu"
+            {"kernel": _NO_KERNEL[backend]}
+            if backend in _NO_KERNEL
             else _kernel(
                 made,
                 geometry,

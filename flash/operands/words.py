@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 Layout = Literal["bhsd", "bshd"]
 KVLayout = Literal["NHD", "HND"]
-Backend = Literal["auto", "cuda", "cpu", "interpreter"]
-CacheBackend = Literal["cuda", "cpu", "interpreter"]
+Backend = Literal["auto", "cuda", "cpu", "compiled", "interpreter"]
+CacheBackend = Literal["cuda", "cpu", "compiled", "interpreter"]
 Causal = bool | Literal["bottom_right", "top_left"]
 Precision = Literal["auto", "ieee", "f32_grade", "tf32"]
 Scheduler = Literal["grid", "static", "mirrored"]

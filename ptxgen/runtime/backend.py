@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from ptxgen.errors import ConfigError, did_you_mean, shown
-from ptxgen.runtime.settings import AUTO, BACKENDS
+import functools
+
+from ptxgen.errors import BackendError, ConfigError, did_you_mean, shown
+from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED
 
 
 def check_backend(name: object, who: str = "") -> str:
-    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise.
+    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise, and `BackendError` for
+    `compiled` without Numba.
 
     The message begins with `who`, the name of the function that was called, if not empty.
     """
     known = (AUTO, *BACKENDS)
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(name, known)
-        prefix = f"{who}: " if who else ""
-        raise ConfigError(f"{prefix}backend must be one of {', '.join(known)}, got {shown(name)}{hint}")
+        raise ConfigError(f"{_prefix(who)}backend must be one of {', '.join(known)}, got {shown(name)}{hint}")
+    require_compiler(name, who)
     return name
+
+
+def require_compiler(name: str, who: str = "") -> None:
+    """Raise `BackendError` if the backend `name` is `compiled`, and Numba cannot compile."""
+    if name == COMPILED and (problem := _why_not_compiled()):
+        raise BackendError(f"{_prefix(who)}backend {name!r} needs {problem}, or use backend='cpu'")
+
+
+@functools.cache
+def _why_not_compiled() -> str:
+    """What is missing for the backend `compiled`, and what to do; empty if nothing is."""
+    try:
+        import numba  # an extra, which takes long to import
+    except ImportError as error:  # also of a Numba that takes no numpy of this version
+        return f"Numba, which cannot be imported ({error}); pip install 'ptxgen[compiled]'"
+    if numba.config.DISABLE_JIT:
+        return "Numba's compiler, which NUMBA_DISABLE_JIT turns off; unset it"
+    return ""
+
+
+def _prefix(who: str) -> str:
+    return f"{who}: " if who else ""

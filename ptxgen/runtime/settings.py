@@ -25,8 +25,13 @@ import platformdirs
 from ptxgen.errors import ConfigError, did_you_mean
 
 DEFAULT_CACHE_BYTES: Final = 512 << 20
-# `cuda` runs the kernel on a GPU, `interpreter` its PTX on the CPU, `cpu` no kernel at all.
-BACKENDS: Final[tuple[Literal["cuda", "interpreter", "cpu"], ...]] = ("cuda", "interpreter", "cpu")
+# `cuda` runs the kernel on a GPU, `interpreter` its PTX on the CPU; `cpu` and `compiled` no kernel at all.
+BACKENDS: Final[tuple[Literal["cuda", "interpreter", "cpu", "compiled"], ...]] = (
+    *("cuda", "interpreter"),
+    *("cpu", "compiled"),
+)
+COMPILED: Final = "compiled"  # numpy, with loops that Numba compiles
+WITHOUT_KERNELS: Final = ("cpu", COMPILED)
 AUTO: Final = "auto"  # `cuda` if a GPU opens, else `cpu`
 
 _UNIT_BYTES: Final = {

@@ -526,7 +526,8 @@ def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         AttentionKernel(CONFIG).launch(*problem(), backend="gpu")
     assert str(caught.value) == (
-        "launch: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
+        "launch: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got 'gpu'; did you mean 'cuda'?"
     )
 
 

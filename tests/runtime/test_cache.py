@@ -1093,7 +1093,7 @@ def test_a_wrong_cache_size_is_refused(text: str) -> None:
         (
             "PTXGEN_BACKEND",
             "interpeter",
-            "PTXGEN_BACKEND must be one of auto, cuda, interpreter, cpu, got 'interpeter'; "
+            "PTXGEN_BACKEND must be one of auto, cuda, interpreter, cpu, compiled, got 'interpeter'; "
             "did you mean 'interpreter'?",
         ),
         (

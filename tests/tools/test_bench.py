@@ -400,21 +400,35 @@ def without_torch(name: str) -> ModuleType:
     raise ImportError(f"No module named {name!r}")
 
 
-def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+NOT_COMPILED = "not measured: backend 'compiled' needs Numba"
+NO_TORCH = "no comparison with PyTorch: No module named 'torch'; pip install torch"
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither PyTorch nor Numba."""
+
+    def without_numba(name: str) -> None:
+        if name == "compiled":
+            raise BackendError("backend 'compiled' needs Numba")
+
     monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
+    monkeypatch.setattr(bench_cpu, "require_compiler", without_numba)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing() -> None:
     found = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
-    assert remarks(found) == ["no comparison with PyTorch: No module named 'torch'; pip install torch"]
+    assert remarks(found) == [NOT_COMPILED, NO_TORCH]
     assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²", "CPU, ours"]
     assert by_name(found)["time of ours / numpy N²"].repeats == 2
 
 
-@pytest.mark.usefixtures("torch")
-def test_the_cpu_backend_is_compared_with_torch() -> None:
+@pytest.mark.usefixtures("torch", "compiled")
+def test_the_backends_without_kernels_are_compared_with_torch() -> None:
     found = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
     assert remarks(found) == []
-    for name in ("time of ours / torch", "CPU time of ours / torch"):
+    for name in ("time of ours / torch", "CPU time of ours / torch", "CPU time of compiled / torch"):
         assert by_name(found)[name].goal == Goal("<=", 1.3)
 
 
@@ -428,7 +442,7 @@ def test_pages_of_a_measured_token_lie_backwards_or_shuffled(shuffled: bool, tab
     assert token.settings["shuffled"] == shuffled
 
 
-@pytest.mark.usefixtures("torch")
+@pytest.mark.usefixtures("torch", "compiled")
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("page_size", [0, 16])
 def test_a_token_on_the_cpu_is_compared_with_torch(dtype: Any, page_size: int) -> None:
@@ -437,25 +451,27 @@ def test_a_token_on_the_cpu_is_compared_with_torch(dtype: Any, page_size: int) -
     names = [name for name in by_name(found) if "/" in name]
     goals = [by_name(found)[name].goal for name in names]
     theirs = ["torch", "torch, contiguous"] if page_size else ["torch"]
-    assert names == [f"{clock}time of ours / {name}" for clock in ("", "CPU ") for name in theirs]
+    ours = ("ours", "compiled")
+    pairs = [f"time of {own} / {name}" for own in ours for name in theirs]
+    assert names == [*pairs, *(f"CPU {pair}" for pair in pairs)]
     assert goals == [Goal("<=", 2.0)] * len(names)
 
 
-def test_a_token_on_the_cpu_is_measured_where_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
+@pytest.mark.usefixtures("_alone")
+def test_a_token_on_the_cpu_is_measured_where_torch_is_missing() -> None:
     found = bench_cpu.compare_token(replace(TOKEN, page_size=16), 1, 1)
-    assert remarks(found) == ["no comparison with PyTorch: No module named 'torch'; pip install torch"]
+    assert remarks(found) == [NOT_COMPILED, NO_TORCH]
     assert list(by_name(found)) == ["ours", "CPU, ours"]
 
 
+@pytest.mark.usefixtures("_alone")
 def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(q: Any, k: Any, v: Any, out: Any, *rest: Any, **how: Any) -> None:
         attention_cpu(q, k, v, out, *rest, **how)
         out += 1
 
     monkeypatch.setattr(bench_cpu, "attention_cpu", wrong)
-    monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
-    told = remarks(bench_cpu.compare(16, False, 1, 1, heads=1, head_dim=8))[1]
+    told = remarks(bench_cpu.compare(16, False, 1, 1, heads=1, head_dim=8))[2]
     message = r"WRONG: ours and numpy N² differ by (1|0\.99\d*|1\.00\d*) at N=16 causal=False"
     assert re.fullmatch(message, told)
 
@@ -1087,7 +1103,7 @@ def test_list_names_the_sections_and_measures_nothing(
 ) -> None:
     assert bench.main(["--list", "--only", "launch,cpu"]) == 0
     assert capsys.readouterr().out == (
-        "cpu          flash.cpu.attention against PyTorch on the CPU and plain numpy\n"
+        "cpu          the backends cpu and compiled against PyTorch on the CPU and plain numpy\n"
         "launch       what a repeated launch costs on the host, without driver and GPU\n"
     )
     assert not list((tmp_path / "results").iterdir())

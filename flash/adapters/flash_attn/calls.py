@@ -41,11 +41,13 @@ def _checked(name: Backend) -> Backend:
 @contextmanager
 def using_backend(name: Backend) -> Iterator[None]:
     """A context in which the functions of this package compute by a backend: "cuda", "interpreter",
-    which runs the kernels' PTX on the CPU, "cpu", which is numpy, or "auto", which is the value of
-    PTXGEN_BACKEND, else "cuda" for tensors on a GPU or if a GPU opens, else "cpu". Caches are
-    updated in place, so for `flash_attn_with_kvcache` "auto" is "cpu" for a cache on the CPU.
+    which runs the kernels' PTX on the CPU, "cpu", which is numpy, "compiled", which is numpy with
+    loops of Numba, or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for tensors on a GPU
+    or if a GPU opens, else "cpu". Caches are updated in place, so for `flash_attn_with_kvcache`
+    "auto" is "cpu" for a cache on the CPU.
 
-    The choice is that of the current thread. Raises `ConfigError` for an unknown name.
+    The choice is that of the current thread. Raises `ConfigError` for an unknown name, `BackendError`
+    for "compiled" without Numba.
     """
     before, _CHOSEN.backend = _CHOSEN.backend, _checked(name)
     try:

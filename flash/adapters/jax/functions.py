@@ -219,9 +219,9 @@ def _by_ffi(context: Any, *arrays: Any, work: _Work) -> Any:
 
 def _refuse_gpu(*_: Any, work: _Work) -> NoReturn:
     raise LaunchError(
-        f"{work.who}: backends 'cpu' and 'interpreter' are computed on the CPU only, others there and on "
-        "NVIDIA GPUs, but the program that is compiled is for another platform; use backend='cuda' on an "
-        f"NVIDIA GPU, or compile for the CPU, {_ON_THE_CPU}"
+        f"{work.who}: backends 'cpu', 'compiled' and 'interpreter' are computed on the CPU only, others "
+        "there and on NVIDIA GPUs, but the program that is compiled is for another platform; use "
+        f"backend='cuda' on an NVIDIA GPU, or compile for the CPU, {_ON_THE_CPU}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Measures `flash.cpu.attention` on the CPU against PyTorch and plain numpy."""
+"""Measures the backends "cpu" and "compiled" on the CPU against PyTorch and plain numpy."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ from flash.commands.measure.record import (
     seconds,
 )
 from flash.cpu.attention import attention_cpu
+from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.scores.window import causal_offset
+from ptxgen.errors import BackendError
+from ptxgen.runtime.backend import require_compiler
+from ptxgen.runtime.settings import COMPILED
 
 Array = NDArray[Any]
 
@@ -43,6 +47,7 @@ DECODING_GOAL: Final = 2.0
 # Difference of two orders of adding 4096 products in f32; a wrong result differs by 1e-2 or more.
 AGREEMENT: Final = 1e-4
 AGREEMENT_OF_16_BITS: Final = 5e-3  # PyTorch also rounds weights
+_OURS: Final = {"ours": "cpu", COMPILED: COMPILED}  # contestants, and the backends that they are
 # A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
 _SPIN_S: Final = 0.02
 
@@ -116,10 +121,9 @@ def cpu_jobs(quick: bool) -> list[Job]:
 def compare(
     seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM
 ) -> Found:
-    """Times of one shape, and the ratios of our time to each other's in the same round."""
+    """Times of one shape, and the ratios of our times to each other's in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
-    contestants: dict[str, Callable[[], Array]] = {"ours": _ours(q, k, v, causal)}
-    remarks: list[str] = []
+    contestants, remarks = _ours(q, k, v, causal)
     try:
         contestants["torch"] = _torch(q, k, v, causal)
     except ImportError as error:
@@ -131,25 +135,25 @@ def compare(
 
 
 def compare_token(token: Token, rounds: int, batch: int) -> Found:
-    """Times of decoding one token, and the ratios of our time to PyTorch's in the same round. PyTorch
+    """Times of decoding one token, and the ratios of our times to PyTorch's in the same round. PyTorch
     takes no pages: it gathers them first, or is given contiguous keys.
     """
     kind = AttentionConfig(token.head_dim, dtype=token.dtype).element.numpy
     rows = (BATCH, token.kv_heads, token.seq_k, token.head_dim)
     q, k, v = (x.astype(kind) for x in normal((BATCH, token.heads, 1, token.head_dim), rows, rows))
-    remarks: list[str] = []
-    contestants = {"ours": _ours(q, k, v, causal=True)}
+    k_rows: KeyRows = k
+    v_rows: KeyRows = v
     theirs: dict[str, Callable[[], Callable[[], Array]]] = {"torch": lambda: _torch(q, k, v, False)}
     if token.page_size:
         table = token.table
         k_pages, v_pages = (_in_pages(x, table, token.page_size) for x in (k, v))
         paged = (PagedRows(x.transpose(0, 2, 1, 3), table, token.seq_k) for x in (k_pages, v_pages))
         k_rows, v_rows = paged
-        contestants = {"ours": _ours(q, k_rows, v_rows, causal=True)}
         theirs = {
             "torch": lambda: _torch_in_pages(q, k_pages, v_pages, table),
             "torch, contiguous": theirs["torch"],
         }
+    contestants, remarks = _ours(q, k_rows, v_rows, causal=True)
     try:
         contestants |= {name: made() for name, made in theirs.items()}
     except ImportError as error:
@@ -166,17 +170,19 @@ def _raced(
     goal: float,
     agreement: float,
 ) -> Found:
-    """Times of the contestants, the first of which is ours, and the ratios to each of the others; and
-    the same of CPU time against PyTorch, with one thread for each. Results apart are told.
+    """Times of the contestants, and the ratios of those of ours to each of the others; and the same of CPU
+    time against PyTorch, with one thread for each. Results apart are told.
     """
-    results = {name: work() for name, work in contestants.items()}
+    results = {name: work().astype(np.float32) for name, work in contestants.items()}
+    ours, others = ([name for name in contestants if (name in _OURS) == own] for own in (True, False))
+    pairs = [(own, other) for own in ours for other in others]
     found: Found = []
-    for name in list(contestants)[1:]:
-        apart = float(np.abs(results["ours"].astype(np.float32) - results[name].astype(np.float32)).max())
+    for own, name in pairs:
+        apart = float(np.abs(results[own] - results[name]).max())
         if not apart <= agreement:
             of_settings = " ".join(f"{key}={value}" for key, value in settings.items())
-            found.append(f"WRONG: ours and {name} differ by {apart:g} at {of_settings}")
-    by_torch = {name: work for name, work in contestants.items() if name == "ours" or "torch" in name}
+            found.append(f"WRONG: {own} and {name} differ by {apart:g} at {of_settings}")
+    by_torch = {name: work for name, work in contestants.items() if name in ours or "torch" in name}
     clocks: tuple[tuple[str, int, Callable[[Work], float], Mapping[str, Work]], ...] = (
         ("", THREADS, seconds, contestants),
         ("CPU ", 1, functools.partial(seconds, clock=time.process_time), by_torch),
@@ -187,21 +193,23 @@ def _raced(
         for name, turns in samples.items():
             label = f"CPU, {name}" if prefix else name
             found.append(measured(label, "ms", [t * MS for t in flat(turns)], config=settings))
-        for name in list(samples)[1:]:
-            found.append(
-                measured(
-                    f"{prefix}time of ours / {name}",
-                    "x",
-                    ratios(samples["ours"], samples[name]),
-                    config=settings,
-                    goal=Goal("<=", goal) if "torch" in name else None,
-                    headline=name == "torch",
+        for own, name in pairs:
+            if name in samples:
+                found.append(
+                    measured(
+                        f"{prefix}time of {own} / {name}",
+                        "x",
+                        ratios(samples[own], samples[name]),
+                        config=settings,
+                        goal=Goal("<=", goal) if "torch" in name else None,
+                        headline=name == "torch",
+                    )
                 )
-            )
     return found
 
 
 CPU_REMARKS: Final = (
+    "ours is the backend cpu, which is numpy; compiled is the backend of that name, with loops of Numba",
     f"without other settings f32, B{BATCH} H{HEADS} d{HEAD_DIM}; {THREADS} threads for each contestant, and "
     "one where CPU time is measured, which other work on the machine changes less",
     "contestants have turns of several calls, of which the first two do not count: PyTorch's "
@@ -228,11 +236,25 @@ def _torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> Callable[[], Array]:
-    out = np.empty_like(q)
+def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> tuple[dict[str, Callable[[], Array]], list[str]]:
+    """Our contestants, and why one is missing."""
+    found: dict[str, Callable[[], Array]] = {}
+    remarks = []
+    for name, backend in _OURS.items():
+        try:
+            require_compiler(backend)
+        except BackendError as error:
+            remarks.append(f"not measured: {error}")
+        else:
+            found[name] = _attending(backend, q, k, v, causal)
+    return found, remarks
+
+
+def _attending(backend: str, q: Array, k: KeyRows, v: KeyRows, causal: bool) -> Callable[[], Array]:
+    out, engine = np.empty_like(q), engine_of(backend)
 
     def attend() -> Array:  # on as many threads as BLAS has
-        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal)
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal, engine=engine)
         return out
 
     return attend

@@ -358,7 +358,8 @@ def test_sizes_and_words_that_no_kernel_has_are_refused(torch: ModuleType, flash
         "with 'f16' or 'bf16' and target='sm_90a'"
     )
     assert refusal(unknown_backend, flash_attn, torch, ConfigError) == (
-        "using_backend: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
+        "using_backend: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got 'gpu'; did you mean 'cuda'?"
     )
 
 

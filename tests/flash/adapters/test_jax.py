@@ -540,7 +540,8 @@ WRONG: dict[str, tuple[type[Exception], Callable[[Any, dict[str, Any]], Any], st
     "backend": (
         ConfigError,
         lambda f, x: f(**x, backend="cpus"),
-        "attention: backend must be one of auto, cuda, interpreter, cpu, got 'cpus'; did you mean 'cpu'?",
+        "attention: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got 'cpus'; did you mean 'cpu'?",
     ),
     "return_lse": (
         LaunchError,
@@ -616,9 +617,9 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
 
 
 ON_THE_CPU_ONLY = (
-    "attention: backends 'cpu' and 'interpreter' are computed on the CPU only, others there and on NVIDIA "
-    "GPUs, but the program that is compiled is for another platform; use backend='cuda' on an NVIDIA GPU, or "
-    "compile for the CPU, such as inside jax.default_device(jax.devices('cpu')[0])"
+    "attention: backends 'cpu', 'compiled' and 'interpreter' are computed on the CPU only, others there and "
+    "on NVIDIA GPUs, but the program that is compiled is for another platform; use backend='cuda' on an "
+    "NVIDIA GPU, or compile for the CPU, such as inside jax.default_device(jax.devices('cpu')[0])"
 )
 
 

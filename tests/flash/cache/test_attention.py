@@ -446,8 +446,8 @@ def test_what_does_not_fit_is_refused_and_the_cache_is_as_it_was(name: str) -> N
     [
         (
             {"backend": "gpu"},
-            "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; "
-            "did you mean 'cuda'?",
+            "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+            "got 'gpu'; did you mean 'cuda'?",
         ),
         (
             {"causal": "top_left"},

@@ -501,7 +501,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"pages": 3}, "pages=3 is for paged memory; give page_size, too, or leave out pages"),
         (
             {"backend": "gpu"},
-            "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?",
+            "backend must be one of cuda, interpreter, cpu, compiled, got 'gpu'; did you mean 'cuda'?",
         ),
         (
             {"backend": "cpu", "device": 1},

@@ -251,7 +251,8 @@ def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         flash.merge_partials(OUTS, LSES, backend="gpu")
     assert str(caught.value) == (
-        "merge_partials: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
+        "merge_partials: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got 'gpu'; did you mean 'cuda'?"
     )
 
 

@@ -69,10 +69,12 @@ def test_a_choice_is_that_of_the_function_that_was_called(name: str) -> None:
     assert said_by(call, softmax_scale="two") == f"{name}: {SCALE}"
     assert said_by(call, return_lse="yes") == f"{name}: return_lse must be True or False, got 'yes'"
     assert said_by(call, backend="gpu") == (
-        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
+        f"{name}: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got 'gpu'; did you mean 'cuda'?"
     )
     assert said_by(call, backend=np.array(["cpu", "gpu"])) == (
-        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got array(['cpu', 'gpu'], dtype='<U3')"
+        f"{name}: backend must be one of auto, cuda, interpreter, cpu, compiled, "
+        "got array(['cpu', 'gpu'], dtype='<U3')"
     )
     assert said_by(call, stream=7) == (
         f"{name}: stream is for a GPU, but the backend is 'cpu'; leave out the stream"

@@ -1,0 +1,214 @@
+"""The loops of the `compiled` backend, which Numba compiles for the CPU when they are first called.
+
+The order of each sum of products follows from the numbers of keys and columns alone; that of the sum of a
+row's weights also from how many numbers the CPU adds at once. Keys and values begin anywhere in a dense
+memory, so that those in pages are read where they lie, and their sums are those of contiguous ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cpu.compiler import compiled, part_of_loop
+from flash.cpu.vectors import (
+    KEYS,
+    LANES,
+    addition_to,
+    bits_of,
+    float_of,
+    in_widest_vectors,
+    products_of,
+    widened,
+)
+
+Array = NDArray[Any]
+f32: Final = np.float32
+
+# LLVM may add in any order, so that it makes vectors of sums. NaN and infinity count.
+_ANY_ORDER: Final = frozenset({"reassoc", "contract", "nsz"})
+# Operations are as they are written, but for fused multiply-adds.
+_AS_WRITTEN: Final = frozenset({"contract"})
+
+# Below the first a weight is 0 as f32. A score above the second has weight infinity, though e^88 is an f32:
+# 2^n is then within the exponents of f32 for all others, if it is made as 2^(n + 32) * 2^-32. The sums are
+# unsafe, and are computed again with the maximum of the row.
+_LEAST: Final = f32(-104.0)
+_MOST: Final = f32(65.0)
+_AHEAD: Final = f32(2.0**-32)
+_INFINITY: Final = f32(np.inf)
+_LOG2_E: Final = f32(1.4426950408889634)
+# x + this ends with the bits of n + 32, and x + this - this is n, the nearest integer.
+_TO_INTEGER: Final = f32(1.5 * 2**23 + 32)
+_MANTISSA_BITS: Final = np.uint32(23)
+# ln 2 in two numbers, of which a product of the first with n is exact (Cody and Waite).
+_LN2_HIGH: Final = f32(0.693359375)
+_LN2_LOW: Final = f32(-2.12194440e-4)
+# (exp(r) - 1 - r) / r^2 for |r| up to ln(2) / 2, highest power first (Cephes, expf.c).
+_C5: Final = f32(1.9875691500e-4)
+_C4: Final = f32(1.3981999507e-3)
+_C3: Final = f32(8.3334519073e-3)
+_C2: Final = f32(4.1665795894e-2)
+_C1: Final = f32(1.6666665459e-1)
+_C0: Final = f32(5.0000001201e-1)
+
+
+@part_of_loop(_AS_WRITTEN)
+def _weight(score: Any) -> Any:
+    """e^score within 1.4 units in the last place; 0 below _LEAST, infinity above _MOST, NaN of NaN."""
+    # Numbers on the way that are subnormal would take a CPU ten times as long.
+    x = f32(0) if score < _LEAST else score
+    shifted = x * _LOG2_E + _TO_INTEGER
+    n = shifted - _TO_INTEGER
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    p = ((((_C5 * r + _C4) * r + _C3) * r + _C2) * r + _C1) * r + _C0
+    p = p * (r * r) + r + f32(1)
+    p = float_of(bits_of(p) + (bits_of(shifted) << _MANTISSA_BITS)) * _AHEAD
+    p = f32(0) if score < _LEAST else p
+    return p if score <= _MOST else score * _INFINITY
+
+
+@compiled(_ANY_ORDER)
+def weights(score: Array, total: Array) -> None:
+    """Write the exponentials of `score` [rows, keys] over it, and add their sums to `total` [rows]."""
+    in_widest_vectors()
+    rows, keys = score.shape
+    for row in range(rows):
+        own = score[row]
+        added = f32(0)
+        for key in range(keys):
+            weight = _weight(own[key])
+            own[key] = weight
+            added += weight
+        total[row] += added
+
+
+@compiled(_ANY_ORDER)
+def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
+    """As `weights`; what is `hidden` [rows, keys] has weight 0, whatever its score is."""
+    in_widest_vectors()
+    rows, keys = score.shape
+    for row in range(rows):
+        own, unseen = score[row], hidden[row]
+        added = f32(0)
+        for key in range(keys):
+            weight = f32(0) if unseen[key] else _weight(own[key])
+            own[key] = weight
+            added += weight
+        total[row] += added
+
+
+# Keys of a head that are read before those of the next head, so that memory is read in its order, wherever
+# pages have the heads of a row side by side.
+_KEYS_OF_A_HEAD: Final = 16
+
+# More rows at once have no room in the 16 registers of AVX2, but for weights, which may be read from memory.
+_products_of_two_rows: Final = products_of(2)
+_products_of_a_row: Final = products_of(1)
+_add_to_four_rows: Final = addition_to(4)
+_add_to_a_row: Final = addition_to(1)
+
+
+@part_of_loop(_AS_WRITTEN)
+def _address(x: Array, element: int) -> Any:
+    """The address of an element of a dense array."""
+    return np.uint64(x.ctypes.data) + np.uint64(element * x.itemsize)
+
+
+@part_of_loop(_AS_WRITTEN)
+def _four(memory: Array, places: Array, key: int, first: int) -> tuple[Any, ...]:
+    """The addresses of four keys."""
+    return (
+        _address(memory, first + places[key]),
+        _address(memory, first + places[key + 1]),
+        _address(memory, first + places[key + 2]),
+        _address(memory, first + places[key + 3]),
+    )
+
+
+@part_of_loop(_AS_WRITTEN)
+def _add_products(q: Array, memory: Array, places: Array, first: int, column: int, out: Array) -> None:
+    """Add to `out` [rows, keys] the products of the columns of q from `column` on."""
+    rows, dim = q.shape
+    for row in range(rows):
+        for key in range(len(places)):
+            at, found = first + places[key], f32(0)
+            for n in range(column, dim):
+                found += q[row, n] * widened(memory[at + n])
+            out[row, key] += found
+
+
+@compiled(_AS_WRITTEN)
+def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+    """Write `q @ k^T` to `out` [kv_heads, rows, keys]; q is [kv_heads, rows, dim], and key n of head h begins
+    at memory[places[n] + h * apart].
+    """
+    kv_heads, rows, dim = q.shape
+    keys, twos = len(places), rows // 2 * 2
+    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    step, out_step = np.uint64(dim * q.itemsize), np.uint64(keys * out.itemsize)
+    if keys < KEYS:
+        columns = 0
+    for begin in range(0, keys if columns else 0, _KEYS_OF_A_HEAD):
+        end = min(begin + _KEYS_OF_A_HEAD, keys)
+        for head in range(kv_heads):
+            for after in range(begin + KEYS, end + KEYS, KEYS):
+                key = min(after, keys) - KEYS  # the last four may be among those before, with the same bits
+                four = _four(memory, places, key, head * apart)
+                for row in range(0, twos, 2):
+                    at, to = head * rows + row, (head * rows + row) * keys + key
+                    of_rows = _address(q, at * dim), step
+                    _products_of_two_rows(memory, of_rows + four + (count, _address(out, to), out_step))
+                if twos < rows:
+                    at, to = head * rows + twos, (head * rows + twos) * keys + key
+                    of_rows = _address(q, at * dim), step
+                    _products_of_a_row(memory, of_rows + four + (count, _address(out, to), out_step))
+    if columns < dim:
+        for head in range(kv_heads):
+            if not columns:
+                out[head] = f32(0)
+            _add_products(q[head], memory, places, head * apart, columns, out[head])
+
+
+@part_of_loop(_AS_WRITTEN)
+def _add_values(
+    weight: Array, memory: Array, places: Array, first: int, key: int, column: int, total: Array
+) -> None:
+    """Add to a row the columns from `column` on of the values from `key` on, times their weights."""
+    for n in range(key, len(places)):
+        at, factor = first + places[n], weight[n]
+        for c in range(column, len(total)):
+            total[c] += factor * widened(memory[at + c])
+
+
+@compiled(_AS_WRITTEN)
+def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+    """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v lies as keys
+    of `products` do.
+    """
+    kv_heads, rows, dim = out.shape
+    keys, fours = len(places), rows // 4 * 4
+    whole = keys // KEYS * KEYS
+    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    step, out_step = np.uint64(keys * weight.itemsize), np.uint64(dim * out.itemsize)
+    out[:] = f32(0)
+    for begin in range(0, whole, _KEYS_OF_A_HEAD):
+        end = min(begin + _KEYS_OF_A_HEAD, whole)
+        for head in range(kv_heads):
+            for key in range(begin, end, KEYS):
+                four = _four(memory, places, key, head * apart)
+                for row in range(0, fours, 4):
+                    at, to = (head * rows + row) * keys + key, (head * rows + row) * dim
+                    of_rows = _address(weight, at), step
+                    _add_to_four_rows(memory, of_rows + four + (count, _address(out, to), out_step))
+                for row in range(fours, rows):
+                    at, to = (head * rows + row) * keys + key, (head * rows + row) * dim
+                    of_rows = _address(weight, at), step
+                    _add_to_a_row(memory, of_rows + four + (count, _address(out, to), out_step))
+    for head in range(kv_heads):
+        for row in range(rows):
+            own, total = weight[head, row], out[head, row]
+            _add_values(own, memory, places, head * apart, whole, 0, total[:columns])
+            _add_values(own, memory, places, head * apart, 0, columns, total)

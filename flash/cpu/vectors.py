@@ -1,0 +1,227 @@
+"""Functions of compiled loops that are vectors of LLVM, written as such: Numba knows scalars only, of which
+LLVM makes vectors as it sees fit.
+
+Rows are LANES numbers at a time, whatever the registers of the CPU are, so that the order of a sum is that of
+these lanes. Keys and values of 16 bits are f32 in registers only: bf16 comes as uint16, and f16 as int16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+LANES: Final = 8
+KEYS: Final = 4  # whose products, or values, are computed together
+
+_F32: Final = ir.FloatType()
+_I16: Final = ir.IntType(16)
+_I32: Final = ir.IntType(32)
+_I64: Final = ir.IntType(64)
+_F32_BYTES: Final = 4
+# A product and a sum may be one operation. The order of sums is as written.
+_FUSED: Final = ("contract",)
+
+# Shifted left by 13, the bits of an f16 are those of an f32 that is 2^-112 as large, but for infinity and
+# NaN.
+_F16_SHIFT: Final = 13
+_F16_BITS: Final = 0x8FFFE000
+_F16_EXPONENT: Final = 0x0F800000  # of infinity and NaN
+_F16_UNIT: Final = 2.0**112
+_WILD: Final = 0x7F800000
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of(context: Any, x: Any) -> Any:  # noqa: ARG001  # what Numba calls it with
+    """The f32 of these bits."""
+    return types.float32(types.uint32), lambda _, builder, __, of: builder.bitcast(of[0], _F32)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(context: Any, x: Any) -> Any:  # noqa: ARG001
+    """The bits of an f32."""
+    return types.uint32(types.float32), lambda _, builder, __, of: builder.bitcast(of[0], _I32)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
+    """Have LLVM make vectors of 512 bits in this function where the CPU has them. By itself it does not, for
+    the sake of code that has few of them.
+    """
+
+    def mark(target: Any, builder: Any, _: object, __: object) -> Any:
+        # llvmlite's own `add` knows no attributes with values.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return target.get_dummy_value()
+
+    return types.void(), mark
+
+
+def widened(x: Any) -> Any:
+    """The number of an f32, of the bits of a bf16 as uint16, or of those of an f16 as int16, as f32."""
+    raise TypeError(f"only compiled loops widen numbers, got {x!r}")
+
+
+def _of_f32(x: Any) -> Any:
+    return x
+
+
+def _of_bf16(x: Any) -> Any:
+    return float_of(np.uint32(x) << np.uint32(16))
+
+
+def _of_f16(x: Any) -> Any:
+    bits = np.uint32(np.int32(x) << np.int32(_F16_SHIFT)) & np.uint32(_F16_BITS)
+    finite = float_of(bits) * np.float32(_F16_UNIT)
+    is_wild = bits & np.uint32(_F16_EXPONENT) == np.uint32(_F16_EXPONENT)
+    return float_of(bits | np.uint32(_WILD)) if is_wild else finite
+
+
+@overload(widened)  # type: ignore[untyped-decorator]
+def _widening(x: Any) -> Any:
+    """What `widened` is for numbers of type x."""
+    return {types.float32: _of_f32, types.uint16: _of_bf16, types.int16: _of_f16}[x]
+
+
+def products_of(rows: int) -> Any:
+    """A function of so many rows and four keys. It writes the products of their first columns: those of a row
+    side by side. Its arguments are an array of the keys' type, and a tuple of uint64: the address of the
+    first row, the bytes from a row to the next, the addresses of the keys, the number of vectors of LANES
+    columns, the address of the first product, and the bytes from those of a row to those of the next.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def products(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
+        def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
+            q, step, *keys, vectors, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
+            at_rows = _apart(builder, q, step, rows)
+            zeros = ir.Constant(_lanes_of(_F32), [0.0] * LANES)
+            sums = [[cgutils.alloca_once_value(builder, zeros) for _ in keys] for _ in at_rows]
+            with cgutils.for_range(builder, vectors) as loop:
+                of_keys = [_loaded(builder, memory.dtype, at, loop.index) for at in keys]
+                for at, of_row in zip(at_rows, sums, strict=True):
+                    x = _loaded(builder, types.float32, at, loop.index)
+                    for total, y in zip(of_row, of_keys, strict=True):
+                        builder.store(_plus(builder, builder.load(total), _times(builder, x, y)), total)
+            for at, of_row in zip(_apart(builder, out, out_step, rows), sums, strict=True):
+                four = _sums_of_lanes(builder, [builder.load(total) for total in of_row])
+                pointer = builder.inttoptr(at, ir.VectorType(_F32, KEYS).as_pointer())
+                builder.store(four, pointer, align=_F32_BYTES)
+            return target.get_dummy_value()
+
+        return types.void(memory, places), written
+
+    return products
+
+
+def addition_to(rows: int) -> Any:
+    """A function of so many rows of weights and four values. It adds the first columns of the values times
+    the weights to rows. Its arguments are those of a function of `products_of`: weights for rows, values for
+    keys, and rows for products.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def add(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
+        def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
+            weights, step, *values, vectors, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
+            at_weights = _apart(builder, weights, step, rows)
+            factors = [[_in_all_lanes(builder, at, n) for n in range(KEYS)] for at in at_weights]
+            at_rows = _apart(builder, out, out_step, rows)
+            with cgutils.for_range(builder, vectors) as loop:
+                of_values = [_loaded(builder, memory.dtype, at, loop.index) for at in values]
+                for at, own in zip(at_rows, factors, strict=True):
+                    a, b, c, d = (_times(builder, x, y) for x, y in zip(own, of_values, strict=True))
+                    added = _plus(builder, _plus(builder, a, b), _plus(builder, c, d))
+                    total = _loaded(builder, types.float32, at, loop.index)
+                    pointer = _pointer(builder, _F32, _F32_BYTES, at, loop.index)
+                    builder.store(_plus(builder, total, added), pointer, align=_F32_BYTES)
+            return target.get_dummy_value()
+
+        return types.void(memory, places), written
+
+    return add
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _lanes_of(element: Any) -> Any:
+    return ir.VectorType(element, LANES)
+
+
+def _each(element: Any, value: float) -> Any:
+    return ir.Constant(_lanes_of(element), [value] * LANES)
+
+
+def _apart(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
+    """Addresses, `step` apart."""
+    found = [first]
+    for _ in range(count - 1):
+        found.append(builder.add(found[-1], step))
+    return found
+
+
+def _pointer(builder: Any, element: Any, nbytes: int, address: Any, vector: Any) -> Any:
+    """The pointer to a vector of a row of elements."""
+    offset = builder.mul(vector, ir.Constant(_I64, LANES * nbytes))
+    return builder.inttoptr(builder.add(address, offset), _lanes_of(element).as_pointer())
+
+
+def _loaded(builder: Any, kind: Any, address: Any, vector: Any) -> Any:
+    """A vector of a row of numbers of a type of Numba, as f32."""
+    if kind == types.float32:
+        return builder.load(_pointer(builder, _F32, _F32_BYTES, address, vector), align=_F32_BYTES)
+    raw = builder.load(_pointer(builder, _I16, 2, address, vector), align=2)
+    if kind == types.uint16:
+        bits = builder.shl(builder.zext(raw, _lanes_of(_I32)), _each(_I32, 16))
+        return builder.bitcast(bits, _lanes_of(_F32))
+    shifted = builder.shl(builder.sext(raw, _lanes_of(_I32)), _each(_I32, _F16_SHIFT))
+    bits = builder.and_(shifted, _each(_I32, _F16_BITS))
+    finite = builder.fmul(builder.bitcast(bits, _lanes_of(_F32)), _each(_F32, _F16_UNIT))
+    exponent = _each(_I32, _F16_EXPONENT)
+    is_wild = builder.icmp_unsigned("==", builder.and_(bits, exponent), exponent)
+    wild = builder.bitcast(builder.or_(bits, _each(_I32, _WILD)), _lanes_of(_F32))
+    return builder.select(is_wild, wild, finite)
+
+
+def _in_all_lanes(builder: Any, address: Any, n: int) -> Any:
+    """Number n from an address on, in all lanes of a vector."""
+    at = builder.add(address, ir.Constant(_I64, n * _F32_BYTES))
+    number = builder.load(builder.inttoptr(at, _F32.as_pointer()), align=_F32_BYTES)
+    one = builder.insert_element(ir.Constant(_lanes_of(_F32), ir.Undefined), number, ir.Constant(_I32, 0))
+    return _shuffled(builder, one, one, [0] * LANES)
+
+
+def _plus(builder: Any, x: Any, y: Any) -> Any:
+    return builder.fadd(x, y, flags=_FUSED)
+
+
+def _times(builder: Any, x: Any, y: Any) -> Any:
+    return builder.fmul(x, y, flags=_FUSED)
+
+
+def _shuffled(builder: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
+    """A vector of lanes of two vectors, which are counted through."""
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes)))
+
+
+def _sums_of_lanes(builder: Any, four: list[Any]) -> Any:
+    """A vector with the sum of the lanes of each of four vectors: halves are added to each other."""
+    half = LANES // 2
+
+    def halves(x: Any) -> Any:
+        low, high = range(half), range(half, LANES)
+        return builder.fadd(_shuffled(builder, x, x, low), _shuffled(builder, x, x, high))
+
+    def added(x: Any, y: Any, *lanes: Sequence[int]) -> Any:
+        low, high = (_shuffled(builder, x, y, some) for some in lanes)
+        return builder.fadd(low, high)
+
+    a, b, c, d = map(halves, four)
+    of_ab, of_cd = (added(x, y, (0, 4, 1, 5), (2, 6, 3, 7)) for x, y in ((a, b), (c, d)))
+    return added(of_ab, of_cd, (0, 1, 4, 5), (2, 3, 6, 7))
