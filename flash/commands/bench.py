@@ -25,7 +25,7 @@ from flash.commands.measure.gpu_gradients import GPU_GRADIENT_REMARKS, gradient_
 from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
 from flash.commands.measure.lines import LINE_REMARKS, line_jobs
-from flash.commands.measure.record import Job, Measurement
+from flash.commands.measure.record import Found, Job, Measurement
 from flash.commands.measure.report import (
     Section,
     as_text,
@@ -45,6 +45,7 @@ from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jo
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
 from flash.commands.measure.static_hopper_latent import latent_jobs
+from flash.commands.measure.torch_peer import first_line
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -234,8 +235,22 @@ def _gpu() -> tuple[Gpu | None, str]:
 def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
     if name == "gpu" and gpu:
         makers = (gpu_jobs, attention_jobs, gradient_gpu_jobs, gpu_decode_jobs)  # the ceilings come first
-        return [job for made in makers for job in made(gpu, quick)]
+        return [_with_torch(job) for made in makers for job in made(gpu, quick)]
     return _WITHOUT_GPU[name](quick)
+
+
+def _with_torch(job: Job) -> Job:
+    """The job, which fails alone where PyTorch raises an error, such as for want of memory."""
+
+    def run() -> Found:
+        try:
+            return job.run()
+        except RuntimeError as error:
+            if isinstance(error, PtxGenError):
+                raise
+            raise BackendError(f"PyTorch: {first_line(error)}") from error
+
+    return job._replace(run=run)
 
 
 def _not_writable(path: Path) -> str:

@@ -682,6 +682,8 @@ def test_the_ceilings_kernels_fill_a_multiprocessor_without_spills(kernel: Any, 
 def test_the_peak_on_paper_of_an_h100() -> None:
     # NVIDIA H100 data sheet, SXM: 67 TFLOP/s of f32, 132 multiprocessors, 1980 MHz.
     assert bench_ceilings.peak_flops(target("sm_90a"), 132, 1980) == pytest.approx(67e12, rel=5e-3)
+    assert bench_ceilings.tensor_peak_flops(target("sm_90a"), 132, 1830) == pytest.approx(989e12, rel=1e-3)
+    assert bench_ceilings.tensor_peak_flops(target("sm_80"), 108, 1410) == pytest.approx(312e12, rel=1e-3)
 
 
 # ---------------------------------------------------------------------------- errors
@@ -1053,6 +1055,23 @@ def test_a_gpu_is_part_of_the_result(
     assert found["device"]["name"] == "Fake H100"
     assert found["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
     assert found["sections"]["gpu"]["measurements"][0]["name"] == "FMA ceiling"
+
+
+@pytest.mark.usefixtures("sections")
+def test_a_part_in_which_torch_fails_does_not_end_the_others(
+    gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Found:
+        raise RuntimeError("out of memory\nat length")
+
+    monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
+    monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [Job("part", fail), Job("other", lambda: ["told"])])
+    for name in ("attention_jobs", "gradient_gpu_jobs", "gpu_decode_jobs"):
+        monkeypatch.setattr(bench, name, lambda *_: [])
+    assert bench.main(["--only", "gpu", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["sections"]["gpu"]
+    assert found["failed"] == 1
+    assert found["remarks"][-2:] == ["FAILED: part: PyTorch: out of memory", "told"]
 
 
 def test_a_failed_part_does_not_end_the_others(

@@ -4,6 +4,7 @@ every launch takes 20 ms.
 
 from __future__ import annotations
 
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from fake_gpu import Machine
 
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import gpu_attention, gpu_gradients
-from flash.commands.measure.gpu_attention import Call
-from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.gpu_attention import Call, OnDevice
+from flash.commands.measure.record import Found, Measurement, Work
+from flash.problem.config import AttentionConfig
+from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import CudaBackend
 
 LAUNCH_S = 20e-3
@@ -100,10 +103,81 @@ def test_the_ceiling_comes_before_what_is_held_against_it(gpu: bench_device.Gpu)
     ]
     assert gpu_attention.tensor_ceiling(gpu, repeats=1) == ["no comparison"]
     labels = [job.label for job in gpu_gradients.gradient_gpu_jobs(gpu, quick=True)]
-    assert labels == ["gradients d=128 causal=False", "gradients d=128 causal=True"]
+    assert labels == [
+        "assemble the kernels of gradients",
+        "gradients d=128 causal=False",
+        "gradients d=128 causal=True",
+    ]
+
+
+def test_a_kernel_that_is_not_launched_leaves_a_remark(
+    gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_attention, "COMPARED_SEQ", 48)
+    launches = OnDevice.launches
+
+    def refuse(arrays: OnDevice, gpu: bench_device.Gpu, config: AttentionConfig) -> Work:
+        def fail() -> None:
+            raise BackendError("refused\nat length")
+
+        return fail if config.target == "sm_90" else launches(arrays, gpu, config)
+
+    monkeypatch.setattr(OnDevice, "launches", refuse)
+    found = gpu_attention.forward(gpu, Call("f16", 16, 48, True, **SMALL), 1, 1)
+    assert found[:2] == [
+        "ours, mma.sync of {'dtype': 'f16', 'd': 16, 'N': 48, 'causal': True} was not launched: refused",
+        "no comparison",
+    ]
+    assert "ours" in by_name(found)
+
+
+@pytest.fixture
+def with_torch(driver: Machine, torch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """PyTorch on the host, as if it used the fake GPU, with a backend that computes there; whatever is
+    measured takes 1 ms more.
+    """
+    seconds = bench_device.Gpu.seconds
+    monkeypatch.setattr(bench_device.Gpu, "seconds", lambda gpu, work: seconds(gpu, work) + 1e-3)
+    for module in (gpu_attention, gpu_gradients):
+        monkeypatch.setattr(module, "torch_with_gpu", lambda: (torch, ""))
+        monkeypatch.setattr(module, "on_gpu", lambda torch, array, _: torch.from_numpy(array))
+        monkeypatch.setattr(module, "PEERS", ("MATH", "NONE"))
+    return driver
+
+
+@pytest.mark.usefixtures("with_torch")
+def test_backends_of_torch_are_measured_beside_ours(gpu: bench_device.Gpu, torch: ModuleType) -> None:
+    call = Call("f16", 16, 48, True, **SMALL)
+    found = gpu_attention.forward(gpu, call, 1, 1)
+    assert found[0] == f"torch {torch.__version__} has no backend NONE"
+    assert by_name(found)["torch MATH, error"].median < 2e-3
+    assert "speed of ours / torch MATH" in by_name(found)
+    found = gpu_gradients.backward(gpu, call, 1, 1)
+    assert found[-1].name == "gradients, speed of ours / torch MATH"  # type: ignore[union-attr]
+    assert by_name(found)["largest difference from torch MATH"].median < 1e-2
+    (remark,) = [item for item in found if isinstance(item, str)]
+    assert remark.startswith("gradients by torch NONE were not measured: ")
+
+
+def test_the_product_of_torch_is_beside_the_peak_on_paper(
+    gpu: bench_device.Gpu, driver: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Matrix:
+        def __matmul__(self, _: Matrix) -> None:
+            driver._clock_ms += 1.5
+
+    torch = SimpleNamespace(randn=lambda *_, **__: Matrix(), bfloat16=None)
+    monkeypatch.setattr(gpu_attention, "torch_with_gpu", lambda: (torch, ""))
+    monkeypatch.setattr(bench_device.Gpu, "clocks", lambda _: {"clocks.max.sm": "1980 MHz"})
+    found = by_name(gpu_attention.tensor_ceiling(gpu, repeats=1))
+    assert found["tensor core ceiling"].median == pytest.approx(2 * 8192**3 / 1.5e-3 / 1e12)
+    assert found["tensor core peak on paper"].median == pytest.approx(1070, rel=1e-3)
+    assert found["tensor core peak on paper"].config == {"clock_mhz": 1980}
 
 
 def test_kernels_are_assembled_by_several_threads(gpu: bench_device.Gpu, driver: Machine) -> None:
     every = [Call("f16", 16, seq, True, **SMALL) for seq in (48, 96)]
     assert gpu_attention.prepared(gpu, every) == []
     assert len(driver.launches) == 2
+    assert gpu_gradients.prepared(gpu, every[:1]) == []
+    assert len(driver.launches) > 2

@@ -15,6 +15,9 @@ UNROLL: Final = 16  # fma of each chain in a turn of the loop, which 3 more inst
 COPIES: Final = 4  # 16-byte chunks that a thread has in flight
 CHUNK_BYTES: Final = 16
 FLOPS_PER_FMA: Final = 2
+# Multiply-adds of 16-bit types that the tensor cores of a multiprocessor start in a clock, of dense matrices:
+# NVIDIA A100 and H100 Tensor Core GPU Architecture, "Tensor Core Operations" and "Tensor Cores".
+TENSOR_FMAS: Final = {80: 1024, 90: 2048}
 
 
 def fma_kernel(
@@ -76,3 +79,8 @@ def _further(k: KernelBuilder, pointer: Pointer, index: Value, nbytes: int) -> P
 def peak_flops(target: Target, multiprocessors: int, clock_mhz: float) -> float:
     """Theoretical f32 operations per second: an fma on every lane at every clock."""
     return FLOPS_PER_FMA * target.fp32_lanes_per_sm * multiprocessors * clock_mhz * 1e6
+
+
+def tensor_peak_flops(target: Target, multiprocessors: int, clock_mhz: float) -> float:
+    """Theoretical operations per second of tensor cores on 16-bit types; 0 for targets not known here."""
+    return FLOPS_PER_FMA * TENSOR_FMAS.get(target.sm, 0) * multiprocessors * clock_mhz * 1e6

@@ -85,6 +85,11 @@ class Gpu:
             return {}
         return parse_smi(said.stdout)
 
+    def most_clock_mhz(self) -> int:
+        """The highest clock of the multiprocessors by nvidia-smi, in MHz; 0 where it is not known."""
+        clock = self.clocks().get("clocks.max.sm", "").partition(" ")[0]
+        return int(clock) if clock.isdigit() else 0
+
     def describe(self) -> dict[str, Any]:
         """The device's part of the result, with its clocks as they are now."""
         return asdict(self.device) | {"target": self.target.name, "nvidia_smi": self.clocks()}

@@ -142,11 +142,11 @@ def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
         rates = [fma_flops(ctas, turns) / t for t in _samples(gpu, work, repeats)]
     found = measured("FMA ceiling", "TFLOP/s", [rate / 1e12 for rate in rates], headline=True)
     gpu.fma_flops = found.median * 1e12
-    clock = gpu.clocks().get("clocks.max.sm", "").partition(" ")[0]
-    if not clock.isdigit():
+    clock = gpu.most_clock_mhz()
+    if not clock:
         return [found]
-    paper = peak_flops(gpu.target, gpu.device.multiprocessors, float(clock)) / 1e12
-    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)})]
+    paper = peak_flops(gpu.target, gpu.device.multiprocessors, clock) / 1e12
+    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
 
 
 def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 import flash
+from flash.commands.measure.ceilings import tensor_peak_flops
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.error import Judge, sampled_rows
@@ -31,7 +32,7 @@ from flash.commands.measure.record import (
     measured,
     ratios,
 )
-from flash.commands.measure.torch_peer import on_gpu, torch_contestants, torch_with_gpu
+from flash.commands.measure.torch_peer import first_line, on_gpu, torch_contestants, torch_with_gpu
 from flash.operands.dtypes import INPUT_DTYPES
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
@@ -43,6 +44,7 @@ from ptxgen.errors import PtxGenError
 PEERS: Final = ("FLASH_ATTENTION", "CUDNN_ATTENTION")  # those of 16-bit types
 PEERS_OF_F32: Final = ("EFFICIENT_ATTENTION",)
 TILED_SEQ: Final = 8192
+COMPARED_SEQ: Final = 4096  # at which the kernel without `wgmma` is measured, too
 _MATRIX: Final = 8192  # rows and columns of the product that is the ceiling of tensor cores
 _LEAST_TILE: Final = 48  # smaller tiles of keys are slower in every kernel
 
@@ -145,7 +147,11 @@ def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
         "tensor core ceiling", "TFLOP/s", [2 * _MATRIX**3 / t / 1e12 for t in flat(turns)], headline=True
     )
     gpu.tensor_flops = found.median * 1e12
-    return [found]
+    clock = gpu.most_clock_mhz()
+    paper = tensor_peak_flops(gpu.target, gpu.device.multiprocessors, clock) / 1e12
+    if not paper:
+        return [found]
+    return [found, measured("tensor core peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
 
 
 @functools.lru_cache(maxsize=4)
@@ -181,20 +187,34 @@ class OnDevice:
         return lambda: kernel.launch(*self.there, out=self.out, backend="cuda", **self.scales)
 
 
+def configs_of(gpu: Gpu, call: Call) -> dict[str, AttentionConfig]:
+    """The configs of our contestants: the default, and at one seqlen the kernel without `wgmma`."""
+    configs = {"ours": call.config}
+    if gpu.target.name == WGMMA_TARGET and call.dtype in ("f16", "bf16") and call.seq == COMPARED_SEQ:
+        configs["ours, mma.sync"] = replace(call.config, target="sm_90")
+    return configs
+
+
 def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
     """Interleaved times of our calls and of PyTorch's backends; errors against float64."""
     arrays = OnDevice.of(gpu, call)
-    contestants: dict[str, Callable[[], Any]] = {"ours": arrays.launches(gpu, call.config)}
-    if gpu.target.name == WGMMA_TARGET and call.dtype in ("f16", "bf16") and call.seq == TOKENS // 4:
-        contestants["ours, mma.sync"] = arrays.launches(gpu, replace(call.config, target="sm_90"))
+    contestants: dict[str, Callable[[], Any]] = {}
     rows = sampled_rows(call.size)
     wide = tuple(x.astype(np.float32) for x in arrays.host)
     exact = Judge.of((wide[0], wide[1], wide[2]), rows, call.causal).exact
     errors: dict[str, float] = {}
-    for name, launch in contestants.items():
-        launch()
-        errors[name] = _largest(arrays.out.numpy()[rows], exact)
     remarks: list[str] = []
+    for name, config in configs_of(gpu, call).items():
+        launch = arrays.launches(gpu, config)
+        try:
+            launch()
+        except PtxGenError as error:
+            if name == "ours":
+                raise
+            remarks.append(f"{name} of {call.settings} was not launched: {first_line(error)}")
+            continue
+        errors[name] = _largest(arrays.out.numpy()[rows], exact)
+        contestants[name] = launch
     torch, why_not = torch_with_gpu()
     if torch is None:
         remarks.append(why_not)
@@ -202,7 +222,8 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
         tensors = [on_gpu(torch, x, gpu.ordinal) for x in arrays.host]
         backends = PEERS_OF_F32 if call.dtype == "f32" else PEERS
         tf32 = (call.precision == "tf32",) if call.dtype == "f32" else ()
-        others, remarks = torch_contestants(torch, tensors, call.causal, backends, tf32)
+        others, refusals = torch_contestants(torch, tensors, call.causal, backends, tf32)
+        remarks += refusals
         for name, attend in others.items():
             errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
         contestants |= others
@@ -242,7 +263,7 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
     config = replace(call.config, target=target.name)
     default = config.kernel().tiling
     sizes = offered_tiles(call.head_dim, call.head_dim, target, call.dtype)
-    chosen = (default.tile, default.block_q)
+    chosen, usual_name = (default.tile, default.block_q), f"{default.block_q}x{default.tile}"
     sizes = [s for s in sizes if s == chosen or (s[0] >= least_tile and s[1] >= WGMMA_ROWS)]
     configs = {f"{m}x{n}": replace(config, tile=n, block_q=m) for n, m in sizes}
     works = {name: arrays.launches(gpu, of) for name, of in configs.items()}
@@ -254,14 +275,16 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
             launch()
             contestants[name] = launch
         except PtxGenError as error:
-            found.append(f"tile {name} of {call.settings} was not launched: {str(error).splitlines()[0]}")
+            if name == usual_name:
+                raise
+            found.append(f"tile {name} of {call.settings} was not launched: {first_line(error)}")
     samples = race(gpu, contestants, rounds, batch)
-    usual = samples[f"{chosen[1]}x{chosen[0]}"]
+    usual = samples[usual_name]
     for name, turns in samples.items():
         rates = [call.flops / t / 1e12 for t in flat(turns)]
         found.append(measured("tile, useful", "TFLOP/s", rates, config=call.settings | {"tile": name}))
     best = min(samples.values(), key=lambda turns: min(flat(turns)))
-    settings = call.settings | {"tile": f"{chosen[1]}x{chosen[0]}"}
+    settings = call.settings | {"tile": usual_name}
     goal = Goal("<=", 1.05)
     slower = ratios(usual, best)
     found.append(
@@ -276,7 +299,9 @@ def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:
     """Assemble the kernels of some calls, several at a time; the process keeps them."""
 
     def prepare(call: Call) -> None:
-        OnDevice.of(gpu, call).launches(gpu, call.config)()
+        arrays = OnDevice.of(gpu, call)
+        for config in configs_of(gpu, call).values():
+            arrays.launches(gpu, config)()
 
     at_once([functools.partial(prepare, call) for call in every])
     return []

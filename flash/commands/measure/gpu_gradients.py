@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +13,8 @@ import flash
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
-from flash.commands.measure.gpu_attention import PEERS, Call
-from flash.commands.measure.record import MS, Found, Job, flat, measured, ratios
+from flash.commands.measure.gpu_attention import PEERS, Call, at_once
+from flash.commands.measure.record import MS, Found, Job, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_with_gpu
 
 PRODUCTS: Final = 2.5  # a backward pass has five products of matrices, a forward pass two
@@ -28,28 +28,47 @@ GPU_GRADIENT_REMARKS: Final = (
 def gradient_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     """A job for each head_dim, full and causal."""
     rounds, batch = (3, 2) if quick else (5, 3)
-    found = []
-    for dim in (128,) if quick else (64, 128):
-        for causal in (False, True):
-            call = Call("f16", dim, 4096, causal)
-            run = functools.partial(backward, gpu, call, rounds, batch)
-            found.append(Job(f"gradients d={dim} causal={causal}", run))
+    dims = (128,) if quick else (64, 128)
+    calls = [Call("f16", dim, 4096, causal) for dim in dims for causal in (False, True)]
+    found = [Job("assemble the kernels of gradients", lambda: prepared(gpu, calls))]
+    for call in calls:
+        run = functools.partial(backward, gpu, call, rounds, batch)
+        found.append(Job(f"gradients d={call.head_dim} causal={call.causal}", run))
     return found
 
 
-def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
-    """Interleaved times of gradients for q, k and v, and how far ours are from PyTorch's."""
+def prepared(gpu: Gpu, calls: Sequence[Call]) -> Found:
+    """Assemble the kernels of some calls, several at a time; the process keeps them."""
+    at_once([functools.partial(_ours, gpu, call, _drawn(call)) for call in calls])
+    return []
+
+
+def _drawn(call: Call) -> list[Any]:
+    """The numbers of q, k, v and dout."""
+    return [x.astype(call.config.element.numpy) for x in normal(*[call.size] * 4)]
+
+
+def _ours(gpu: Gpu, call: Call, host: Sequence[Any]) -> tuple[Work, dict[str, Any]]:
+    """Our gradients, launched once: a function that launches them again, and the arrays of the results."""
     config = call.config
-    host = [x.astype(config.element.numpy) for x in normal(*[call.size] * 4)]
     to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
     q, k, v, dout = map(to, host)
     out, lse = flash.AttentionKernel(config, cuda=gpu.backend).launch(q, k, v, return_lse=True)
     kernel = flash.AttentionGradient(config, cuda=gpu.backend)
     into: dict[str, Any] = {name: to(np.full_like(host[0], np.nan)) for name in ("dq", "dk", "dv")}
-    contestants: dict[str, Callable[[], Any]] = {
-        "ours": lambda: kernel.launch(dout, q, k, v, out, lse, backend="cuda", **into)
-    }
-    contestants["ours"]()
+
+    def launch() -> None:
+        kernel.launch(dout, q, k, v, out, lse, backend="cuda", **into)
+
+    launch()
+    return launch, into
+
+
+def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
+    """Interleaved times of gradients for q, k and v, and how far ours are from PyTorch's."""
+    host = _drawn(call)
+    launch, into = _ours(gpu, call, host)
+    contestants: dict[str, Callable[[], Any]] = {"ours": launch}
     ours = [into[name].numpy().astype(np.float32) for name in into]
     found: Found = []
     torch, why_not = torch_with_gpu()
