@@ -3,7 +3,8 @@
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
 (`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `compiled`, `nvrtc`,
-`triton`, `numba`, `cute`, `cc`, `rustc`). Nothing is looked for before a selected test asks for it.
+`triton`, `numba`, `cute`, `flash_attn_4`, `cc`, `rustc`). Nothing is looked for before a selected test asks
+for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -58,6 +60,14 @@ def _no_nvrtc() -> str:
         importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         return f"NVRTC cannot be loaded: {str(error).strip().splitlines()[0]}"
+    return ""
+
+
+def _no_flash_attn_4() -> str:
+    try:
+        importlib.metadata.version("flash-attn-4")
+    except importlib.metadata.PackageNotFoundError:
+        return "flash-attn-4 is not installed (pip install flash-attn-4)"
     return ""
 
 
@@ -110,6 +120,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "cc": functools.cache(_no_cc),
     "rustc": functools.cache(_no_rustc),
     "cute": functools.cache(lambda: _no_module("cutlass.cute")),
+    "flash_attn_4": _no_flash_attn_4,
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
 NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
@@ -291,6 +302,12 @@ def cute(pytestconfig: pytest.Config) -> ModuleType:
     """CuTe DSL, which compiles without a GPU."""
     need("cute", pytestconfig.stash[REQUIRED])
     return importlib.import_module("cutlass.cute")
+
+
+@pytest.fixture(scope="session")
+def flash_attn_4(pytestconfig: pytest.Config) -> None:
+    """The package flash-attn-4, whose kernels are compiled without a GPU."""
+    need("flash_attn_4", pytestconfig.stash[REQUIRED])
 
 
 @pytest.fixture

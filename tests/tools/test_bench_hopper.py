@@ -78,6 +78,7 @@ def test_a_peer_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(hopper.importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(hopper.subprocess, "run", failed)
     hopper.flash_attn_4.cache_clear()
+    hopper.flash_attn_4_text.cache_clear()
     with pytest.raises(BackendError, match="it was not compiled: ImportError: no einops"):
         hopper.flash_attn_4(64)
 

@@ -152,14 +152,14 @@ def triton(head_dim: int) -> Reading:
 
 
 @functools.cache
-def flash_attn_4(head_dim: int) -> Reading:
-    """The reading of flash-attn-4's kernel. Raises `BackendError` where it is not installed, cannot be
-    compiled, or without the tools for it.
+def flash_attn_4_text(head_dim: int, *options: str) -> str:
+    """The PTX of flash-attn-4's kernel, with the options of `PEER`. Raises `BackendError` where it is not
+    installed or cannot be compiled.
     """
     if importlib.util.find_spec("flash_attn") is None:
         raise BackendError("it is not installed (pip install flash-attn-4)")
     with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
-        command = [sys.executable, str(ROOT / PEER), str(head_dim), folder]
+        command = [sys.executable, str(ROOT / PEER), str(head_dim), folder, *options]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, cwd=folder
@@ -170,7 +170,15 @@ def flash_attn_4(head_dim: int) -> Reading:
         if done.returncode or not made:
             said = done.stderr.strip().splitlines() or ["it left no PTX"]
             raise BackendError(f"it was not compiled: {said[-1]}")
-        text = made[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
+        return made[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
+
+
+@functools.cache
+def flash_attn_4(head_dim: int) -> Reading:
+    """The reading of flash-attn-4's kernel. Raises `BackendError` where it is not installed, cannot be
+    compiled, or without the tools for it.
+    """
+    text = flash_attn_4_text(head_dim)
     entry = re.search(r"\.entry (\w+)", text)
     threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", text)
     if entry is None or threads is None:
