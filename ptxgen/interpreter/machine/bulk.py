@@ -167,13 +167,15 @@ class BulkMachine(MemoryAccess):
         reducing values of `type` into it.
         """
         targets, sizes = self._each(dst), self._each(nbytes)
-        for n, source in enumerate(self.positions(src, _UNIT).tolist()):
+        sources = self.positions(src, _UNIT).tolist()
+        again = self._repeated(sources, sizes.tolist(), targets.tolist())
+        for n, source in enumerate(sources):
             start, size, target = self._start(n), int(sizes[n]), int(targets[n])
             self._check_unit(start, target, size, "global")
             self._check_end(start, source, size)
 
             was_read = start.reads(np.array([source]), size)
-            start.writes_global(np.array([target]), size, atomic=reduce is not None)
+            start.writes_global(np.array([target]), size, atomic=reduce is not None, again=again[n])
 
             def take(source: int = source, size: int = size) -> Lanes:
                 return self.shared.window.data[source : source + size].copy()
@@ -227,7 +229,9 @@ class BulkMachine(MemoryAccess):
         """
         maps = self._maps(map, len(coordinates))
         corners = self._corners(maps, coordinates)
-        for n, source in enumerate(self.positions(src, _UNIT).tolist()):
+        sources = self.positions(src, _UNIT).tolist()
+        again = self._repeated(sources, maps, corners)
+        for n, source in enumerate(sources):
             start, of = self._start(n), maps[n]
             self._check_tile(start, source)
             self._check_end(start, source, boxes.image_bytes(of))
@@ -235,7 +239,7 @@ class BulkMachine(MemoryAccess):
             image, part = self._image(of, source), boxes.part_inside(of, corners[n])
             was_read = start.reads(image * _UNIT, _UNIT)
             if part is not None:
-                start.writes_global(*boxes.rows_of(part), atomic=reduce is not None)
+                start.writes_global(*boxes.rows_of(part), atomic=reduce is not None, again=again[n])
 
             def take(image: Lanes = image) -> Lanes:
                 return self._chunks[image]
@@ -316,6 +320,14 @@ class BulkMachine(MemoryAccess):
         """The values of the active lanes."""
         all_lanes = np.broadcast_to(np.asarray(values), self.selection.count)
         return all_lanes if self.mask is None else all_lanes[self.mask]
+
+    def _repeated(self, *copies: list[Any]) -> list[bool]:
+        """Whether a lane starts the copy that a lane of its warp before it starts with this instruction;
+        `copies` says what they are of, for each active lane.
+        """
+        warps = (self.active_ids(self.mask) // WARP).tolist()
+        first: dict[tuple[Any, ...], int] = {}
+        return [first.setdefault(copy, n) != n for n, copy in enumerate(zip(warps, *copies, strict=True))]
 
     def _start(self, n: int) -> Start:
         return self._start_of(int(self.active_ids(self.mask)[n]))

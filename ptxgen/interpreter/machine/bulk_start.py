@@ -69,14 +69,14 @@ class Start:
         if self.watch is not None and buffer is not None:
             self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
-    def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool) -> None:
+    def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool, again: bool) -> None:
         """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the
-        thread's bulk group.
+        thread's bulk group. `again`: another lane of the warp starts the same one with it.
         """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:
             ended = self.watch.bulk.start_global_write(
-                self.at, self.lane, buffer, first, nbytes, atomic=atomic
+                self.at, self.lane, buffer, first, nbytes, atomic=atomic, again=again
             )
             if ended is not None:
                 self.groups.finish(self.lane, ended)

@@ -107,10 +107,11 @@ class BulkObserver(Protocol):
         return
 
     def start_global_write(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
+        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Tell | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the
-        addresses `first`. Returns the message for the time when the lane has waited for it.
+        addresses `first`. `again`: it is the one that a lane of the warp before has started with it.
+        Returns the message for the time when the lane has waited for it.
         """
 
 

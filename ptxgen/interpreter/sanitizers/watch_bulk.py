@@ -114,10 +114,11 @@ class BulkWatch(BulkObserver):
             watch.judge_global(at, found, access, buffer)
 
     def start_global_write(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
+        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Callable[[], None] | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of these
-        addresses. Returns the message for the time when the lane has waited for it.
+        addresses. `again`: it is the one that a lane of the warp before has started with it. Returns the
+        message for the time when the lane has waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         self._early(at, lane, buffer, first, nbytes)
@@ -125,6 +126,8 @@ class BulkWatch(BulkObserver):
             return None
         stamp = self.start(lane)
         found = watch.global_races.start_write(buffer, access, at, stamp, atomic=atomic)
+        if again and not atomic:
+            found = []  # both write the same bytes
         watch.judge_global(at, found, access, buffer)
 
         def finish() -> None:

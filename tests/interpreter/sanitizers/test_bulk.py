@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interpreter.programs import ptx
-from interpreter.reported import messages
+from interpreter.reported import at, messages
 
 from ptxgen.interpreter import run
+from ptxgen.tensormap import TensorMap
 
 
 @pytest.mark.parametrize(("fence", "found"), [("", 1), (".shared::cta", 0), (".global", 1)])
@@ -73,3 +74,45 @@ def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(w
     body = body.replace("    cp.async.bulk.wait_group 0;\n    ret;", f"{load}\n    ret;")
     text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
     assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
+
+
+SENT_BY_ALL = """
+    mov.u32 %r0, %tid.x;
+    and.b32 %r0, %r0, 31;
+    mov.u32 %r1, buf;
+    mad.lo.u32 %r2, %r0, 8, %r1;
+    mov.u32 %r3, 7;
+    st.shared.v2.u32 [%r2], {%r3, %r3};
+    fence.proxy.async;
+    bar.sync 0;
+    MORE
+    ld.param.u64 %rd0, [y];
+    mov.b64 %rd1, map;
+    cvta.param.u64 %rd1, %rd1;
+    mov.u32 %r4, 0;
+    SEND
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group.read 0;
+    ret;
+"""
+ROWS = "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;"
+BOXES = "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r4}], [%r1];"
+ONE_OF_TWO = "and.b32 %r0, %r0, 1; mad.lo.u32 %r1, %r0, 128, %r1;"
+
+
+@pytest.mark.parametrize("send", [ROWS, BOXES])
+@pytest.mark.parametrize(("more", "block", "second"), [("", 32, None), (ONE_OF_TWO, 32, 1), ("", 64, 32)])
+def test_lanes_of_a_warp_may_store_the_same_source_to_one_place(
+    send: str, more: str, block: int, second: int | None
+) -> None:
+    body = SENT_BY_ALL.replace("MORE", more).replace("SEND", send)
+    params = "u64 y, align 64 .b8 map[128]"
+    text = ptx(body, params, shared=256, version="8.0", target="sm_90")
+    y = np.zeros(4, np.uint32)
+    found = messages(text, [y, TensorMap(y, box=(4,))], block=block)
+    assert y.tolist() == [7] * 4
+    if second is None:
+        assert found == []
+        return
+    assert len(found) == 1
+    assert found[0].startswith(at(text, send, second) + "pending: global address")
