@@ -155,5 +155,6 @@ def test_they_are_in_other_orders_of_its_warps(forward: Forward, seed: int) -> N
 
 
 @each_kernel
-def test_these_sanitizers_have_nothing_to_report(forward: Forward) -> None:
-    forward.check(sanitize="init,proxy,bounds,mbarrier_init")
+@pytest.mark.parametrize("schedule", ["lockstep", "pct:3"])
+def test_sanitizers_have_nothing_to_report(forward: Forward, schedule: str) -> None:
+    forward.check(sanitize="all,mbarrier_init", schedule=schedule)

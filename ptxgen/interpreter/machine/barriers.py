@@ -37,9 +37,11 @@ class Barriers:
         self._true: Lanes = np.zeros(ctas * width, np.int64)
         self._voters: Lanes = np.zeros(ctas * width, np.int64)  # all votes at each lane's last barrier
         # Used with a sanitizer: how often lanes have arrived without waiting, `[lanes, barriers]`,
-        # and for each CTA and barrier the instruction and the first lane that arrived again.
+        # and for each CTA and barrier the instruction and the first lane that arrived again; where it may
+        # have waited besides, also which lanes came.
         self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.int16)
         self._again: dict[tuple[int, int], tuple[int, int]] = {}
+        self._besides: dict[tuple[int, int], tuple[int, int, Lanes]] = {}
         self._came = np.zeros((ctas, BARRIERS), np.int64)  # arrivals at the last call of `complete`
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrivals without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # the count; 0: all threads
@@ -62,6 +64,7 @@ class Barriers:
                 f"it for {_threads(wanted[n])}"
             )
         if self._watch is not None:
+            self._missed(ids, barrier)
             again = self._early[ids, barrier] > 0
             for n in np.flatnonzero(again).tolist():
                 self._again.setdefault((int(cta[n]), int(barrier[n])), (at, int(ids[n])))
@@ -147,18 +150,32 @@ class Barriers:
     def _forget(self, done: Lanes) -> None:
         """Forget the arrivals at barriers that are complete. A warp may arrive and wait, and so
         count twice, if all warps do: warpgroups that hand over to each other let one begin in this
-        way.
+        way. It may also if all have arrived without waiting: then it waits besides, unless one that has
+        not come does so later, which it has stood for.
         """
         if self._watch is None or not done.any():
             return
         for cta, barrier in [key for key in self._again if done[key]]:
             at, lane = self._again.pop((cta, barrier))
             here = slice(cta * self._width, (cta + 1) * self._width)
-            times = self._early[here, barrier] + (self.at[here] == barrier)
-            times = times[times > 0]
-            if times.min() != times.max():
+            early = self._early[here, barrier]
+            times = early + (self.at[here] == barrier)
+            came = times > 0
+            if times[came].min() == times[came].max():
+                continue
+            if early[came].min() == early[came].max():
+                self._besides[cta, barrier] = at, lane, came
+            else:
                 self._watch.twice(at, lane, barrier)
         self._early[np.repeat(done, self._width, axis=0)] = 0
+
+    def _missed(self, ids: Lanes, barrier: Lanes) -> None:
+        """Report warps that have waited besides, in place of some of the lanes that come now."""
+        for (cta, number), (at, lane, came) in list(self._besides.items()):
+            mine = ids[(ids // self._width == cta) & (barrier == number)] % self._width
+            if self._watch is not None and not came[mine].all():
+                del self._besides[cta, number]
+                self._watch.twice(at, lane, number)
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:
         """The result of the votes at the barrier that each lane waited at last: `and`, `or` (bool)

@@ -77,6 +77,17 @@ def test_a_warp_that_comes_twice_to_a_barrier_is_found(second: str) -> None:
     assert x.tolist() == [7] * 32 + [0] * 32
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_warp_may_wait_for_arrivals_besides_its_own_if_no_other_comes_later(late: bool) -> None:
+    wait, meet = "bar.sync 1, 96;", "bar.sync 2, 64;"
+    first = f"bar.arrive 1, 96;\n{wait}\nmov.u32 %r4, 7;\n{meet}"
+    text = in_warps(first, "bar.arrive 1, 96;", f"{meet}\n" + "bar.arrive 1, 96;" * late)
+    x = np.zeros(96, np.uint32)
+    twice = "sync: comes to barrier 1 again before the others have: it counts twice"
+    assert messages(text, [x], block=96) == [at(text, wait) + twice] * late
+    assert x.tolist() == [7] * 32 + [0] * 64
+
+
 @pytest.mark.parametrize("threads", [32, 64, 96])
 def test_warps_may_arrive_at_a_barrier_and_wait_there_if_all_that_come_do(threads: int) -> None:
     count = 2 * threads
