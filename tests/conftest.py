@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -64,11 +63,8 @@ def _no_nvrtc() -> str:
 
 
 def _no_flash_attn_4() -> str:
-    try:
-        importlib.metadata.version("flash-attn-4")
-    except importlib.metadata.PackageNotFoundError:
-        return "flash-attn-4 is not installed (pip install flash-attn-4)"
-    return ""
+    why = importlib.import_module("flash.commands.measure.static_hopper").why_no_flash_attn_4()
+    return f"flash-attn-4: {why}" if why else ""
 
 
 # Recorded outputs of tensor cores, beside the checkout: of a GPU and a format each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch)
         return reading(60.0, 61.0)
 
     def missing(_: int) -> hopper.Reading:
-        raise BackendError("it is not installed (pip install flash-attn-4)")
+        raise BackendError("it is not installed (pip install --pre flash-attn-4)")
 
     monkeypatch.setattr(hopper.Reading, "of", of)
     monkeypatch.setattr(hopper, "triton", lambda _: reading(30.0, 20.0))
@@ -58,7 +59,7 @@ def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch)
     found = hopper.hopper_quality(64)
     ours, triton, other = rows(found)
     assert (ours[1], triton[1]) == ("ours", "Triton")
-    assert other == ["64", "flash-attn-4: it is not installed (pip install flash-attn-4)"]
+    assert other == ["64", "flash-attn-4: it is not installed (pip install --pre flash-attn-4)"]
     goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
     assert goals == {
         "tensor cores: ours / Triton": True,
@@ -75,12 +76,24 @@ def test_a_peer_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch
         assert command[1].endswith("benchmarks/flash_attn_4_forward.py")
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nImportError: no einops\n")
 
-    monkeypatch.setattr(hopper.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(hopper, "why_no_flash_attn_4", lambda: "")
     monkeypatch.setattr(hopper.subprocess, "run", failed)
     hopper.flash_attn_4.cache_clear()
     hopper.flash_attn_4_text.cache_clear()
     with pytest.raises(BackendError, match="it was not compiled: ImportError: no einops"):
         hopper.flash_attn_4(64)
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    hopper.flash_attn_4.cache_clear()
+    hopper.flash_attn_4_text.cache_clear()
+    with pytest.raises(BackendError) as error:
+        hopper.flash_attn_4(64)
+    assert str(error.value) == "it is not installed (pip install --pre flash-attn-4)"
 
 
 def test_there_is_a_job_for_each_head_dim() -> None:

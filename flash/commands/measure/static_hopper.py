@@ -5,7 +5,7 @@ Triton's kernels and of flash-attn-4's, where it is installed.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -151,13 +151,22 @@ def triton(head_dim: int) -> Reading:
     return Reading.of(subject, threads // WARPGROUP, f"{constants['BM']}x{constants['BN']}")
 
 
+def why_no_flash_attn_4() -> str:
+    """Why flash-attn-4's kernels cannot be compiled; empty if the package is installed."""
+    try:
+        importlib.metadata.version("flash-attn-4")
+    except importlib.metadata.PackageNotFoundError:
+        return "it is not installed (pip install --pre flash-attn-4)"
+    return ""
+
+
 @functools.cache
 def flash_attn_4_text(head_dim: int, *options: str) -> str:
     """The PTX of flash-attn-4's kernel, with the options of `PEER`. Raises `BackendError` where it is not
     installed or cannot be compiled.
     """
-    if importlib.util.find_spec("flash_attn") is None:
-        raise BackendError("it is not installed (pip install flash-attn-4)")
+    if why := why_no_flash_attn_4():
+        raise BackendError(why)
     with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
         command = [sys.executable, str(ROOT / PEER), str(head_dim), folder, *options]
         try:
