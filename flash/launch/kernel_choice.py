@@ -44,9 +44,9 @@ def kernel_of(
     divided = splits > 1
     config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
     against = _against_maps(config, geometry, divided)
-    if not divided and not against:
+    if not against:
         of = find_target(config.target or DEFAULT_TARGET) if target is None else target
-        config = sized(config, geometry, of, alignment)
+        config = sized(config, geometry, of, alignment, device.multiprocessors)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)

@@ -11,7 +11,9 @@ nobody sees.
 | 192 | 0: 128x64, 1024: 128x80, 4096: default | 0: 128x64, 4096: default |
 | 256 | 0: 128x64, 16384: default | 0: 128x64, 16384: default |
 
-The length is that of the queries or of the keys, whichever are fewer. Calls with features of scores, packed
+The length is that of the queries or of the keys, whichever are fewer. Blocks of more rows than the default
+are taken only by a launch with many of them for each multiprocessor: of few the last round leaves more
+multiprocessors without work. Calls with features of scores, packed
 sequences or caches have the default tiles: these were measured without.
 """
 
@@ -27,6 +29,7 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.window import Window
 from ptxgen.target import Target
 
+_ROUNDS: Final = 6  # of larger blocks: then the last one is at most a twelfth of the time, in the mean
 Size = tuple[int, int] | None  # block_q and tile; None: the default
 # By the most columns, then for full and causal attention: the length from which a size is chosen.
 _FULL: Final[dict[int, dict[int, Size]]] = {
@@ -44,7 +47,7 @@ _CAUSAL: Final[dict[int, dict[int, Size]]] = {
 
 
 def sized(
-    config: AttentionConfig, geometry: Geometry, target: Target, alignment: int | None
+    config: AttentionConfig, geometry: Geometry, target: Target, alignment: int | None, multiprocessors: int
 ) -> AttentionConfig:
     """The config with the tiles of a launch, if it leaves them to it and its kernel uses `wgmma`."""
     if target.name != WGMMA_TARGET or {config.tile, config.block_q, config.stages} != {"auto"}:
@@ -63,4 +66,7 @@ def sized(
     if size is None:
         return config
     block_q, tile = size
+    blocks = -(-geometry.seq_q // block_q) * geometry.heads * geometry.batch
+    if block_q > tiling.block_q and blocks < _ROUNDS * multiprocessors:
+        return config
     return replace(config, block_q=block_q, tile=tile, target=target.name)

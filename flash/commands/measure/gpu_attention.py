@@ -46,6 +46,7 @@ PEERS_OF_F32: Final = ("EFFICIENT_ATTENTION",)
 TILED_SEQ: Final = 8192
 COMPARED_SEQ: Final = 4096  # at which the kernel without `wgmma` is measured, too
 _MATRIX: Final = 8192  # rows and columns of the product that is the ceiling of tensor cores
+_CHOSEN: Final = "chosen"  # the name of the tile that a launch chooses
 _LEAST_TILE: Final = 48  # smaller tiles of keys are slower in every kernel
 
 GPU_ATTENTION_REMARKS: Final = (
@@ -258,14 +259,12 @@ def _rates(gpu: Gpu, call: Call, name: str, times: Sequence[float]) -> list[Meas
 
 
 def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAST_TILE) -> Found:
-    """Interleaved times of the kernels with `wgmma` of every tile, and the rank of the default."""
+    """Interleaved times of the kernels with `wgmma` of every tile, and of the one that a launch chooses."""
     arrays, target = OnDevice.of(gpu, call), gpu.target
     config = replace(call.config, target=target.name)
-    default = config.kernel().tiling
     sizes = offered_tiles(call.head_dim, call.head_dim, target, call.dtype)
-    chosen, usual_name = (default.tile, default.block_q), f"{default.block_q}x{default.tile}"
-    sizes = [s for s in sizes if s == chosen or (s[0] >= least_tile and s[1] >= WGMMA_ROWS)]
-    configs = {f"{m}x{n}": replace(config, tile=n, block_q=m) for n, m in sizes}
+    sizes = [(n, m) for n, m in sizes if n >= least_tile and m >= WGMMA_ROWS]
+    configs = {_CHOSEN: config} | {f"{m}x{n}": replace(config, tile=n, block_q=m) for n, m in sizes}
     works = {name: arrays.launches(gpu, of) for name, of in configs.items()}
     at_once(works.values())
     contestants: dict[str, Callable[[], Any]] = {}
@@ -275,24 +274,18 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
             launch()
             contestants[name] = launch
         except PtxGenError as error:
-            if name == usual_name:
+            if name == _CHOSEN:
                 raise
             found.append(f"tile {name} of {call.settings} was not launched: {first_line(error)}")
     samples = race(gpu, contestants, rounds, batch)
-    usual = samples[usual_name]
     for name, turns in samples.items():
         rates = [call.flops / t / 1e12 for t in flat(turns)]
         found.append(measured("tile, useful", "TFLOP/s", rates, config=call.settings | {"tile": name}))
     best = min(samples.values(), key=lambda turns: min(flat(turns)))
-    settings = call.settings | {"tile": usual_name}
     goal = Goal("<=", 1.05)
-    slower = ratios(usual, best)
-    found.append(
-        measured(
-            "time of the default tile / the best", "x", slower, config=settings, goal=goal, headline=True
-        )
-    )
-    return found
+    slower = ratios(samples[_CHOSEN], best)
+    name = "time of the chosen tile / the best"
+    return [*found, measured(name, "x", slower, config=call.settings, goal=goal, headline=True)]
 
 
 def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:

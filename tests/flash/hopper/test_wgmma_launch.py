@@ -320,11 +320,13 @@ def test_a_stub_refuses_strides_that_no_tensor_map_has(cc: Hosts, tmp_path: Path
 # tiles by length
 
 
-def tiles_of(length: int, keys: int | None = None, alignment: int = 16, **how: Any) -> tuple[int, int]:
+def tiles_of(
+    length: int, keys: int | None = None, alignment: int = 16, heads: int = 99, **how: Any
+) -> tuple[int, int]:
     config = AttentionConfig(**{"head_dim": 128, "dtype": "f16", **how})
     d = config.head_dim
     q, k = (
-        view(as_strided(np.zeros(d, np.float16), (1, 1, n, d), (n * d * 2, n * d * 2, d * 2, 2)), "array")
+        view(as_strided(np.zeros(d, np.float16), (1, heads, n, d), (n * d * 2, n * d * 2, d * 2, 2)), "array")
         for n in (length, keys or length)
     )
     tiling = kernel_of(config, check(config, q, k, k, None), target("sm_90a"), alignment).tiling
@@ -339,6 +341,8 @@ def test_tiles_of_a_launch_are_those_for_its_length() -> None:
     assert [tiles_of(n, head_dim=256) for n in lengths] == [(128, 64)] * 5 + [(128, 80)]
     wide = [tiles_of(n, head_dim=192) for n in (512, 1024, 4096)]
     assert wide == [(128, 64), (128, 80), (128, 112)]
+    # 22 blocks of 192 rows for each head, of which 132 run at once.
+    assert [tiles_of(4096, heads=n) for n in (35, 36)] == [(128, 128), (192, 80)]
     # The fewer of queries and keys count.
     assert [tiles_of(300, 9999), tiles_of(9999, 300)] == [(128, 128)] * 2
 
