@@ -171,10 +171,9 @@ class Barriers:
 
     def _missed(self, ids: Lanes, barrier: Lanes) -> None:
         """Report warps that have waited besides, in place of some of the lanes that come now."""
-        for (cta, number), (at, lane, came) in list(self._besides.items()):
+        for (cta, number), (at, lane, came) in self._besides.items():
             mine = ids[(ids // self._width == cta) & (barrier == number)] % self._width
             if self._watch is not None and not came[mine].all():
-                del self._besides[cta, number]
                 self._watch.twice(at, lane, number)
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:

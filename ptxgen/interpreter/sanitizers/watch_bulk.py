@@ -126,9 +126,8 @@ class BulkWatch(BulkObserver):
             return None
         stamp = self.start(lane)
         found = watch.global_races.start_write(buffer, access, at, stamp, atomic=atomic)
-        if again and not atomic:
-            found = []  # both write the same bytes
-        watch.judge_global(at, found, access, buffer)
+        if not again:  # else it is judged with that one, and both write the same bytes
+            watch.judge_global(at, found, access, buffer)
 
         def finish() -> None:
             watch.global_races.finish_write(buffer, access, stamp)
