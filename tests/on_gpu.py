@@ -48,7 +48,9 @@ def run(
     dynamic_smem: int = 0,
     **how: Any,
 ) -> Unwatched:
-    """As `ptxgen.interpreter.run`; skips the running test for what a GPU cannot do."""
+    """Run a kernel on the GPU, with the arguments of `ptxgen.interpreter.run`. Skips the running test for
+    what a GPU cannot do.
+    """
     if unknown := set(how) - _OF_THE_INTERPRETER:
         pytest.skip(f"a GPU has no {', '.join(sorted(unknown))}")
     if not how.get("raise_on_report", True):

@@ -47,10 +47,9 @@ class KVCache:
         to nearest even.
     scale_per: of these two, what has a scale of K and one of V: "head", each head of a layer (`set_scales`),
         initially 1; or "token", each row of a head: its largest magnitude / the type's largest number.
-    page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
-        or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
-        head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
-        `block_table[b, r // page_size]`, in every layer.
+    page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim]; or
+        1..256, the tokens of a page, K being [pages, kv_heads, page_size, head_dim]. V likewise, with
+        head_dim_v. Row r of sequence b is row r % page_size of page `block_table[b, r // page_size]`.
     pages: the number of pages, by default as many as all sequences can need.
     backend: where the memory is: "cpu", "compiled" or "interpreter", in numpy arrays; or "cuda", on
         `device`, by default the current one. `cuda`: the GPU backend, by default the process's.

@@ -59,7 +59,7 @@ def _outputs_of_values(
         return
     found = _in_memory(space, "v", source, place)
     loops.sums(weight, *found, out)
-    # What is hidden has weight 0, but 0 * NaN is NaN.
+    # A hidden key has weight 0, but 0 * NaN is NaN.
     if hidden is not None and not np.isfinite(out).all():
         _sums_of_seen(found, weight, hidden, out)
 
@@ -68,7 +68,9 @@ ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
 
 
 def _sums_of_seen(found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
-    """As `flash.cpu.blocks.product_of_seen`, with the sums of the loops."""
+    """Write the weighted sums of V to `out`, where some values are no numbers, and add only keys that are not
+    `hidden`: by the rules of `flash.cpu.blocks.product_of_seen`, and the sums of the loops.
+    """
     memory, places, apart = found
     kv_heads, _, dim = out.shape
     for head in range(kv_heads):

@@ -15,21 +15,21 @@ Array = NDArray[Any]
 
 
 class ScoresOfKeys(Protocol):
-    """As `flash.cpu.products.scores_of_keys`."""
+    """A function that computes what `flash.cpu.products.scores_of_keys` does."""
 
     def __call__(self, space: Workspace, source: KeyRows, place: KeyPlace, q: Array, out: Array) -> None:
         """Write `q @ k^T` to `out`."""
 
 
 class Weigh(Protocol):
-    """As `flash.cpu.products.weigh`."""
+    """A function that computes what `flash.cpu.products.weigh` does."""
 
     def __call__(self, space: Workspace, score: Array, hidden: Array | None, total: Array) -> None:
         """Write the exponentials of scores over these, and add their sums to `total`."""
 
 
 class OutputsOfValues(Protocol):
-    """As `flash.cpu.products.outputs_of_values`."""
+    """A function that computes what `flash.cpu.products.outputs_of_values` does."""
 
     def __call__(
         self,

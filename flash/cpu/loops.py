@@ -87,7 +87,7 @@ def weights(score: Array, total: Array) -> None:
 
 @compiled(_ANY_ORDER)
 def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
-    """As `weights`; what is `hidden` [rows, keys] has weight 0, whatever its score is."""
+    """Do what `weights` does; a `hidden` key [rows, keys] has weight 0, whatever its score is."""
     in_widest_vectors()
     rows, keys = score.shape
     for row in range(rows):

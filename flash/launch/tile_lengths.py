@@ -3,18 +3,10 @@ that were the fastest on an H200 for so many queries and keys (docs/tuning.md). 
 large blocks, short ones for little beside their tiles: with causality, large blocks compute more scores that
 nobody sees.
 
-| columns, at most | full: length from which, block_q x tile | causal |
-|---|---|---|
-| 64 | default | 0: 128x128, 2048: default |
-| 96 | default | 0: 128x128, 2048: default |
-| 128 | 0: 128x128, 2048: 192x80 | 0: 128x128, 8192: 192x80 |
-| 192 | 0: 128x64, 1024: 128x80, 4096: default | 0: 128x64, 4096: default |
-| 256 | 0: 128x64, 16384: default | 0: 128x64, 16384: default |
-
 The length is that of the queries or of the keys, whichever are fewer. Blocks of more rows than the default
 are taken only by a launch with many of them for each multiprocessor: of few the last round leaves more
-multiprocessors without work. Calls with features of scores, packed
-sequences or caches have the default tiles: these were measured without.
+multiprocessors without work. Calls with features of scores, packed sequences or caches have the default
+tiles, because the others were measured without.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def require_compiler(name: str, who: str = "") -> None:
 
 @functools.cache
 def _why_not_compiled() -> str:
-    """What is missing for the backend `compiled`, and what to do; empty if nothing is."""
+    """What the backend `compiled` lacks, and how to get it; the empty string if it lacks nothing."""
     try:
         import numba  # an extra, which takes long to import
     except ImportError as error:  # also of a Numba that takes no numpy of this version
