@@ -4,7 +4,7 @@ of O on its way back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8NonFinite
@@ -30,6 +30,8 @@ class Fp8Rings(Rings):
     are `ONES` rows of ones. O leaves from the tiles of `values` if they have room, or as parts that are to be
     merged from registers.
     """
+
+    clears_copies: ClassVar[bool] = False  # tiles of V are cleared when they are transposed
 
     odd: Fp8NonFinite | None
     raw: Ring

@@ -41,8 +41,7 @@ class GatheredRings(Rings):
         cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
-        declared = cls.declared(k, config, t, producer, consumer, reworked=False, gathered=True)
-        return cls(**declared, odd=None, producer=producer)
+        return cls(**cls.declared(k, config, t, producer, consumer, gathered=True), producer=producer)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """See `Rings.fill`."""
@@ -54,13 +53,15 @@ class GatheredRings(Rings):
         values = _Copier(k, self.producer, cta.V, self.values.tile("v"))
         of_keys = _Lookup(k, keys, first, ahead=ahead)
         of_values = of_keys if values.share == keys.share else _Lookup(k, values, first, ahead=ahead)
-        with self._each_tile(k, cta) as (_, row):
+        with self._each_tile(k, cta) as (n, row):
             rows = of_keys.rows(row)
             with self.keys.gather() as stage:
                 keys.copy(stage.k, rows)
             rows = rows if of_values is of_keys else of_values.rows(row)
-            with self.values.gather() as stage:
+            follows = n != -cta.tiles if self.odd is not None else False
+            with self._clearing(cta, row, follows) as cut, self.values.gather(reworked=cut) as stage:
                 values.copy(stage.v, rows)
+        self._end_fills(cta)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flash.device.cta import Cta
+from flash.device.nonfinite import NonFinite, hides_rows
 from flash.device.shared_rows_softmax import Exchange
 from flash.device.wgmma_rings import Rings, declared_maps, declared_queries
 from flash.problem.kernel_config import KernelConfig
@@ -27,6 +28,9 @@ class LatentRings(Rings):
     each of them, and maxima and sums of rows through `numbers`.
     """
 
+    clears_copies: ClassVar[bool] = False  # consumers clear tiles, which they also read as K
+
+    odd: NonFinite | None
     weights: BoxTile
     numbers: SharedTile  # see `Exchange`
 
@@ -44,7 +48,8 @@ class LatentRings(Rings):
         shape = (t.consumers * WGMMA_ROWS, t.keys_of_consumer)
         weights = k.tma.tile("P_tile", shape, config.dtype.scalar)
         numbers = Exchange.room(k, WGMMA_ROWS)
-        return cls(maps, queries, ring, ring, leaves, t.tile, None, weights, numbers)
+        odd = NonFinite(k, config) if hides_rows(config) else None
+        return cls(maps, queries, ring, ring, leaves, t.tile, odd, weights, numbers)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,

@@ -8,7 +8,10 @@ instructions in those tiles; the second only runs if anything was set to 0.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -19,6 +22,7 @@ from flash.device.tiles import Matrix
 from flash.operands.dtypes import E4M3, E5M2
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl.swizzle import CHUNK_BYTES
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 
@@ -32,37 +36,27 @@ _ODD: Final = {E4M3: 0x7F, E5M2: 0x7C}
 _BYTE: Final = 8  # bits
 
 
-class NonFinite:
-    """Clears NaN and infinity in tiles of V, and restores them in O. Whether any was found is a
-    flag of the CTA, in shared memory because registers are short.
+def hides_rows(config: KernelConfig) -> bool:
+    """Whether a kernel with `wgmma` may find NaN or infinity in the values of a key that a row does not see.
+    Without a mask, the only hidden keys are beyond the end, where a tile of V holds zeros, but of packed
+    sequences rows of the next one, and anything in a cache. Gathered rows behind the end are zeros, too.
     """
+    shares = (config.features.varlen or config.features.cached) and not config.gathers
+    return config.hides_keys or shares
 
-    @marked("nonfinite: flag")
+
+class RestoredValues(ABC):
+    """Restores in O the NaN and infinity that were cleared in tiles of V."""
+
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
         self.dtype = config.multiplied.scalar  # of V in the tile
         self.stored = config.element_of("V")
         self.output = config.output.scalar
-        self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
-        self._mark: Value | int = 1  # what the flag is if something was found
-        with k.when(k.thread_id() == 0):
-            k.store(self._flag, 0)
 
-    def clear(self, loader: PanelLoader, stage: Value | None) -> None:
-        """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
-        self.clear_chunks(loader.chunks(stage))
-
-    def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
-        """Set NaN and infinity in these chunks of 16 bytes to 0."""
-        clear_chunks(self.k, self.dtype, chunks, self.found)
-
-    def found(self) -> None:
-        """Note that a thread has set something to 0."""
-        self.k.store(self._flag, self._mark)
-
-    def begin_part(self, number: Value) -> None:
-        """Forget what other parts of the CTA have found: that of `number`, u32 and no other's, begins."""
-        self._mark = number + 1
+    @abstractmethod
+    def has_found(self) -> Value:
+        """Whether anything was set to 0, a predicate that is the same in all threads that restore."""
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
@@ -76,9 +70,8 @@ class NonFinite:
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
-        team.sync(k)  # O and the flag have been written by all
-        found = k.load(self._flag)
-        with k.when(found != 0 if isinstance(self._mark, int) else found == self._mark):
+        team.sync(k)  # O, and what has been found, have been written by all
+        with k.when(self.has_found()):
             thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)
@@ -150,6 +143,35 @@ class NonFinite:
         return Pointer(of.row(k, row) + offset, "global", _BITS[dtype.nbytes])
 
 
+class NonFinite(RestoredValues):
+    """Clears NaN and infinity in tiles of V, and restores them in O, all by the same threads. Whether any was
+    found is a flag of the CTA, in shared memory because registers are short.
+    """
+
+    @marked("nonfinite: flag")
+    def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
+        super().__init__(k, config)
+        self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
+        with k.when(k.thread_id() == 0):
+            k.store(self._flag, 0)
+
+    def clear(self, loader: PanelLoader, stage: Value | None) -> None:
+        """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
+        self.clear_chunks(loader.chunks(stage))
+
+    def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
+        """Set NaN and infinity in these chunks of 16 bytes to 0."""
+        clear_chunks(self.k, self.dtype, chunks, self.found)
+
+    def found(self) -> None:
+        """Note that a thread has set something to 0."""
+        self.k.store(self._flag, 1)
+
+    def has_found(self) -> Value:
+        """See `RestoredValues`."""
+        return self.k.load(self._flag) != 0
+
+
 def clear(
     k: KernelBuilder,
     dtype: ScalarType,
@@ -173,11 +195,30 @@ def clear_chunks(
         signs = [_signs(word, dtype) for word in words]
         some = signs[0] | signs[1] | signs[2] | signs[3]
         with k.when(some != 0):
-            bits = dtype.bits
-            ones = (1 << bits) - 1
-            kept = [w & ~((s >> (bits - 1)) * ones) for w, s in zip(words, signs, strict=True)]
-            k.store(at, kept)
+            k.store(at, [_cleared(word, sign, dtype) for word, sign in zip(words, signs, strict=True)])
             found()
+
+
+@marked("nonfinite: clear together")
+def clear_together(
+    k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], found: Callable[[], object]
+) -> None:
+    """Set NaN and infinity in some chunks of 16 bytes to 0, which a thread reads together. Where there are
+    any, it reads the words again, one by one, so that none of them is kept in a register until then.
+    """
+    some = functools.reduce(operator.or_, (_signs(word, dtype) for at in chunks for word in k.load(at, 4)))
+    with k.when(some != 0):
+        with k.loop(0, CHUNK_BYTES, step=u32.nbytes, type=u32) as down:
+            for at in chunks:
+                place = Pointer(at.value + down, at.space, u32, at.offset)
+                word = k.load(place)
+                k.store(place, _cleared(word, _signs(word, dtype), dtype))
+        found()
+
+
+def _cleared(word: Value, signs: Value, dtype: ScalarType) -> Value:
+    """A word with 0 for each element that has its sign bit set in `signs`."""
+    return word & ~((signs >> (dtype.bits - 1)) * ((1 << dtype.bits) - 1))
 
 
 def _signs(word: Value, dtype: ScalarType) -> Value:

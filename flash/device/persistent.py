@@ -55,18 +55,20 @@ class PersistentRings(Rings):
     """Rings whose stages and phases go on from part to part."""
 
     def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
-        """The producer's part: as `Rings.fill`, but for the order. The memory of Q is free last, when O has
+        """See `Rings.fill_part`; the order is another one. The memory of Q is free last, when O has
         left it or the last scores are there; so the first tile of keys is fetched before. Q comes also
         where no keys are seen, so that nobody writes its memory while it belongs to consumers.
         """
-        with k.when(has_tiles, uniform=True):
-            self._fill_keys(k, cta, self.first_key(-cta.tiles))
-        self._fill_queries(k, cta)
-        with k.when(has_tiles, uniform=True):
-            self._fill_values(k, cta, self.first_key(-cta.tiles))
-            with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-                row = self.first_key(n)
-                seen = cta.mask.sees_tile(row)
-                with nullcontext() if seen is None else k.when(seen, uniform=True):
-                    self._fill_keys(k, cta, row)
-                    self._fill_values(k, cta, row)
+        with self._told():
+            with k.when(has_tiles, uniform=True):
+                self._fill_keys(k, cta, self.first_key(-cta.tiles))
+            self._fill_queries(k, cta)
+            with k.when(has_tiles, uniform=True):
+                self._fill_values(k, cta, self.first_key(-cta.tiles))
+                with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+                    row = self.first_key(n)
+                    seen = cta.mask.sees_tile(row)
+                    with nullcontext() if seen is None else k.when(seen, uniform=True):
+                        self._fill_keys(k, cta, row)
+                        self._fill_values(k, cta, row, follows=True)
+                self._end_fills(cta)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
-from flash.device.nonfinite import NonFinite
+from flash.device.nonfinite import RestoredValues, hides_rows
 from flash.device.pages import PagedMatrix
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
@@ -31,52 +32,63 @@ class Rings:
     of Q if it has room there; parts that are to be merged, which are f32, leave from registers (None).
     """
 
+    clears_copies: ClassVar[bool] = True  # whether the producer clears tiles of V as they were copied
+
     maps: Mapping[str, TensorParameter]
     queries: Ring | BoxTile
     keys: Ring
     values: Ring
     out: BoxTile | None
     tile: int  # keys
-    odd: NonFinite | None  # what clears NaN and infinity in V, if the producer does so
+    odd: RestoredValues | None  # what clears NaN and infinity in V
 
     @classmethod
     def declare(
         cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
-        return cls(**cls.declared(k, config, t, producer, consumer, reworked=False), odd=None)
+        return cls(**cls.declared(k, config, t, producer, consumer))
 
-    @staticmethod
+    @classmethod
+    def clears(cls, config: KernelConfig) -> bool:
+        """Whether the producer clears NaN and infinity in the copied tiles of V of a kernel
+        (`flash/device/cleared_values.py`).
+        """
+        return cls.clears_copies and hides_rows(config)
+
+    @classmethod
     def declared(
+        cls,
         k: KernelBuilder,
         config: KernelConfig,
         t: WgmmaTiling,
         producer: Role,
         consumer: Role,
         *,
-        reworked: bool,
+        reworked: bool = False,
         gathered: bool = False,
     ) -> dict[str, Any]:
-        """The fields of this class but `odd`. `reworked` is whether the producer works on tiles of K and V
-        that have been copied, `gathered` whether its threads copy their rows.
+        """The fields of this class. `reworked` is whether the producer works on all tiles of K and V that
+        have been copied, `gathered` whether its threads copy their rows.
         """
         maps = declared_maps(k, config)
         keys, values, out = (layout_of(t, config.dtype, array) for array in "KVO")
         queries, over = declared_queries(k, config, t, producer, consumer)
         room = over if t.output_is_over_queries else None
-        merged = config.features.splits
-        ring = functools.partial(
-            k.tma.ring, t.stages, producer, consumer, reworked=reworked, gathered=gathered
-        )
+        clears, merged = cls.clears(config), config.features.splits
+        ring = functools.partial(k.tma.ring, t.stages, producer, consumer, gathered=gathered)
+        of_keys = ring(reworked=reworked, k=keys)
+        of_values = ring(reworked=reworked or clears, v=values)
         return {
             "maps": maps,
             "queries": queries,
-            "keys": ring(k=keys),
-            "values": ring(v=values),
+            "keys": of_keys,
+            "values": of_values,
             "out": None
             if merged
             else k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room),
             "tile": t.tile,
+            "odd": ClearedValues(k, config, producer, consumer, of_values) if clears else None,
         }
 
     def place(self, array: str, cta: Cta, row: Value) -> Corner:
@@ -92,6 +104,20 @@ class Rings:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
+    def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
+        """What the producer does for a part of the problem, which may have no tiles of keys."""
+        with self._told(), k.when(has_tiles, uniform=True):
+            self.fill(k, cta)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A part of the problem: consumers hear at its end whether NaN or infinity were found in V."""
+        if isinstance(self.odd, ClearedValues):
+            self.odd.begin()
+        yield
+        if isinstance(self.odd, ClearedValues):
+            self.odd.tell()
+
     @marked("wgmma rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
@@ -99,9 +125,11 @@ class Rings:
         loaded, so that consumers begin with it.
         """
         self._fill_queries(k, cta)
-        with self._each_tile(k, cta) as (_, row):
+        clears = isinstance(self.odd, ClearedValues)
+        with self._each_tile(k, cta) as (n, row):
             self._fill_keys(k, cta, row)
-            self._fill_values(k, cta, row)
+            self._fill_values(k, cta, row, n != -cta.tiles if clears else False)
+        self._end_fills(cta)
 
     @contextmanager
     @marked("wgmma rings: fill")
@@ -130,10 +158,22 @@ class Rings:
             k.tma.load(stage.k, self.places(k, "K", cta, row))
 
     @marked("wgmma rings: fill")
-    def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
-        """Have the tile of V copied whose first key is `row`."""
-        with self.values.fill() as stage:
+    def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value, follows: Value | bool = False) -> None:
+        """Have the tile of V copied whose first key is `row`. `follows` is whether there is one before, which
+        may have to be cleared.
+        """
+        with self._clearing(cta, row, follows) as cut, self.values.fill(reworked=cut) as stage:
             k.tma.load(stage.v, self.places(k, "V", cta, row))
+
+    def _clearing(self, cta: Cta, row: Value, follows: Value | bool) -> AbstractContextManager[Value | None]:
+        """The context in which a tile of V is filled: see `ClearedValues.fills`."""
+        odd = self.odd
+        return odd.fills(cta, row, follows) if isinstance(odd, ClearedValues) else nullcontext()
+
+    def _end_fills(self, cta: Cta) -> None:
+        """All tiles of V have been filled; there is one."""
+        if isinstance(self.odd, ClearedValues):
+            self.odd.clear_last(cta)
 
     def places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
         """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
@@ -24,6 +24,8 @@ class SplitRings(Rings):
     producer splits those of K and V. `SplitBoxes` tells the tiles of a place apart by their `mark_of`.
     """
 
+    clears_copies: ClassVar[bool] = False  # tiles of V are cleared when they are split
+
     odd: NonFinite
     of_queries: SplitBoxes
     of_keys: SplitBoxes
@@ -37,8 +39,7 @@ class SplitRings(Rings):
         """See `Rings.declare`."""
         rings = cls.declared(k, config, t, producer, consumer, reworked=True)
         return cls(
-            **rings,
-            odd=NonFinite(k, config),
+            **{**rings, "odd": NonFinite(k, config)},
             of_queries=SplitBoxes(k, "Q", t.block_q, 1),
             of_keys=SplitBoxes(k, "K", t.tile, t.stages),
             of_values=SplitBoxes(k, "V", t.tile, t.stages),

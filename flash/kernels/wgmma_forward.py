@@ -10,17 +10,17 @@ tile, which the end of the keys may cut; the loops behind it are those of `flash
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Final, Protocol
 
 from flash.device.append_in_place import AppendedRows
 from flash.device.box_rows import BoxRows
+from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.gathered_rings import GatheredRings
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
-from flash.device.nonfinite import NonFinite
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.persistent import Parts, PersistentRings
@@ -36,6 +36,7 @@ from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from flash.scores.scoring import Scoring
+from flash.scores.window import Window
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring, Stage
@@ -70,30 +71,21 @@ def attention_module(
     short = not (config.packed or own_rows or config.features.turned is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
-    producer = k.warpgroup_role("producer", registers=t.producer_registers)
-    consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
     rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
+    keeps_more = config.is_persistent and config.features.has(Window)
+    to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
+    producer = k.warpgroup_role("producer", registers=to_copy)
+    consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)
     rings = rings_of.declare(k, config, t, producer, consumer)
     parts = Parts.of(k, config, given, (producer, consumer))
-    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
-    # sequences rows of the next one, and anything in a cache.
-    # Gathered rows behind the end are zeros, too.
-    shares = (config.features.varlen or config.features.cached) and not config.gathers
-    odd = rings.odd
-    if odd is None and (config.hides_keys or shares):
-        odd = NonFinite(k, config)
     if own_rows:
         AppendedRows.written(k, config, given, Cta.of(k, config, given))
     with producer, parts.each() as given:
         cta = Cta.of(k, config, given)
-        if isinstance(rings, PersistentRings):
-            rings.fill_part(k, cta, _has_tiles(cta))
-        else:
-            with k.when(_has_tiles(cta), uniform=True):
-                rings.fill(k, cta)
+        rings.fill_part(k, cta, _has_tiles(cta))
     with consumer, parts.each() as given:
         cta = Cta.of(k, config, given)
-        consumer_of(k, config, t, given, cta, consumer, rings, odd).run()
+        consumer_of(k, config, t, given, cta, consumer, rings).run()
     return k.build()
 
 
@@ -128,7 +120,6 @@ class Consumer:
         cta: Cta,
         role: Role,
         rings: Rings,
-        odd: NonFinite | None,
     ) -> None:
         self.k = k
         self.config = config
@@ -138,7 +129,7 @@ class Consumer:
         self.role = role
         self.team = Team(role)
         self.rings = rings
-        self.odd = odd
+        self.odd = rings.odd
         self.keys_of_thread = fragment_columns(t.keys_of_consumer)
         self.q_stage: Stage | None = None  # of Q, if the producer fills it
 
@@ -150,9 +141,6 @@ class Consumer:
         self.turns = k.turns(self.role) if t.takes_turns else None
         if self.config.is_persistent:
             self.q = self._queries()  # also where there are no keys (`PersistentRings.fill_part`)
-            if self.odd is not None:
-                assert self.given.part is not None  # the kernel is persistent
-                self.odd.begin_part(self.given.part)
         with k.when(_has_tiles(cta), uniform=True):
             if self.turns is not None:
                 self.turns.begin()
@@ -270,8 +258,8 @@ class Consumer:
         """Let the next part begin: nobody reads what it writes any more."""
         if not self.t.own_output:
             self._give_back_queries()
-        if self.odd is not None or self.q_stage is None or self.cta.queries_from is not None:
-            self.role.barrier.sync()  # all have read the flag, or the rows that threads store
+        if self.q_stage is None or self.cta.queries_from is not None:
+            self.role.barrier.sync()  # all have read the rows that threads store
 
     @marked("wgmma: negative scale")
     def _flip_signs(self) -> None:
@@ -305,7 +293,6 @@ class Consumer:
         key.release()
         self._weigh(-self.cta.tiles, Cut.ANYWHERE)
         self._pack()
-        self._clear()
 
     @marked("wgmma: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
@@ -330,8 +317,6 @@ class Consumer:
             k.wgmma.wait(after=self.softmax.row_sum)
             value.release()
             self._rescale_and_pack()
-        if cut.hides:
-            self._clear()
 
     @marked("wgmma: last values")
     def _last(self) -> None:
@@ -410,18 +395,6 @@ class Consumer:
             for word, value in zip(words, rounded, strict=True):
                 word.set(value)
 
-    @marked("wgmma: cleared values")
-    def _clear(self) -> None:
-        """Set NaN and infinity in the tile of V to 0 whose keys some rows do not see."""
-        k = self.k
-        if self.odd is None:
-            return
-        stage = self.rings.values.peek()
-        self.odd.clear_chunks(stage.v.chunks(self.role.thread, self.role.threads))
-        stage.close()
-        k.fence_proxy_async(space="shared::cta")
-        self.role.barrier.sync()
-
     @marked("wgmma: rows of O")
     def _finish(self) -> None:
         """O / sum, to global memory."""
@@ -431,14 +404,19 @@ class Consumer:
         O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
         finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
-        if out is None:
-            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
-        else:
-            self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
-            self._outputs.write(out, self.group_row)
-            self._send(cta, out)
-        if self.odd is not None:
-            self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+        with self._told() as found:
+            if out is None:
+                store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
+            else:
+                self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
+                self._outputs.write(out, self.group_row)
+                self._send(cta, out, visible=found)
+            if self.odd is not None:
+                self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    def _told(self) -> AbstractContextManager[Value | bool]:
+        """The end of a part of the problem; gives whether threads read what tensor copies stored of O."""
+        return self.odd.told() if isinstance(self.odd, ClearedValues) else nullcontext(self.odd is not None)
 
     def _lane_columns(self) -> LaneColumns:
         """The columns of O of this thread, where they are stored from registers."""
@@ -450,9 +428,9 @@ class Consumer:
         return self.O
 
     @marked("wgmma: store of O")
-    def _send(self, cta: Cta, out: BoxTile) -> None:
+    def _send(self, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
         """Store the tile of O: by a tensor copy, unless rows behind those of the CTA, or between them, are
-        of others.
+        of others. `visible` is whether threads read what it has stored.
         """
         k, whole = self.k, None
         if self.config.packed:
@@ -461,7 +439,7 @@ class Consumer:
         if cta.queries_from is not None:
             whole = cta.first_row + self.t.block_q <= cta.O.rows
         with nullcontext() if whole is None else k.when(whole, uniform=True):
-            k.tma.store(out, self.rings.place("O", cta, cta.first_row), visible=self.odd is not None)
+            k.tma.store(out, self.rings.place("O", cta, cta.first_row), visible=visible)
         if whole is not None:
             with k.otherwise():
                 self._send_rows(cta, out)

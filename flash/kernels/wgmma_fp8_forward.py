@@ -167,7 +167,7 @@ class Fp8Consumer(Consumer):
         else:
             self.role.barrier.sync()  # O may lie where the values of another warpgroup were
             self.O.write(out, self.group_row)
-            self._send(cta, out)
+            self._send(cta, out, visible=self.odd is not None)
 
         def scale_of(key: Value) -> Value:
             if not block:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.latent_rings import LatentRings
+from flash.device.nonfinite import NonFinite
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
 from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.tile_runs import Cut, tile_runs
@@ -42,6 +43,7 @@ class LatentConsumer(Consumer):
     """
 
     rings: LatentRings
+    odd: NonFinite | None
     softmax: SharedRowsSoftmax
     t: LatentTiling
 
@@ -122,7 +124,7 @@ class LatentConsumer(Consumer):
         else:
             # Both have done with Q, since they have met for the sums.
             self.O.write(out.from_column(self.group * mine, mine))
-            self._send(cta, out)
+            self._send(cta, out, visible=self.odd is not None)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
 

@@ -22,8 +22,9 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, and where its threads copy each row.
-_REGISTERS_WITH_PAGES: Final = {**_REGISTERS, 2: (40, 232)}
+# Where the producer also finds keys in pages, or keeps the bounds of a window from part to part, and where
+# its threads copy each row.
+_REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (56, 152)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
@@ -113,21 +114,18 @@ class WgmmaTiling:
         narrow = max(self.score_columns, self.output_columns) <= WIDTHS[0]
         return _BY_POLYNOMIAL if self.checks_sums and narrow else 0
 
-    @property
-    def producer_registers(self) -> int:
-        """Registers of a thread that copies; 0: not set."""
-        return self._of_roles[0]
-
-    @property
-    def consumer_registers(self) -> int:
-        """Registers of a thread that computes; 0: not set."""
-        return self._of_roles[1]
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
+        """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
+        those that copy keep the bounds of a window, from part to part of the problem.
+        """
+        return self._of_roles if self.gathers or not keeps_more else _REGISTERS_TO_WORK[self.consumers]
 
     @property
     def _of_roles(self) -> tuple[int, int]:
+        """Registers of a thread that only copies, and of one that computes."""
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
-        return (_REGISTERS_WITH_PAGES if self.in_pages else _REGISTERS)[self.consumers]
+        return (_REGISTERS_TO_WORK if self.in_pages else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:
@@ -175,9 +173,14 @@ class WgmmaTiling:
         """Estimated registers of a thread: with warps of several roles, what each has at the beginning;
         else the accumulators of S and O, P, and the rest.
         """
-        if self.consumer_registers:
+        if self._least_registers:
             return _ALL_REGISTERS // self.threads // _REGISTER_UNIT * _REGISTER_UNIT
         return min(self._held_registers + _OTHER_REGISTERS, _MOST_REGISTERS)
+
+    @property
+    def _least_registers(self) -> int:
+        """Registers of a thread that computes, in the kernel that leaves it the fewest; 0: not set."""
+        return min(self.registers_of_roles(keeps_more=more)[1] for more in (False, True))
 
     @property
     def _held_registers(self) -> int:
@@ -192,7 +195,7 @@ class WgmmaTiling:
         """
         if self.gathers and self.consumers > _TWO and not self.checks_sums:
             return False
-        most = self.consumer_registers or _MOST_REGISTERS
+        most = self._least_registers or _MOST_REGISTERS
         needed = self._held_registers + _LEAST_OTHER_REGISTERS
         return needed + (beside if self.consumers > _TWO or self.gathers else 0) <= most
 

@@ -12,10 +12,10 @@ from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.ir import Origin
 from ptxgen.records import dataclass
-from ptxgen.types import u32, u64
+from ptxgen.types import pred, u32, u64
 
 _BARRIER_BYTES: Final = 8
 BARRIERS: Final = 2  # of a stage: full and empty
@@ -106,7 +106,8 @@ class Ring:
             self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
             if self.reworked:
                 ready = self._barriers.step(columns=BARRIERS * self.stages + stage)
-                self.k.mbarrier_init(ready, self.producer.warps, space="shared::cta")
+                hands_on = self.producer.threads if self.gathered else self.producer.warps
+                self.k.mbarrier_init(ready, hands_on, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
@@ -122,12 +123,16 @@ class Ring:
                     self._rework = _Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
 
     @block
-    def fill(self) -> Iterator[Stage]:
+    def fill(self, *, reworked: Value | None = None) -> Iterator[Stage]:
         """The producer's turn: wait until the next stage is free, and fill it by `k.tma.load`, each tile
         once. One thread of the role runs the body.
+
+        The stages of a reworked ring are all reworked, or those for which `reworked` holds, a predicate that
+        is the same in all threads of the role: `pass_on` takes the place of `rework` for the others.
         """
         k = self.k
         k.require_role(f"ring {self.name!r}: fill", self.producer)
+        self._check_reworked("fill", reworked)
         k.refuse_predicated("ring.fill")
         if self.written:
             raise ConfigError(f"ring {self.name!r}: fill is for copies; the threads of this ring use write")
@@ -140,7 +145,12 @@ class Ring:
             stage = self._filling = self._stage(cursor, "fill")
             try:
                 self._wait(stage.empty, cursor)
-                k.mbarrier_arrive_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                if reworked is None:
+                    k.mbarrier_arrive_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                else:
+                    copied = self._choose_barrier(stage, reworked)
+                    k.mbarrier_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                    k.mbarrier_arrive(copied, space="shared::cta")
                 yield stage
                 missing = [name for name in self.tiles if name not in stage.loaded]
                 if missing:
@@ -165,19 +175,48 @@ class Ring:
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "write")
         self._wait(stage.empty, cursor)
-        yield from self._hand_on(stage, stage.full, cursor)
+        yield from self._hand_on(stage, stage.full)
+        self._advance(cursor)
+
+    def _choose_barrier(self, stage: Stage, reworked: Value) -> TilePointer:
+        """Have the copies to a stage count at the barrier of the consumer, unless it is reworked. Returns the
+        barrier that they would count at then.
+        """
+        copied, behind = stage.full, stage.ready.offset - stage.full.offset
+        stage.full = copied.moved(self.k.selp(copied.value, copied.value + behind, reworked))
+        return copied
+
+    def _check_reworked(self, turn: str, reworked: object) -> None:
+        """Raise `ConfigError` or `TypeMismatchError` for what cannot say whether a stage is reworked."""
+        if reworked is None:
+            return
+        who = f"ring {self.name!r}: {turn}"
+        if not self.reworked:
+            raise ConfigError(f"{who} takes reworked=… in rings made with reworked=True, and this one is not")
+        if self.spans_cluster:
+            raise ConfigError(f"{who} with reworked=… is for stages of one CTA; leave out multicast=True")
+        if getattr(reworked, "type", None) is not pred:
+            raise TypeMismatchError(
+                f"{who}: reworked must be a predicate, such as n < 2, got {shown(reworked)}"
+            )
 
     @block
-    def gather(self) -> Iterator[Stage]:
+    def gather(self, *, reworked: Value | None = None) -> Iterator[Stage]:
         """The turn of the producer of a `gathered` ring: wait until the next stage is free, and start copies
         to its tiles by `k.copy_async`, by all threads of the role. The barrier waits for these copies.
+        `reworked` is as for `fill`.
         """
         self.k.require_whole_role(f"ring {self.name!r}: gather", self.producer)
+        self._check_reworked("gather", reworked)
         if not self.gathered:
             raise ConfigError(f"ring {self.name!r}: gather is for rings made with gathered=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "gather")
         self._wait(stage.empty, cursor)
+        if reworked is not None:
+            copied = self._choose_barrier(stage, reworked)
+            with self.k.only_if(~reworked):
+                self.k.mbarrier_arrive(copied, space="shared::cta")
         try:
             yield stage
             self.k.cp_async_mbarrier_arrive(stage.full, noinc=True, space="shared::cta")
@@ -197,20 +236,40 @@ class Ring:
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "rework")
         self._wait(stage.full, self._rework)
-        yield from self._hand_on(stage, stage.ready, self._rework)
+        yield from self._hand_on(stage, stage.ready)
+        self._advance(self._rework)
 
-    def _hand_on(self, stage: Stage, barrier: TilePointer, cursor: _Cursor) -> Iterator[Stage]:
+    def pass_on(self) -> None:
+        """The producer's second turn, if the next stage was filled with a false `reworked`: the consumer has
+        the stage when its copies are there. All threads of the role come here, and do not wait for these.
+        """
+        k = self.k
+        k.require_whole_role(f"ring {self.name!r}: pass_on", self.producer)
+        if not self.reworked:
+            raise ConfigError(f"ring {self.name!r}: pass_on is for rings made with reworked=True")
+        assert self._rework is not None  # the role has been entered
+        stage = self._stage(self._rework, "pass_on")
+        if not self.gathered:  # whose copies arrive for their threads
+            self._wait(stage.full, self._rework)  # so that no warp is a turn ahead of the copies
+            with k.only_if(self.producer.is_first_lane):
+                k.mbarrier_arrive(stage.ready, space="shared::cta")
+        stage.close()
+        self._advance(self._rework)
+
+    def _hand_on(self, stage: Stage, barrier: TilePointer) -> Iterator[Stage]:
         """Yield a stage to which the producer's threads store, and arrive at a barrier of the consumer."""
         k = self.k
         try:
             yield stage
             k.fence_proxy_async(space="shared::cta")
+            if self.gathered:
+                k.mbarrier_arrive(barrier, space="shared::cta")
+                return
             k.bar_warp_sync(-1)
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(barrier, space="shared::cta")
         finally:
             stage.close()
-        self._advance(cursor)
 
     @block
     def drain(self) -> Iterator[Stage]:

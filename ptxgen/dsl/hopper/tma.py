@@ -159,7 +159,8 @@ class Tma:
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
         copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
-        fills, before the consumer has it: `with ring.rework() as stage:`. With `gathered` they copy to it by
+        fills, before the consumer has it: `with ring.rework() as stage:`; or on those that are filled with
+        `reworked=`, a predicate. With `gathered` they copy to it by
         `k.copy_async`, each row from where it is: `with ring.gather() as stage:`. A role that has whole
         stages of its own to move may be producer and consumer.
         """
@@ -181,10 +182,9 @@ class Tma:
                 raise ConfigError(f"ring: a tile cannot be called {name!r}, a word of stages; rename it")
         if multicast and written:
             raise ConfigError("ring: multicast=True is for copies, and threads write their own CTA's stages")
-        if gathered and (multicast or written or reworked):
+        if gathered and (multicast or written):
             raise ConfigError(
-                "ring: gathered=True is for copies by the threads of a CTA, which nobody reworks; leave out "
-                "multicast, written and reworked"
+                "ring: gathered=True is for copies by the threads of a CTA; leave out multicast and written"
             )
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
@@ -279,10 +279,10 @@ class Tma:
                 to.moved(to.value + start), at, stage.full, (1 << ctas) - 1, dim=dim
             )
 
-    def store(self, tile: BoxTile, place: Corner, *, visible: bool = False) -> None:
+    def store(self, tile: BoxTile, place: Corner, *, visible: bool | Value = False) -> None:
         """Store a tile to a place of a tensor, and wait until it has been read, so that it may be
-        written again; if it is to be `visible`, until the threads may read it in the tensor. What lies
-        outside of the tensor is not written.
+        written again; if it is to be `visible`, until the threads may read it in the tensor: True, False, or
+        a predicate that is the same in all of them. What lies outside of the tensor is not written.
 
         All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
         tile is stored.
@@ -292,7 +292,7 @@ class Tma:
             "tma.store", replace(boxes, stores=True), tile, place, visible, self._k.cp_async_bulk_tensor_store
         )
 
-    def reduce(self, tile: BoxTile, place: Corner, op: Reduction, *, visible: bool = False) -> None:
+    def reduce(self, tile: BoxTile, place: Corner, op: Reduction, *, visible: bool | Value = False) -> None:
         """Combine the elements of a tensor, from a place on, with those of a tile: each becomes
         `op` of what it was and the tile's. The rest is as in `store`.
 
@@ -313,7 +313,13 @@ class Tma:
         self._send("tma.reduce", replace(boxes, loads=True, stores=True), tile, place, visible, copy)
 
     def _send(
-        self, who: str, boxes: Boxes, tile: BoxTile, place: Corner, visible: bool, copy: Callable[..., None]
+        self,
+        who: str,
+        boxes: Boxes,
+        tile: BoxTile,
+        place: Corner,
+        visible: bool | Value,
+        copy: Callable[..., None],
     ) -> None:
         """Start `copy`, from each slab of a tile to its box of the tensor, in one thread, and wait for it."""
         k = self._k
@@ -328,7 +334,10 @@ class Tma:
                 at = place.pointer(number * tile.layout.slab_columns)
                 copy(at, tile.slab(number), dim=dim)
             k.cp_async_bulk_commit_group()
-            k.cp_async_bulk_wait_group(0, read=not visible)
+            k.cp_async_bulk_wait_group(0, read=visible is not True)
+            if isinstance(visible, Value):
+                with k.when(visible):
+                    k.cp_async_bulk_wait_group(0)
         self._meet()
 
     def boxes(self) -> Mapping[str, Boxes]:

@@ -109,6 +109,7 @@ def test_of_three_warpgroups_one_multiplies_while_others_compute_exponentials(
     ("how", "wanted"),
     [
         ({"head_dim": 128}, [24, 240]),
+        nightly({"head_dim": 128, "window": (128, None), "scheduler": "static"}, [40, 232]),
         nightly({"head_dim": 64, "block_q": 192}, [32, 160]),
         nightly({"head_dim": 128, "varlen": True, "page_size": 16}, [40, 232]),
         nightly({"head_dim": 128, "varlen": True, "page_size": 8}, [56, 224]),

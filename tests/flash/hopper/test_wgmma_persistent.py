@@ -206,7 +206,7 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     of = kernel(config, apart=apart)
     arrays, module = arrays_of(config, 100, 50, batch=1, heads=1), build(of).module
     found = waits(module)
-    assert len(found) == 14
+    assert len(found) == 18
     for at in found:
         given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
         with pytest.raises(TrapError):

@@ -1,0 +1,116 @@
+"""NaN and infinity in V that the warpgroup with the copies clears, before those that compute have the tile.
+
+If these cleared a tile, no product would be under way meanwhile in the first tile of each block of queries.
+The producer has nothing else to do while a tile of V waits for the weights of its keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from flash.device.cta import Cta
+from flash.device.nonfinite import RestoredValues, clear_together
+from flash.problem.kernel_config import KernelConfig
+from ptxgen.dsl import KernelBuilder, Pointer, Role, Value, marked
+from ptxgen.dsl.hopper import Ring
+from ptxgen.target import WARP_SIZE
+from ptxgen.tensormap import CHUNK
+from ptxgen.types import u32
+
+# Chunks of 16 bytes that a thread reads together, where it may use so many registers without spilling.
+_AT_ONCE: Final = 2
+
+
+class ClearedValues(RestoredValues):
+    """Clears NaN and infinity in tiles of V, in the ring `values`, by the threads of `producer`, and restores
+    them in O by those of `consumer`. Whether each warp has found any comes to these through a ring of one
+    stage at the end of each part of the problem, so that the producer may already be at the next part.
+    """
+
+    def __init__(
+        self, k: KernelBuilder, config: KernelConfig, producer: Role, consumer: Role, values: Ring
+    ) -> None:
+        super().__init__(k, config)
+        self.producer = producer
+        self.values = values
+        self._at_once = 1 if config.is_persistent or config.gathers else _AT_ONCE
+        self.findings = k.tma.ring(1, producer, consumer, written=True, found=((1, producer.warps), u32))
+
+    # ------------------------------------------------------------------------------ the producer's part
+
+    def begin(self) -> None:
+        """A part of the problem begins."""
+        self._found = self.k.var(u32, 0)
+        self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
+
+    @contextmanager
+    def fills(self, cta: Cta, row: Value, follows: Value | bool) -> Iterator[Value | None]:
+        """Clear the tile before, if there is one, as `follows` says, and run the body, which has the tile
+        filled whose first key is `row`; gives what says to `Ring.fill` whether that tile will be cleared.
+        """
+        k = self.k
+        if isinstance(follows, Value):
+            with k.when(follows, uniform=True):
+                self.clear_last(cta)
+        elif follows:
+            self.clear_last(cta)
+        if cta.mask.hides_anywhere:
+            yield None
+            return
+        cut = cta.hides_keys(row)
+        yield cut
+        with k.when(~cut, uniform=True):
+            self.values.pass_on()
+        self._waits.set(k.selp(1, 0, cut))
+
+    def clear_last(self, cta: Cta) -> None:
+        """Clear the tile that was filled last, if the mask cuts it."""
+        if cta.mask.hides_anywhere:
+            self._clear()
+            return
+        with self.k.when(self._waits != 0, uniform=True):
+            self._clear()
+
+    @marked("cleared values: end of a part")
+    def tell(self) -> None:
+        """Tell the consumer whether anything was found in the part."""
+        k, producer = self.k, self.producer
+        found = k.warp.any(self._found != 0)
+        with self.findings.write() as stage, k.when(producer.is_first_lane):
+            k.store(stage.found.pointer(0, producer.thread // WARP_SIZE), k.selp(1, 0, found, type=u32))
+
+    @marked("cleared values: tile")
+    def _clear(self) -> None:
+        """Clear the tile that was filled last, and hand it on."""
+        k, producer = self.k, self.producer
+        with self.values.rework() as stage:
+            tile, width = stage.v, stage.v.layout.slab_columns
+            with k.loop(0, tile.columns, step=width, type=u32) as first:
+                chunks = tile.from_column(first, width).chunks(producer.thread, producer.threads)
+                # Where some threads have a chunk less than others, each is cleared before the next.
+                uneven = tile.rows * tile.layout.row_bytes % (producer.threads * CHUNK) > 0
+                for some in ((at,) for at in chunks) if uneven else _in_groups(list(chunks), self._at_once):
+                    clear_together(k, self.dtype, some, lambda: self._found.set(1))
+
+    # ------------------------------------------------------------------------------ the consumer's part
+
+    @contextmanager
+    def told(self) -> Iterator[Value]:
+        """The end of a part, where O is stored and restored; gives whether anything was found."""
+        with self.findings.drain():
+            yield self.has_found()
+
+    def has_found(self) -> Value:
+        """See `RestoredValues`."""
+        words = self.k.load(self.findings.tile("found").pointer(0, 0), self.producer.warps)
+        return functools.reduce(operator.or_, words) != 0
+
+
+def _in_groups(chunks: Sequence[Pointer], count: int) -> Iterator[Sequence[Pointer]]:
+    """The chunks, `count` at a time."""
+    for n in range(0, len(chunks), count):
+        yield chunks[n : n + count]

@@ -1,0 +1,178 @@
+"""Rings of which the producer works on some stages and passes the others on, on the interpreter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import ConfigError, TrapError, TypeMismatchError
+from ptxgen.interpreter import PCT
+from ptxgen.text import render
+from ptxgen.types import f16, f32, u32
+
+SCHEDULES = ("lockstep", *(PCT(seed) for seed in range(3)))
+ROWS, COLUMNS, TILES, THREADS = 32, 64, 6, 128  # of a tile, tiles, threads of a role
+LANES, CHUNK = 8, 16  # lanes that gather a row, each a chunk of 16 bytes
+SIGNS = 0x8000_8000
+
+
+def some_negated(stages: int = 2, *, gathered: bool = False) -> KernelBuilder:
+    """C = sum of A[t] B[t] over tiles, the sign of B[t] changed by the producer where bit t of `worked` says
+    so, each when the next tile is on its way.
+    """
+    k = KernelBuilder("some_negated", target="sm_90a", threads=2 * THREADS)
+    A = k.tma.tensor_map("A", f16)
+    B = k.pointer("B", f16) if gathered else k.tma.tensor_map("B", f16)
+    C, worked = k.pointer("C", f32), k.param("worked", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    left = k.tma.ring(stages, producer, consumer, a=((64, ROWS), f16))
+    right = k.tma.ring(stages, producer, consumer, reworked=True, gathered=gathered, b=((ROWS, COLUMNS), f16))
+
+    def negate() -> None:
+        with right.rework() as stage:
+            for at in stage.b.chunks(producer.thread, producer.threads):
+                k.store(at, [word ^ SIGNS for word in k.load(at, 4)])
+
+    with producer:
+        waits = k.var(u32, 0)
+        with k.loop(0, TILES, type=u32) as n:
+            is_worked = (worked >> n) & 1 != 0
+            with left.fill() as stage:
+                k.tma.load(stage.a, A[0, n * ROWS])
+            if gathered:
+                with right.gather(reworked=is_worked) as stage:
+                    row, lane = producer.thread // LANES, producer.thread % LANES
+                    for down in range(0, ROWS, THREADS // LANES):
+                        source = B.element((n * ROWS + row + down) * COLUMNS + lane * LANES)
+                        k.copy_async(stage.b.pointer(row + down, lane * LANES), source, CHUNK)
+            else:
+                with right.fill(reworked=is_worked) as stage:
+                    k.tma.load(stage.b, B[n * ROWS, 0])
+            if stages > 1:
+                with k.when(waits != 0, uniform=True):
+                    negate()
+            with k.when(~is_worked, uniform=True):
+                right.pass_on()
+            waits.set(k.selp(1, 0, is_worked))
+            if stages == 1:
+                with k.when(waits != 0, uniform=True):
+                    negate()
+                waits.set(0)
+        with k.when(waits != 0, uniform=True):
+            negate()
+    with consumer:
+        acc = k.wgmma.accumulator(64, COLUMNS)
+        with k.loop(0, TILES), left.drain() as one, right.drain() as other:
+            acc += one.a @ other.b
+            k.wgmma.wait()
+        acc.store(C, COLUMNS)
+    return k
+
+
+def run(k: KernelBuilder, text: Any, worked: int, **how: Any) -> tuple[Any, Any]:
+    """Run it on small integers. Returns the run, and whether C is right."""
+    rng = np.random.default_rng(worked)
+    a = rng.integers(-4, 5, (64, TILES * ROWS)).astype(np.float16)
+    b = rng.integers(-4, 5, (TILES * ROWS, COLUMNS)).astype(np.float16)
+    signs = [1 - 2 * (worked >> t & 1) for t in range(TILES)]
+    c = np.full((64, COLUMNS), np.nan, np.float32)
+    module, boxes = k.build(), k.tma.boxes()
+    args = [boxes["A"].of(a), boxes["B"].of(b) if "B" in boxes else b, c, worked]
+    ran = interpreter.run(
+        text, grid=1, block=k.threads, args=args, sanitize=True,
+        dynamic_smem=module.kernels[0].dynamic_shared_bytes, **how,
+    )  # fmt: skip
+    return ran, np.array_equal(c, a.astype(np.float32) @ (b * np.repeat(signs, ROWS)[:, None]))
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_some_stages_are_worked_on_and_the_others_passed_on(stages: int, gathered: bool) -> None:
+    k = some_negated(stages, gathered=gathered)
+    module = k.build()
+    assert not verify(module)
+    for worked in (0b110011, 0, 2**TILES - 1, 0b000100):
+        for schedule in SCHEDULES if worked == 0b110011 else SCHEDULES[:1]:
+            assert run(k, module, worked, schedule=schedule)[1], (worked, schedule)
+
+
+MISTAKES = {
+    "products do not see what was written": (r"fence\.proxy\.async\.shared::cta;", "", False),
+    "a stage that is passed on waits for too many warps": (r"(mbarrier\.init[^;]*), 4;", r"\1, 5;", False),
+    "copies count at the other barrier": (r"(selp\.u32 \S+) (\S+) (\S+) (%p\d+;)", r"\1 \3 \2 \4", False),
+    "nobody arrives for copies": (r"mbarrier\.expect_tx[^;]*;", "", False),
+    "threads do not wait for the copies of others": (r"(mbarrier\.init[^;]*), 128;", r"\1, 127;", True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_noticed(mistake: str) -> None:
+    was, by, gathered = MISTAKES[mistake]
+    k = some_negated(gathered=gathered)
+    text = render(k.build())
+    broken, count = re.subn(was, by, text)
+    assert count
+    noticed = False
+    for worked in (0b110011, 0b010110):
+        for schedule in SCHEDULES:
+            try:
+                ran, right = run(k, broken, worked, schedule=schedule, raise_on_report=False)
+                noticed = noticed or bool(ran.reports) or not right
+            except TrapError:
+                noticed = True
+    assert noticed
+
+
+def rings(**how: Any) -> tuple[KernelBuilder, Any, Any, Any]:
+    k = KernelBuilder("refused", target="sm_90a", threads=2 * THREADS, cluster=2)
+    A = k.tma.tensor_map("A", f16)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    return k, producer, A, k.tma.ring(2, producer, consumer, a=((64, 64), f16), **how)
+
+
+def fill(how: dict[str, Any], reworked: Any) -> None:
+    k, producer, A, ring = rings(**how)
+    with producer:
+        given = k.thread_id() < 3 if reworked is None else reworked
+        with ring.fill(reworked=given) as stage:
+            k.tma.load(stage.a, A[0, 0])
+
+
+def pass_on_of_a_plain_ring() -> None:
+    _, producer, _, ring = rings()
+    with producer:
+        ring.pass_on()
+
+
+REFUSED = [
+    (
+        lambda: fill({}, None),
+        ConfigError,
+        "ring 'ring_1': fill takes reworked=… in rings made with reworked=True, and this one is not",
+    ),
+    (
+        lambda: fill({"reworked": True, "multicast": True}, None),
+        ConfigError,
+        "ring 'ring_1': fill with reworked=… is for stages of one CTA; leave out multicast=True",
+    ),
+    (
+        lambda: fill({"reworked": True}, 1),
+        TypeMismatchError,
+        "ring 'ring_1': fill: reworked must be a predicate, such as n < 2, got 1",
+    ),
+    (pass_on_of_a_plain_ring, ConfigError, "ring 'ring_1': pass_on is for rings made with reworked=True"),
+]
+
+
+@pytest.mark.parametrize(("misuse", "kind", "text"), REFUSED)
+def test_misuse_is_refused(misuse: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        misuse()
+    assert str(caught.value) == text
