@@ -8,17 +8,21 @@ from typing import Final
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.products import Owner
-from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
-from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.dsl.values import Pointer, Value, Var, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.ir import Origin
 from ptxgen.records import dataclass
 from ptxgen.types import u32, u64
 
 _BARRIER_BYTES: Final = 8
-BARRIERS: Final = 2  # of a stage: full and empty
+
+
+def barriers_of_stage(parts: int) -> int:
+    """The barriers of a stage whose tiles arrive in `parts`: a full one for each, and an empty one."""
+    return parts + 1
 
 
 @dataclass
@@ -45,7 +49,10 @@ class Ring:
     each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
     the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
     warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count an
-    arrival of each thread. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
+    arrival of each thread. If it is `dealt`, a warpgroup of the consumer names the stage that it takes, and
+    `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
+    `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -62,6 +69,8 @@ class Ring:
         written: bool = False,
         reworked: bool = False,
         gathered: bool = False,
+        dealt: bool = False,
+        parts: int = 1,
     ) -> None:
         self.k = k
         self.name = name
@@ -72,9 +81,11 @@ class Ring:
         self.written = written
         self.reworked = reworked
         self.gathered = gathered
+        self.dealt = dealt
+        self.parts = parts
         self.ctas = ctas
         self.spans_cluster = ctas > 1
-        self.stages = barriers.columns // (BARRIERS + reworked)
+        self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
         self._regions = regions
         self._barriers = barriers.pointer()
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
@@ -100,12 +111,15 @@ class Ring:
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
         full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
+        gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
         for stage in range(self.stages):
-            self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
-            empty = self._barriers.step(columns=self.stages + stage)
-            self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
+            for part in range(self.parts):
+                arrived = self._barriers.step(columns=part * self.stages + stage)
+                self.k.mbarrier_init(arrived, full, space="shared::cta")
+            empty = self._barriers.step(columns=self.parts * self.stages + stage)
+            self.k.mbarrier_init(empty, gives_back, space="shared::cta")
             if self.reworked:
-                ready = self._barriers.step(columns=BARRIERS * self.stages + stage)
+                ready = self._barriers.step(columns=barriers_of_stage(self.parts) * self.stages + stage)
                 self.k.mbarrier_init(ready, self.producer.warps, space="shared::cta")
 
     def enter(self, role: Role) -> None:
@@ -113,7 +127,7 @@ class Ring:
         phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
         """
         for mine, turn, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
-            if mine is role:
+            if mine is role and not (self.dealt and turn == "drain"):
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
                 cursor = self._cursors[turn] = _Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and turn == "drain":
@@ -139,8 +153,10 @@ class Ring:
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
             try:
-                self._wait(stage.empty, cursor)
-                k.mbarrier_arrive_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                self.wait(stage.empty, cursor.parity)
+                for part in range(self.parts):
+                    nbytes = self.nbytes // self.parts
+                    k.mbarrier_arrive_expect_tx(stage.arrival(part), nbytes, space="shared::cta")
                 yield stage
                 missing = [name for name in self.tiles if name not in stage.loaded]
                 if missing:
@@ -164,7 +180,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: write is for rings made with written=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "write")
-        self._wait(stage.empty, cursor)
+        self.wait(stage.empty, cursor.parity)
         yield from self._hand_on(stage, stage.full, cursor)
 
     @block
@@ -177,7 +193,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: gather is for rings made with gathered=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "gather")
-        self._wait(stage.empty, cursor)
+        self.wait(stage.empty, cursor.parity)
         try:
             yield stage
             self.k.cp_async_mbarrier_arrive(stage.full, noinc=True, space="shared::cta")
@@ -196,7 +212,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: rework is for rings made with reworked=True")
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "rework")
-        self._wait(stage.full, self._rework)
+        self.wait(stage.full, self._rework.parity)
         yield from self._hand_on(stage, stage.ready, self._rework)
 
     def _hand_on(self, stage: Stage, barrier: TilePointer, cursor: _Cursor) -> Iterator[Stage]:
@@ -253,14 +269,31 @@ class Ring:
         """
         return self._next_full("peek")
 
+    def take(self, index: Value | int, parity: Value) -> Stage:
+        """Wait until stage `index` (u32) of a `dealt` ring is full for the time that has this parity, u32:
+        0 the first time, 1 the second; of several parts until the first has arrived, `stage.wait` waits for
+        others. All threads of a warpgroup come here; several warpgroups may take a stage, and one of them
+        releases it, when all have done with it.
+        """
+        k = self.k
+        k.require_role(f"ring {self.name!r}: take", self.consumer)
+        k.refuse_predicated(f"ring {self.name!r}: take")
+        if not self.dealt:
+            raise ConfigError(f"ring {self.name!r}: take is for rings made with dealt=True; use acquire")
+        stage = Stage(self, "drain", index, parity)
+        stage.wait(0)
+        return stage
+
     # ------------------------------------------------------------------------------ inside
 
     def _next_full(self, turn: str) -> Stage:
         """The consumer's next stage, when it is full."""
         self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
+        if self.dealt:
+            raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
         cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
-        self._wait(stage.ready, cursor)
+        self.wait(stage.ready, cursor.parity)
         if self.gathered:
             # The copies end, and arrive, behind all that their threads could execute before: so it is the
             # reader who lets its products see them (PTX ISA, "Proxies" and "Async proxy").
@@ -328,10 +361,9 @@ class Ring:
             at = at.plus_bytes(index * layout.tile_bytes)
         return BoxTile(self.k, name, layout, at, owner)
 
-    def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:
-        self.k.repeat_until(
-            lambda: self.k.mbarrier_try_wait_parity(barrier, cursor.parity, space="shared::cta")
-        )
+    def wait(self, barrier: TilePointer, parity: Value) -> None:
+        """Wait until the phase of a barrier that has this parity is complete."""
+        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
 
     def _advance(self, cursor: _Cursor) -> None:
         k = self.k
@@ -346,17 +378,23 @@ class Ring:
 class Stage:
     """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
 
-    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ready", "ring")
+    __slots__ = (
+        *("_depth", "_parity", "_tiles", "_turn"),
+        *("empty", "full", "index", "is_open", "loaded", "ready", "ring"),
+    )
 
-    def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
+    def __init__(self, ring: Ring, turn: str, index: Value | int, parity: Value | None = None) -> None:
         self.ring = ring
         self.index = index
         self.loaded: set[str] = set()
         self.is_open = True
         self.full = ring.barrier(index, 0)
-        self.empty = ring.barrier(index, ring.stages)
-        self.ready = ring.barrier(index, BARRIERS * ring.stages) if ring.reworked else self.full
+        self.empty = ring.barrier(index, ring.parts * ring.stages)
+        self.ready = self.full
+        if ring.reworked:
+            self.ready = ring.barrier(index, barriers_of_stage(ring.parts) * ring.stages)
         self._turn = turn
+        self._parity = parity
         self._depth = ring.k.block_depth
         # All at once: what a branch computes is not there behind it.
         self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
@@ -366,6 +404,22 @@ class Stage:
             raise AttributeError(f"{self.ring!r} has no tile {name!r}")
         self.use(f"tile {name!r}")
         return self._tiles[name]
+
+    def arrival(self, part: int) -> TilePointer:
+        """The full barrier of a part."""
+        return self.full.step(columns=part * self.ring.stages) if part else self.full
+
+    def wait(self, part: int) -> None:
+        """Wait until a part of a stage that `take` has given has arrived, too. The variable with the parity
+        has not been set since. All threads of the warpgroup come here.
+        """
+        self.use("the stage")
+        if self._parity is None or not is_int(part) or not 0 <= part < self.ring.parts:
+            raise ConfigError(
+                f"stage.wait of ring {self.ring.name!r}: it is for stages that take has given, and parts "
+                f"below {self.ring.parts}, got {shown(part)}"
+            )
+        self.ring.wait(self.arrival(part), self._parity)
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` for a use behind the end of the turn."""
@@ -406,7 +460,11 @@ class Stage:
             raise TypeMismatchError(
                 f"ring {ring.name!r}: {self._turn} gives its stage on at the end of the 'with'"
             )
-        k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
+        if ring.dealt:  # a warpgroup comes here
+            k.require_role(f"ring {ring.name!r}: release", ring.consumer)
+            k.refuse_predicated(f"ring {ring.name!r}: release")
+        else:
+            k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
         if ring.overlapped:
             raise TypeMismatchError(
                 f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
