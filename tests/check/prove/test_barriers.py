@@ -376,7 +376,7 @@ def test_the_effort_is_bounded() -> None:
     )
     assert (
         told(roles((1, ""), (2, conditions)).proof()).reason
-        == "following the warps from barrier to barrier takes more than 20000 steps"
+        == "following the warps from barrier to barrier takes more than 40000 steps"
     )
 
 

@@ -37,7 +37,7 @@ from ptxgen.check.prove.program.graph import EXIT
 from ptxgen.check.prove.program.values import Node
 
 BARRIERS: Final = 16  # PTX ISA, section "bar"
-_STEPS: Final = 20_000  # blocks that warps go through, in all runs
+_STEPS: Final = 40_000  # blocks that warps go through, in all runs
 _MOST_CHOICES: Final = 128  # outcomes that are chosen one after another
 _ALL: Final = -1  # no access to a word has been yet, either
 
