@@ -91,14 +91,14 @@ class Rings:
             "odd": ClearedValues(k, config, producer, consumer, of_values) if clears else None,
         }
 
-    def place(self, array: str, cta: Cta, row: Value) -> Corner:
-        """The place of a row of the CTA's head, or of its head of K and V, in an array."""
+    def place(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
+        """The place of a row of the CTA's head, or of its head of K and V, in an array, from `column` on."""
         of = self.maps[array]
         batch, head, begin = cta.batch, cta.head, cta.queries_from
         if array in ("K", "V"):
             batch, head, begin = cta.kv_sequence, cta.kv_head, cta.keys_from
         outer = (batch, head) if of.type.rank == _BATCHED else (head,)
-        return of[(*outer, row if begin is None else begin + row, 0)]
+        return of[(*outer, row if begin is None else begin + row, column)]
 
     def first_key(self, n: Value) -> Value:
         """The first key of the tile with -n - 1 tiles before it."""
@@ -175,14 +175,18 @@ class Rings:
         if isinstance(self.odd, ClearedValues):
             self.odd.clear_last(cta)
 
-    def places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
-        """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""
+    def places(
+        self, k: KernelBuilder, array: str, cta: Cta, row: Value, column: Value | int = 0
+    ) -> Corner | list[Corner]:
+        """Where the rows of a tile of K or V are, from `row` and `column` on: of keys in pages several
+        places.
+        """
         if not isinstance(cta.K, PagedMatrix):
-            return self.place(array, cta, row)
+            return self.place(array, cta, row, column)
         pages, of = cta.K.pages, self.maps[array]
         rows = math.gcd(pages.page_size, self.tile)
         found = pages.boxes(k, row, rows, self.tile // rows)
-        return [of[page, cta.kv_head, place, 0] for page, place in found]
+        return [of[page, cta.kv_head, place, column] for page, place in found]
 
 
 def declared_maps(k: KernelBuilder, config: KernelConfig) -> Mapping[str, TensorParameter]:

@@ -2,8 +2,8 @@
 multi-head latent attention (MLA; DeepSeek-V2, section 2.1), and rows are wide: head_dim 576, head_dim_v 512.
 
 A CTA takes 64 query rows. A tile of K is in shared memory once, for both products. Each of two consumers
-computes the scores of half of its keys and half of the columns of O; they exchange maxima and weights
-through shared memory.
+computes the scores of every second tile and half of the columns of O, of all tiles; they pass on shifts of
+rows and weights through shared memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ MAX_LATENT_DIM: Final = 576  # columns of Q and K, of which a CTA holds 64 rows 
 LATENT_TILES: Final = (64, 32)
 _CONSUMERS: Final = 2
 _SLAB: Final = 64  # columns of 16-bit elements that the widest swizzle spans
+_PARTS: Final = 2
 _PAIR: Final = 2  # bytes of an element
 _F32_BYTES: Final = 4
 _BARRIERS: Final = 2 * 1024  # bytes, at most: barriers move the tile that follows to the next 1024
@@ -40,9 +41,9 @@ class LatentTiling(WgmmaTiling):
         return False
 
     @property
-    def keys_of_consumer(self) -> int:
-        """Keys of a tile whose scores a consumer computes."""
-        return self.tile // _CONSUMERS
+    def rest_columns(self) -> int:
+        """Columns of K behind those of O, padding included."""
+        return self.score_columns - self.output_columns
 
     @property
     def columns_of_consumer(self) -> int:
@@ -60,19 +61,24 @@ class LatentTiling(WgmmaTiling):
         return padded(self.head_dim_v, _CONSUMERS * _SLAB)
 
     @property
+    def parts_of_half(self) -> int:
+        """Parts in which half of the columns of V arrive, so that products begin before all are there."""
+        return _PARTS if self.columns_of_consumer % (_PARTS * _SLAB) == 0 else 1
+
+    @property
     def has_columns(self) -> bool:
         """Whether K has all columns of V, padding included."""
         return self.output_columns <= self.score_columns
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, maxima of rows, and
-        barriers.
+        """Dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, barriers, and shifts of
+        rows, some of them between barriers and the tile that follows.
         """
         tiles = (self.block_q + self.stages * self.tile) * self.score_columns + self.block_q * self.tile
         return _PAIR * tiles + _CONSUMERS * WGMMA_ROWS * _F32_BYTES + _BARRIERS
 
     @property
     def _held_registers(self) -> int:
-        """Registers of a consumer's thread with S and O."""
-        return (self.keys_of_consumer + self.columns_of_consumer) // 2
+        """Registers of a consumer's thread with S, O and P."""
+        return (self.tile + self.columns_of_consumer) // 2 + self.tile // 4

@@ -173,9 +173,9 @@ _HOPPER: Final[dict[str, dict[str, Any]]] = {
     "f32_grade-sm_90a": _WGMMA | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128},
     # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials.
     "f16-sm_90a-turns-causal": _WGMMA | {"head_dim": 64, "block_q": 192, "causal": "top_left"},
-    # V is columns of K: two warpgroups with half of the scores and half of the columns each.
+    # V is columns of K: two warpgroups in turns at tiles, each with half of the columns, in two parts.
     "f16-sm_90a-causal-latent": _WGMMA
-    | {"head_dim": 320, "head_dim_v": 128, "tile": 32, "shared_kv": True, "causal": "bottom_right"},
+    | {"head_dim": 320, "head_dim_v": 256, "tile": 32, "shared_kv": True, "causal": "bottom_right"},
     # CTAs that take several blocks of queries each: two CTAs, and six blocks in the first problem.
     "bf16-sm_90a-static": _WGMMA
     | {"heads": 3, "dtype": "bf16", "head_dim": 64, "block_q": 64, "scheduler": "static"},

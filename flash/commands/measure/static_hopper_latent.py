@@ -58,14 +58,14 @@ def latent_quality(tile: int) -> Found:
 
 def shared_share(t: LatentTiling) -> float:
     """The most that tensor cores can be busy, in %, if shared memory moves all of its bytes and they wait for
-    nothing else: their clocks for a tile of keys, and those of shared memory if these are more. Each consumer
-    reads Q and half of the keys, and the weights and half of the columns of V; elements of K arrive once, and
-    weights are written once.
+    nothing else: their clocks for a tile of keys, and those of shared memory if these are more. One consumer
+    reads Q and the tile for its scores, and each half of the columns of V; elements of K arrive once, and
+    weights are written once and read by the other consumer.
     """
-    of_scores = t.score_columns * (WGMMA_ROWS + t.keys_of_consumer)
-    of_values = t.tile * (WGMMA_ROWS + t.columns_of_consumer)
-    moved = t.tile * (t.score_columns + t.block_q)
-    shared = HALF * (t.consumers * (of_scores + of_values) + moved) / WAVEFRONT_BYTES
+    of_scores = t.score_columns * (WGMMA_ROWS + t.tile)
+    of_values = t.tile * t.output_columns
+    of_weights = 2 * WGMMA_ROWS * t.tile
+    shared = HALF * (of_scores + of_values + of_weights + t.tile * t.score_columns) / WAVEFRONT_BYTES
     macs = t.block_q * t.tile * (t.score_columns + t.output_columns)
     tensor = macs / DEVICES[find_target(WGMMA_TARGET).sm].macs
     return 100 * tensor / max(tensor, shared)

@@ -4,9 +4,10 @@ accelerator, rings of mbarriers, roles of warps, matrix products of warpgroups, 
 
 from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
 from ptxgen.dsl.hopper.layouts import Layout
-from ptxgen.dsl.hopper.ring import Ring, Stage
+from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
+from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Corner, TensorParameter, Tma

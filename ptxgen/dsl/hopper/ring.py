@@ -8,7 +8,8 @@ from typing import Final
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.products import Owner
-from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var
@@ -18,7 +19,6 @@ from ptxgen.records import dataclass
 from ptxgen.types import pred, u32, u64
 
 _BARRIER_BYTES: Final = 8
-BARRIERS: Final = 2  # of a stage: full and empty
 
 
 @dataclass
@@ -45,7 +45,10 @@ class Ring:
     each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
     the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
     warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count an
-    arrival of each thread. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
+    arrival of each thread. If it is `dealt`, a warpgroup of the consumer names the stage that it takes, and
+    `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
+    `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Ring:
         written: bool = False,
         reworked: bool = False,
         gathered: bool = False,
+        dealt: bool = False,
+        parts: int = 1,
     ) -> None:
         self.k = k
         self.name = name
@@ -72,9 +77,11 @@ class Ring:
         self.written = written
         self.reworked = reworked
         self.gathered = gathered
+        self.dealt = dealt
+        self.parts = parts
         self.ctas = ctas
         self.spans_cluster = ctas > 1
-        self.stages = barriers.columns // (BARRIERS + reworked)
+        self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
         self._regions = regions
         self._barriers = barriers.pointer()
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
@@ -100,12 +107,15 @@ class Ring:
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
         full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
+        gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
         for stage in range(self.stages):
-            self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
-            empty = self._barriers.step(columns=self.stages + stage)
-            self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
+            for part in range(self.parts):
+                arrived = self._barriers.step(columns=part * self.stages + stage)
+                self.k.mbarrier_init(arrived, full, space="shared::cta")
+            empty = self._barriers.step(columns=self.parts * self.stages + stage)
+            self.k.mbarrier_init(empty, gives_back, space="shared::cta")
             if self.reworked:
-                ready = self._barriers.step(columns=BARRIERS * self.stages + stage)
+                ready = self._barriers.step(columns=barriers_of_stage(self.parts) * self.stages + stage)
                 hands_on = self.producer.threads if self.gathered else self.producer.warps
                 self.k.mbarrier_init(ready, hands_on, space="shared::cta")
 
@@ -114,7 +124,7 @@ class Ring:
         phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
         """
         for mine, turn, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
-            if mine is role:
+            if mine is role and not (self.dealt and turn == "drain"):
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
                 cursor = self._cursors[turn] = _Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and turn == "drain":
@@ -144,9 +154,11 @@ class Ring:
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
             try:
-                self._wait(stage.empty, cursor)
+                self.wait(stage.empty, cursor.parity)
                 if reworked is None:
-                    k.mbarrier_arrive_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                    for part in range(self.parts):
+                        nbytes = self.nbytes // self.parts
+                        k.mbarrier_arrive_expect_tx(stage.arrival(part), nbytes, space="shared::cta")
                 else:
                     copied = self._choose_barrier(stage, reworked)
                     k.mbarrier_expect_tx(stage.full, self.nbytes, space="shared::cta")
@@ -174,7 +186,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: write is for rings made with written=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "write")
-        self._wait(stage.empty, cursor)
+        self.wait(stage.empty, cursor.parity)
         yield from self._hand_on(stage, stage.full)
         self._advance(cursor)
 
@@ -212,7 +224,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: gather is for rings made with gathered=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "gather")
-        self._wait(stage.empty, cursor)
+        self.wait(stage.empty, cursor.parity)
         if reworked is not None:
             copied = self._choose_barrier(stage, reworked)
             with self.k.only_if(~reworked):
@@ -235,7 +247,7 @@ class Ring:
             raise ConfigError(f"ring {self.name!r}: rework is for rings made with reworked=True")
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "rework")
-        self._wait(stage.full, self._rework)
+        self.wait(stage.full, self._rework.parity)
         yield from self._hand_on(stage, stage.ready)
         self._advance(self._rework)
 
@@ -250,7 +262,7 @@ class Ring:
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
-            self._wait(stage.full, self._rework)  # so that no warp is a turn ahead of the copies
+            self.wait(stage.full, self._rework.parity)  # so that no warp is a turn ahead of the copies
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()
@@ -312,14 +324,31 @@ class Ring:
         """
         return self._next_full("peek")
 
+    def take(self, index: Value | int, parity: Value) -> Stage:
+        """Wait until stage `index` (u32) of a `dealt` ring is full for the time that has this parity, u32:
+        0 the first time, 1 the second; of several parts until the first has arrived, `stage.wait` waits for
+        others. All threads of a warpgroup come here; several warpgroups may take a stage, and one of them
+        releases it, when all have done with it.
+        """
+        k = self.k
+        k.require_role(f"ring {self.name!r}: take", self.consumer)
+        k.refuse_predicated(f"ring {self.name!r}: take")
+        if not self.dealt:
+            raise ConfigError(f"ring {self.name!r}: take is for rings made with dealt=True; use acquire")
+        stage = Stage(self, "drain", index, parity)
+        stage.wait(0)
+        return stage
+
     # ------------------------------------------------------------------------------ inside
 
     def _next_full(self, turn: str) -> Stage:
         """The consumer's next stage, when it is full."""
         self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
+        if self.dealt:
+            raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
         cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
-        self._wait(stage.ready, cursor)
+        self.wait(stage.ready, cursor.parity)
         if self.gathered:
             # The copies end, and arrive, behind all that their threads could execute before: so it is the
             # reader who lets its products see them (PTX ISA, "Proxies" and "Async proxy").
@@ -387,10 +416,9 @@ class Ring:
             at = at.plus_bytes(index * layout.tile_bytes)
         return BoxTile(self.k, name, layout, at, owner)
 
-    def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:
-        self.k.repeat_until(
-            lambda: self.k.mbarrier_try_wait_parity(barrier, cursor.parity, space="shared::cta")
-        )
+    def wait(self, barrier: TilePointer, parity: Value) -> None:
+        """Wait until the phase of a barrier that has this parity is complete."""
+        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
 
     def _advance(self, cursor: _Cursor) -> None:
         k = self.k
@@ -400,81 +428,3 @@ class Ring:
         is_last = cursor.index == self.stages - 1
         cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
         cursor.index.set(k.selp(0, cursor.index + 1, is_last))
-
-
-class Stage:
-    """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
-
-    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ready", "ring")
-
-    def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
-        self.ring = ring
-        self.index = index
-        self.loaded: set[str] = set()
-        self.is_open = True
-        self.full = ring.barrier(index, 0)
-        self.empty = ring.barrier(index, ring.stages)
-        self.ready = ring.barrier(index, BARRIERS * ring.stages) if ring.reworked else self.full
-        self._turn = turn
-        self._depth = ring.k.block_depth
-        # All at once: what a branch computes is not there behind it.
-        self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
-
-    def __getattr__(self, name: str) -> BoxTile:
-        if name.startswith("_") or name not in self._tiles:
-            raise AttributeError(f"{self.ring!r} has no tile {name!r}")
-        self.use(f"tile {name!r}")
-        return self._tiles[name]
-
-    def use(self, what: str) -> None:
-        """Raise `TypeMismatchError` for a use behind the end of the turn."""
-        if not self.is_open:
-            raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used behind its {self._turn}, when another role may "
-                f"have it; move the use into 'with ring.{self._turn}() as stage:'"
-            )
-
-    def note_load(self, name: str) -> None:
-        """Note that a tile is loaded. Raises `ConfigError` outside of `fill`, and for a second load."""
-        self.use(f"tile {name!r}")
-        if self._turn != "fill":
-            raise ConfigError(
-                f"ring {self.ring.name!r}: tma.load is in a {self._turn}; the producer loads in ring.fill()"
-            )
-        if name in self.loaded:
-            raise ConfigError(
-                f"ring {self.ring.name!r}: tile {name!r} is loaded twice in one fill, but the barrier "
-                f"counts its {self.ring.tiles[name].nbytes} bytes once"
-            )
-        if self.ring.k.block_depth != self._depth:
-            raise ConfigError(
-                f"ring {self.ring.name!r}: tile {name!r} is loaded in a block inside the fill, where it "
-                "may be loaded never or again, but the barrier counts its bytes once; load it directly in "
-                "the fill"
-            )
-        self.loaded.add(name)
-
-    def release(self) -> None:
-        """Give the stage back to the producer: one lane of each warp arrives, when all have read.
-
-        Raises `TypeMismatchError` while a product is known to read the stage.
-        """
-        k, ring = self.ring.k, self.ring
-        self.use("the stage")
-        if self._turn != "drain":
-            raise TypeMismatchError(
-                f"ring {ring.name!r}: {self._turn} gives its stage on at the end of the 'with'"
-            )
-        k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
-        if ring.overlapped:
-            raise TypeMismatchError(
-                f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
-                "stage"
-            )
-        k.flight.touched(self, k.origin())
-        ring.arrive(self.empty)
-        self.close()
-
-    def close(self) -> None:
-        """Refuse any later use."""
-        self.is_open = False

@@ -11,8 +11,9 @@ from ptxgen import ir
 from ptxgen.arguments import is_one_of
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
-from ptxgen.dsl.hopper.ring import BARRIERS, Ring, Stage
+from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.tiles import SharedTile
@@ -149,6 +150,8 @@ class Tma:
         written: bool = False,
         reworked: bool = False,
         gathered: bool = False,
+        dealt: bool = False,
+        parts: int = 1,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -160,9 +163,11 @@ class Tma:
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
         copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
         fills, before the consumer has it: `with ring.rework() as stage:`; or on those that are filled with
-        `reworked=`, a predicate. With `gathered` they copy to it by
-        `k.copy_async`, each row from where it is: `with ring.gather() as stage:`. A role that has whole
-        stages of its own to move may be producer and consumer.
+        `reworked=`, a predicate. With `gathered` they copy to it by `k.copy_async`, each row from where it
+        is: `with ring.gather() as stage:`. With `dealt` the warpgroups of the consumer use stages in orders
+        of their own, `stage = ring.take(index, parity)`, and one of them gives each back; there the slabs of
+        a tile may arrive in several `parts`, so that products begin when the first is there:
+        `stage.wait(part)`. A role that has whole stages of its own to move may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -186,19 +191,23 @@ class Tma:
             raise ConfigError(
                 "ring: gathered=True is for copies by the threads of a CTA; leave out multicast and written"
             )
+        others = multicast, overlapped, written, reworked, gathered
+        _check_dealt(consumer, dealt=dealt, otherwise=any(others))
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
             name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
             for name, given in tiles.items()
         }
+        _check_parts(parts, [layout.slabs for layout in layouts.values()], dealt=dealt)
         self._rings += 1
         name = f"ring_{self._rings}"
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
-        barriers = self._shared(name, (1, (BARRIERS + reworked) * stages), u64, align=_BARRIER_ALIGN)
+        count = (barriers_of_stage(parts) + reworked) * stages
+        barriers = self._shared(name, (1, count), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
-        ways = overlapped, written, reworked, gathered
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways)
+        ways = overlapped, written, reworked, gathered, dealt
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
 
     # ------------------------------------------------------------------------------ copies
 
@@ -236,7 +245,8 @@ class Tma:
             for number in range(tile.layout.slabs):
                 at = one.pointer(number * tile.layout.slab_columns)
                 to = tile.slab(number).plus_bytes(nth * part.rows * part.row_bytes)
-                self._k.cp_async_bulk_tensor_load(to, at, stage.full, dim=dim)
+                arrives = stage.arrival(number * stage.ring.parts // tile.layout.slabs)
+                self._k.cp_async_bulk_tensor_load(to, at, arrives, dim=dim)
 
     def _part(self, tile: BoxTile, places: list[Corner]) -> Layout:
         """The layout of the share of a tile that comes from each of these places."""
@@ -393,6 +403,24 @@ class Tma:
                 f"{who} needs sm_{_FIRST_SM}, but kernel {self._k.name!r} targets {target.name}; build it "
                 "with target='sm_90a'"
             )
+
+
+def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
+    """Raise `ConfigError` for a dealt ring that is made otherwise, too, or whose consumer has some warps."""
+    if dealt and (otherwise or not consumer.warpgroups):
+        raise ConfigError(
+            "ring: dealt=True is for copies of tensors and a consumer of whole warpgroups; leave out "
+            "multicast, overlapped, written, reworked and gathered"
+        )
+
+
+def _check_parts(parts: int, slabs: list[int], *, dealt: bool) -> None:
+    """Raise `ConfigError` unless tiles with so many slabs may arrive in `parts`."""
+    if not is_count(parts) or (parts > 1 and not dealt) or any(n % parts for n in slabs):
+        raise ConfigError(
+            "ring: parts is a positive number, 1 unless the ring is made with dealt=True, and divides the "
+            f"slabs of each tile, of which there are {slabs}; got {shown(parts)}"
+        )
 
 
 def _as_s32(coordinate: Scalar) -> Scalar:

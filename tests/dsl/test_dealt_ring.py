@@ -1,0 +1,183 @@
+"""Rings whose stages are dealt to warpgroups, and whose tiles arrive in parts, on the interpreter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import ConfigError, TrapError, TypeMismatchError
+from ptxgen.interpreter import PCT
+from ptxgen.text import render
+from ptxgen.types import f16, f32, u32
+
+SCHEDULES = ("lockstep", PCT(0), PCT(1))
+ROWS, COLUMNS = 64, 128  # of a tile, in two slabs
+WARPGROUP, GROUPS, PARTS = 128, 2, 2
+
+
+def dealt() -> KernelBuilder:
+    """C[g] = sum of A[t] B[t]^T over the tiles t of warpgroup g, every second one: the first has one more."""
+    k = KernelBuilder("dealt", target="sm_90a", threads=(1 + GROUPS) * WARPGROUP)
+    A, B = (k.tma.tensor_map(name, f16) for name in "AB")
+    C, tiles = k.pointer("C", f32), k.param("tiles", u32)
+    producer = k.warpgroup_role("producer")
+    consumer = k.warpgroup_role("consumer", warpgroups=GROUPS)
+    tile = ((ROWS, COLUMNS), f16)
+    ring = k.tma.ring(GROUPS, producer, consumer, dealt=True, parts=PARTS, a=tile, b=tile)
+    with producer, k.loop(0, k.signed(tiles)) as n, ring.fill() as stage:
+        k.tma.load(stage.a, A[n * ROWS, 0])
+        k.tma.load(stage.b, B[n * ROWS, 0])
+    with consumer:
+        group = k.warp_index // 4 % GROUPS
+        acc, parity = k.wgmma.accumulator(64, ROWS), k.var(u32, 0)
+        with k.loop(group, tiles, GROUPS):
+            stage = ring.take(group, parity)
+            for part in range(PARTS):
+                if part:
+                    stage.wait(part)
+                first, width = part * COLUMNS // PARTS, COLUMNS // PARTS
+                acc += stage.a.from_column(first, width) @ stage.b.from_column(first, width).T
+            k.wgmma.wait()
+            stage.release()
+            parity.set(parity ^ 1)
+        acc.store(C.element(group * (64 * ROWS)), ROWS)
+    return k
+
+
+def run(k: KernelBuilder, program: Any, given: list[Any], **how: Any) -> Any:
+    boxes = k.tma.boxes()
+    args = [boxes[name].of(a) for name, a in zip("AB", given, strict=False)] + given[2:]
+    smem = k.build().kernels[0].dynamic_shared_bytes
+    return interpreter.run(
+        program, grid=1, block=k.threads, args=args, dynamic_smem=smem, sanitize=True, **how
+    )
+
+
+def problem(tiles: int) -> list[Any]:
+    """Small integers, whose products and sums are exact; C; the number of tiles."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-4, 5, (tiles * ROWS, COLUMNS)).astype(np.float16) for _ in "AB")
+    return [a, b, np.full((GROUPS, 64, ROWS), np.nan, np.float32), tiles]
+
+
+@pytest.mark.parametrize("tiles", [1, 5])
+def test_warpgroups_take_stages_in_orders_of_their_own(tiles: int) -> None:
+    k = dealt()
+    assert not verify(k.build())
+    for schedule in SCHEDULES:
+        given = problem(tiles)
+        a, b, c, _ = given
+        run(k, k.build(), given, schedule=schedule)
+        products = a.reshape(-1, ROWS, COLUMNS).astype(np.float32) @ np.swapaxes(
+            b.reshape(-1, ROWS, COLUMNS).astype(np.float32), 1, 2
+        )
+        for group in range(GROUPS):
+            np.testing.assert_array_equal(c[group], products[group::GROUPS].sum(0))
+
+
+MISTAKES = {
+    "nobody waits for the second part": "wait",
+    "the first part counts the bytes of both": "bytes",
+    "all warps of the role give a stage back": "arrivals",
+}
+
+
+def broken(text: str, mistake: str) -> str:
+    if mistake == "bytes":
+        half = 2 * ROWS * COLUMNS * 2 // PARTS
+        made, count = re.subn(rf"(expect_tx[^;]*, ){half};", rf"\g<1>{2 * half};", text, count=1)
+    elif mistake == "arrivals":
+        made, count = re.subn(r"(mbarrier\.init[^;]*), 4;", r"\1, 8;", text)
+        count = min(count, 1)
+    else:
+        waits = list(re.finditer(r"mbarrier\.try_wait\.parity\S* (%p\d+), [^;]*;", text))
+        last = waits[-1]
+        made, count = text[: last.start()] + f"setp.eq.u32 {last[1]}, 0, 0;" + text[last.end() :], 1
+    assert count == 1
+    return made
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
+def test_the_sanitizers_see_a_dealt_ring_without_its_order(mistake: str) -> None:
+    k = dealt()
+    program = broken(render(k.build()), mistake)
+    for schedule in SCHEDULES:
+        try:
+            if run(k, program, problem(5), schedule=schedule, raise_on_report=False).reports:
+                return
+        except TrapError:
+            return
+    pytest.fail("no sanitizer reports it")
+
+
+def roles() -> tuple[KernelBuilder, Any, Any]:
+    k = KernelBuilder("refused", target="sm_90a", threads=2 * WARPGROUP)
+    return k, k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+
+
+ALONE = (
+    "ring: dealt=True is for copies of tensors and a consumer of whole warpgroups; leave out multicast, "
+    "overlapped, written, reworked and gathered"
+)
+
+
+@pytest.mark.parametrize("other", ["overlapped", "written", "reworked", "gathered"])
+def test_other_kinds_of_dealt_rings_are_refused(other: str) -> None:
+    k, producer, consumer = roles()
+    with pytest.raises(ConfigError) as caught:
+        k.tma.ring(2, producer, consumer, dealt=True, b=((64, 64), f16), **{other: True})
+    assert str(caught.value) == ALONE
+
+
+def test_a_consumer_of_some_warps_has_no_dealt_ring() -> None:
+    k = KernelBuilder("refused", target="sm_90a", threads=2 * WARPGROUP)
+    producer, consumer = k.warpgroup_role("producer"), k.warp_role("consumer", warps=2)
+    with pytest.raises(ConfigError) as caught:
+        k.tma.ring(2, producer, consumer, dealt=True, b=((64, 64), f16))
+    assert str(caught.value) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("how", "shown"), [({"dealt": True, "parts": 3}, "3"), ({"parts": 2}, "2"), ({"parts": 0}, "0")], ids=str
+)
+def test_parts_divide_the_slabs_of_a_dealt_ring(how: dict[str, Any], shown: str) -> None:
+    k, producer, consumer = roles()
+    with pytest.raises(ConfigError) as caught:
+        k.tma.ring(2, producer, consumer, a=((64, 128), f16), **how)
+    assert str(caught.value) == (
+        "ring: parts is a positive number, 1 unless the ring is made with dealt=True, and divides the slabs "
+        f"of each tile, of which there are [2]; got {shown}"
+    )
+
+
+def test_take_and_acquire_are_not_mixed_up() -> None:
+    k, producer, consumer = roles()
+    plain = k.tma.ring(2, producer, consumer, a=((64, 64), f16))
+    ring = k.tma.ring(2, producer, consumer, dealt=True, parts=2, b=((64, 128), f16))
+    with producer, pytest.raises(TypeMismatchError) as refused:
+        ring.take(0, k.var(u32, 0))
+    assert str(refused.value) == (
+        "ring 'ring_2': take belongs into 'with' of the role 'consumer', but is in the role 'producer'"
+    )
+    with consumer:
+        for use in (ring.acquire, ring.peek):
+            with pytest.raises(ConfigError) as caught:
+                use()
+            assert str(caught.value) == ("ring 'ring_2': warpgroups name the stage of a dealt ring; use take")
+        with pytest.raises(ConfigError) as caught:
+            plain.take(0, k.var(u32, 0))
+        assert str(caught.value) == "ring 'ring_1': take is for rings made with dealt=True; use acquire"
+        stage = ring.take(0, k.var(u32, 0))
+        for one, part, parts in ((stage, 2, 2), (plain.acquire(), 0, 1)):
+            with pytest.raises(ConfigError) as caught:
+                one.wait(part)
+            assert str(caught.value) == (
+                f"stage.wait of ring '{one.ring.name}': it is for stages that take has given, and parts "
+                f"below {parts}, got {part}"
+            )
