@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
 
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.layouts import Layout
-from ptxgen.dsl.hopper.products import Owner
-from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
-from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
-from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
-from ptxgen.dsl.tiles import SharedTile, TilePointer
-from ptxgen.dsl.values import Pointer, Value, Var
+from ptxgen.dsl.hopper.roles import Role
+from ptxgen.dsl.hopper.stage import Cursor, RingMemory, Stage
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
-from ptxgen.ir import Origin
-from ptxgen.records import dataclass
-from ptxgen.types import pred, u32, u64
-
-_BARRIER_BYTES: Final = 8
+from ptxgen.types import pred, u32
 
 
-@dataclass
-class _Cursor:
-    """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
-    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
-    """
-
-    index: Var | int
-    parity: Var
-    held: Var | None = None
-    holds: Var | None = None
-
-
-class Ring:
+class Ring(RingMemory):
     """`stages` stages, each with one tile of each layout in `tiles`, whose regions are `regions`.
 
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
@@ -51,73 +31,10 @@ class Ring:
     `k.tma.ring` makes it.
     """
 
-    def __init__(
-        self,
-        k: Roles,
-        name: str,
-        producer: Role,
-        consumer: Role,
-        tiles: Mapping[str, Layout],
-        regions: Mapping[str, SharedTile],
-        barriers: SharedTile,
-        ctas: int,
-        overlapped: bool,
-        written: bool = False,
-        reworked: bool = False,
-        gathered: bool = False,
-        dealt: bool = False,
-        parts: int = 1,
-    ) -> None:
-        self.k = k
-        self.name = name
-        self.producer = producer
-        self.consumer = consumer
-        self.tiles = tiles
-        self.overlapped = overlapped
-        self.written = written
-        self.reworked = reworked
-        self.gathered = gathered
-        self.dealt = dealt
-        self.parts = parts
-        self.ctas = ctas
-        self.spans_cluster = ctas > 1
-        self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
-        self._regions = regions
-        self._barriers = barriers.pointer()
-        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
-        self._cursors: dict[str, _Cursor] = {}  # by turn, "fill" or "drain"
-        self._rework: _Cursor | None = None  # the producer's place in `rework`
-        self._filling: Stage | None = None
-        k.add_role_user(self)
-
     def __repr__(self) -> str:
         return f"Ring({self.name!r}, {self.stages} stages of {', '.join(self.tiles)})"
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of a stage, which its full barrier counts."""
-        return sum(layout.nbytes for layout in self.tiles.values())
-
-    def origin(self) -> Origin:
-        """The line of kernel source being executed."""
-        return self.k.origin()
-
     # ------------------------------------------------------------------------------ what roles do
-
-    def prepare(self) -> None:
-        """Initialise the barriers, in one thread."""
-        full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
-        gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
-        for stage in range(self.stages):
-            for part in range(self.parts):
-                arrived = self._barriers.step(columns=part * self.stages + stage)
-                self.k.mbarrier_init(arrived, full, space="shared::cta")
-            empty = self._barriers.step(columns=self.parts * self.stages + stage)
-            self.k.mbarrier_init(empty, gives_back, space="shared::cta")
-            if self.reworked:
-                ready = self._barriers.step(columns=barriers_of_stage(self.parts) * self.stages + stage)
-                hands_on = self.producer.threads if self.gathered else self.producer.warps
-                self.k.mbarrier_init(ready, hands_on, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
@@ -126,11 +43,11 @@ class Ring:
         for mine, turn, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
             if mine is role and not (self.dealt and turn == "drain"):
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
-                cursor = self._cursors[turn] = _Cursor(index, self.k.var(u32, parity))
+                cursor = self._cursors[turn] = Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and turn == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
                 if self.reworked and role is self.producer:
-                    self._rework = _Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
+                    self._rework = Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
 
     @block
     def fill(self, *, reworked: Value | None = None) -> Iterator[Stage]:
@@ -377,50 +294,11 @@ class Ring:
         self.arrive(self.barrier(cursor.held, self.stages), cursor.holds != 0)
         return cursor.holds
 
-    def arrive(self, empty: TilePointer, condition: Value | None = None) -> None:
-        """Arrive at an empty barrier, once for each warp when its lanes have read: in this CTA, or in
-        each CTA of the cluster, a lane for each.
-        """
-        k = self.k
-        k.bar_warp_sync(-1)
-        if self.ctas == 1:
-            arrives = self.consumer.is_first_lane
-            with k.only_if(arrives if condition is None else arrives & condition):
-                k.mbarrier_arrive(empty, space="shared::cta")
-            return
-        lane = self.consumer.lane
-        arrives = lane < self.ctas
-        there = k.mapa(k.add(empty.value, empty.offset), k.min(lane, self.ctas - 1), space="shared::cluster")
-        with k.only_if(arrives if condition is None else arrives & condition):
-            k.arrive_in_cluster(Pointer(there, "shared", u64))
-
-    def _stage(self, cursor: _Cursor, turn: str) -> Stage:
+    def _stage(self, cursor: Cursor, turn: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
         return Stage(self, turn, index)
 
-    def barrier(self, index: Value | int, first: int) -> TilePointer:
-        """The barrier of stage `index`, of those from column `first` on."""
-        at = self._barriers.step(columns=first)
-        if isinstance(index, int):
-            return at
-        return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
-
-    def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
-        """The tile `name` of stage `index`, whether or not a role has it: for the memory behind the last
-        turn. `fill`, `drain` and `acquire` give tiles of a turn.
-        """
-        layout, at = self.tiles[name], self._regions[name].pointer()
-        if isinstance(index, Value):
-            at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))
-        elif index:
-            at = at.plus_bytes(index * layout.tile_bytes)
-        return BoxTile(self.k, name, layout, at, owner)
-
-    def wait(self, barrier: TilePointer, parity: Value) -> None:
-        """Wait until the phase of a barrier that has this parity is complete."""
-        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
-
-    def _advance(self, cursor: _Cursor) -> None:
+    def _advance(self, cursor: Cursor) -> None:
         k = self.k
         if isinstance(cursor.index, int):
             cursor.parity.set(cursor.parity ^ 1)

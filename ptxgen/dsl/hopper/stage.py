@@ -1,21 +1,144 @@
-"""One stage of a ring, in the hands of one role."""
+"""The memory of a ring, and one stage of it in the hands of one role."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Final
 
-from ptxgen.dsl.hopper.tiles import BoxTile
-from ptxgen.dsl.tiles import TilePointer
-from ptxgen.dsl.values import Value, is_int
+from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.products import Owner
+from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
+from ptxgen.dsl.tiles import SharedTile, TilePointer
+from ptxgen.dsl.values import Pointer, Value, Var, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.ir import Origin
+from ptxgen.records import dataclass
+from ptxgen.types import u64
 
-if TYPE_CHECKING:
-    from ptxgen.dsl.hopper.ring import Ring
+_BARRIER_BYTES: Final = 8
 
 
 def barriers_of_stage(parts: int) -> int:
     """The barriers of a stage whose tiles arrive in `parts`: a full one for each, and an empty one."""
     return parts + 1
+
+
+@dataclass
+class Cursor:
+    """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
+    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
+    """
+
+    index: Var | int
+    parity: Var
+    held: Var | None = None
+    holds: Var | None = None
+
+
+class RingMemory:
+    """The tiles and barriers of a ring, and the places of its roles in it; see `Ring`."""
+
+    def __init__(
+        self,
+        k: Roles,
+        name: str,
+        producer: Role,
+        consumer: Role,
+        tiles: Mapping[str, Layout],
+        regions: Mapping[str, SharedTile],
+        barriers: SharedTile,
+        ctas: int,
+        overlapped: bool,
+        written: bool = False,
+        reworked: bool = False,
+        gathered: bool = False,
+        dealt: bool = False,
+        parts: int = 1,
+    ) -> None:
+        self.k = k
+        self.name = name
+        self.producer = producer
+        self.consumer = consumer
+        self.tiles = tiles
+        self.overlapped = overlapped
+        self.written = written
+        self.reworked = reworked
+        self.gathered = gathered
+        self.dealt = dealt
+        self.parts = parts
+        self.ctas = ctas
+        self.spans_cluster = ctas > 1
+        self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
+        self._regions = regions
+        self._barriers = barriers.pointer()
+        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
+        self._cursors: dict[str, Cursor] = {}  # by turn, "fill" or "drain"
+        self._rework: Cursor | None = None  # the producer's place in `rework`
+        self._filling: Stage | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a stage, which its full barrier counts."""
+        return sum(layout.nbytes for layout in self.tiles.values())
+
+    def origin(self) -> Origin:
+        """The line of kernel source being executed."""
+        return self.k.origin()
+
+    def prepare(self) -> None:
+        """Initialise the barriers, in one thread."""
+        full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
+        gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
+        for stage in range(self.stages):
+            for part in range(self.parts):
+                arrived = self._barriers.step(columns=part * self.stages + stage)
+                self.k.mbarrier_init(arrived, full, space="shared::cta")
+            empty = self._barriers.step(columns=self.parts * self.stages + stage)
+            self.k.mbarrier_init(empty, gives_back, space="shared::cta")
+            if self.reworked:
+                ready = self._barriers.step(columns=barriers_of_stage(self.parts) * self.stages + stage)
+                hands_on = self.producer.threads if self.gathered else self.producer.warps
+                self.k.mbarrier_init(ready, hands_on, space="shared::cta")
+
+    def arrive(self, empty: TilePointer, condition: Value | None = None) -> None:
+        """Arrive at an empty barrier, once for each warp when its lanes have read: in this CTA, or in
+        each CTA of the cluster, a lane for each.
+        """
+        k = self.k
+        k.bar_warp_sync(-1)
+        if self.ctas == 1:
+            arrives = self.consumer.is_first_lane
+            with k.only_if(arrives if condition is None else arrives & condition):
+                k.mbarrier_arrive(empty, space="shared::cta")
+            return
+        lane = self.consumer.lane
+        arrives = lane < self.ctas
+        there = k.mapa(k.add(empty.value, empty.offset), k.min(lane, self.ctas - 1), space="shared::cluster")
+        with k.only_if(arrives if condition is None else arrives & condition):
+            k.arrive_in_cluster(Pointer(there, "shared", u64))
+
+    def barrier(self, index: Value | int, first: int) -> TilePointer:
+        """The barrier of stage `index`, of those from column `first` on."""
+        at = self._barriers.step(columns=first)
+        if isinstance(index, int):
+            return at
+        return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
+
+    def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
+        """The tile `name` of stage `index`, whether or not a role has it: for the memory behind the last
+        turn. `fill`, `drain` and `acquire` give tiles of a turn.
+        """
+        layout, at = self.tiles[name], self._regions[name].pointer()
+        if isinstance(index, Value):
+            at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))
+        elif index:
+            at = at.plus_bytes(index * layout.tile_bytes)
+        return BoxTile(self.k, name, layout, at, owner)
+
+    def wait(self, barrier: TilePointer, parity: Value) -> None:
+        """Wait until the phase of a barrier that has this parity is complete."""
+        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
 
 
 class Stage:
@@ -26,7 +149,7 @@ class Stage:
         *("empty", "full", "index", "is_open", "loaded", "ready", "ring"),
     )
 
-    def __init__(self, ring: Ring, turn: str, index: Value | int, parity: Value | None = None) -> None:
+    def __init__(self, ring: RingMemory, turn: str, index: Value | int, parity: Value | None = None) -> None:
         self.ring = ring
         self.index = index
         self.loaded: set[str] = set()

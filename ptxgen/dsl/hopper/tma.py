@@ -207,7 +207,9 @@ class Tma:
         barriers = self._shared(name, (1, count), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
         ways = overlapped, written, reworked, gathered, dealt
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
+        made = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
+        self._k.add_role_user(made)
+        return made
 
     # ------------------------------------------------------------------------------ copies
 
