@@ -82,10 +82,11 @@ types: $(TYPES) ## static types, and programs of users that they accept and refu
 layers: $(READY) ## the direction of imports
 	$(VENV)/bin/lint-imports
 
-docs-check: $(READY) ## generated stubs and pages are up to date
+docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_ops_stub.py --check
 	$(PY) tools/gen_isa_docs.py --check
 	$(PY) tools/gen_api_docs.py --check
+	$(PY) tools/gen_roles_picture.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
+from flash.cache.transactions import Transactions
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
@@ -100,7 +100,6 @@ class KVCache:
         self.per_token = own = is_per_token("KVCache", self.element, scale_per)
         of_heads = np.ones((2, self.layers, self.kv_heads), np.float32)
         self._scales = of_heads if self.element.is_narrow and not own else None
-        self._open: Journal | None = None  # of the transaction under way
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
         self.memory: KVMemory
         self.cuda = gpu_of("KVCache", cuda)
@@ -110,6 +109,7 @@ class KVCache:
         else:
             arguments.require_no_device(device, self.backend)
             self.memory = HostMemory(shape, dims, self.element, small, per_token=own)
+        self._transactions = Transactions(self.memory)
 
     def __repr__(self) -> str:
         values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
@@ -438,23 +438,7 @@ class KVCache:
         `refresh` (by default `update`) copies the restored arrays to the GPU; if that fails, the next call
         copies them. A call inside of `work` is a part of its transaction.
         """
-        if self._open is not None:
-            return work(self._open)
-        journal, last = Journal(), self.memory.stream
-        try:
-            self._open = journal
-            result = work(journal)
-            self._open = None
-            return result  # no line follows: an interrupt before it undoes, and behind it the call is over
-        except BaseException:
-            try:
-                if journal.undo():
-                    with suppress(Exception):  # the exception of `work` is raised
-                        (refresh or self.update)(stream)
-                        self.memory.wait(stream)
-            finally:
-                self.memory.stream, self._open = last, None
-            raise
+        return self._transactions.whole(work, stream, refresh or self.update)
 
     def advance(
         self,

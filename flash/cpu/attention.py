@@ -41,10 +41,8 @@ BLOCK_K = 512
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
-# elements (1 MiB of f32). It has several heads of K and V if K of all of them has _TOGETHER times as
-# many elements, or fewer.
+# elements (1 MiB of f32).
 KEY_ELEMENTS = 2**18
-_TOGETHER = 8
 
 # Reading an element of K or V takes as long as so many multiplications of a product of matrices.
 _READ = 16
@@ -90,7 +88,8 @@ def attention_cpu(
     `2 * BLOCK_Q * (2 * BLOCK_K + d + 2 * d_v + 8) + 2 * max(KEY_ELEMENTS, BLOCK_K * max(d, d_v))`
     elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
-    and with pages of another type up to 2 * KEY_ELEMENTS of it.
+    and with pages of another type up to 2 * KEY_ELEMENTS of it; and, if the engine computes few rows at
+    once, q as another array of the arithmetic's type.
     `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would
     use. BLAS is held to one thread in the whole process while this runs. Repeated calls give the same bits,
     whatever the number of threads and the addresses and strides of the arrays.
@@ -112,10 +111,17 @@ def attention_cpu(
         dtype=dtype,
         engine=engine,
     )
+    few = _Few.of(job)
+
+    def attend(space: Workspace, task: tuple[int, slice, slice]) -> None:
+        is_safe = None if few is None else _attend_few(job, few, space, *task)
+        if not is_safe:
+            _attend(job, space, *task, shifted=is_safe is not None)
+
     share_out(
         job.tasks(),
         lambda: Workspace(dtype),
-        lambda space, task: _attend(job, space, *task),
+        attend,
         threads=threads,
         multiplications=max(q.size * seq_k * 2, _READ * (math.prod(k.shape) + math.prod(v.shape))),
     )
@@ -141,6 +147,10 @@ class _Job:
         heads, kv_heads = self.q.shape[1], self.k.shape[1]
         return int(heads // kv_heads)
 
+    def kv_heads(self, heads: slice) -> slice:
+        """The key/value heads to which these query heads attend."""
+        return slice(heads.start // self.group, (heads.stop - 1) // self.group + 1)
+
     @property
     def widest(self) -> int:
         """The larger of head_dim and head_dim_v, or 1."""
@@ -156,16 +166,59 @@ class _Job:
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        most_kv = max(1, _TOGETHER * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
+        most_kv = max(1, self.engine.together * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
         rows = 2 * BLOCK_Q if batch * heads * seq_q >= _BLOCKS_TO_JOIN * BLOCK_Q else BLOCK_Q
-        seen = self.rules.seen_by_any
-        block = rows if seen(slice(0, 1)) == seen(slice(0, seq_q)) else BLOCK_Q
+        block = rows if self.rules.see_the_same(slice(0, seq_q)) else BLOCK_Q
         joined = list(heads_together(range(heads), self.group, min(block, seq_q), rows, most_kv))
         for q0 in reversed(range(0, seq_q, block)):
             queries = slice(q0, min(q0 + block, seq_q))
             for b in range(batch):
                 for together in joined:
                     yield b, together, queries
+
+
+class _Few(NamedTuple):
+    """What blocks have in common where the engine computes each at once: q [batch, kv_heads, rows, d] times
+    the scale, and the keys that all rows see.
+    """
+
+    q: NDArray[Any]
+    keys: slice
+
+    @classmethod
+    def of(cls, job: _Job) -> _Few | None:
+        """None if the engine computes blocks step by step."""
+        batch, heads, seq_q, d = job.q.shape
+        all_queries = slice(0, seq_q)
+        if 0 in (batch, heads, seq_q) or job.group * seq_q > job.engine.few_rows:
+            return None
+        seen = job.rules.seen_by_any(all_queries)
+        if not seen or not job.rules.leave_alone(all_queries):
+            return None
+        q, factor = Workspace(job.dtype).scaled("q", job.q, job.scale)
+        if factor != 1:
+            return None
+        return cls(q.reshape(batch, -1, job.group * seq_q, d), slice(seen.start, seen.stop))
+
+
+def _attend_few(job: _Job, few: _Few, space: Workspace, b: int, heads: slice, queries: slice) -> bool | None:
+    """Do what `_attend` does if sums without the maximum are safe, and return whether they are; None if the
+    engine does not compute the block at once.
+    """
+    if job.engine.attend is None:
+        return None
+    place = KeyPlace(b, job.kv_heads(heads), few.keys)
+    q, count = few.q[b, place.heads], (heads.stop - heads.start) * job.q.shape[2]
+    _, total = _before_any_key(job.rules.sinks(b, heads, count), count, job.dtype, shifted=False)
+    out = np.empty((*q.shape[:2], job.v.shape[3]), job.dtype)
+    is_safe = job.engine.attend(space, job.k, job.v, place, q, total, out, SAFE_TOTAL, SAFE_SUM)
+    if not is_safe:
+        return is_safe
+    there = b, heads, queries
+    job.out[there] = out.reshape(job.out[there].shape)
+    if job.lse is not None:
+        job.lse[there] = np.log(total).reshape(job.lse[there].shape)
+    return True
 
 
 class _Rows(NamedTuple):
@@ -183,17 +236,16 @@ class _Rows(NamedTuple):
         return array.reshape(self.kv_heads.stop - self.kv_heads.start, -1, array.shape[-1])
 
 
-def _attend(job: _Job, space: Workspace, b: int, heads: slice, queries: slice) -> None:
+def _attend(job: _Job, space: Workspace, b: int, heads: slice, queries: slice, *, shifted: bool) -> None:
     """Attention of one block of queries, of heads that share a key/value head or of all heads of some
-    key/value heads, to all keys they see.
+    key/value heads, to all keys they see. `shifted` if sums without the maximum are known to be unsafe.
     """
     place = b, heads, queries
     q = job.q[place]
-    kv_heads = slice(heads.start // job.group, (heads.stop - 1) // job.group + 1)
-    rows = _Rows(place, kv_heads, *space.scaled("q", q, job.scale))
+    rows = _Rows(place, job.kv_heads(heads), *space.scaled("q", q, job.scale))
 
-    acc, total, top = _sweep(job, space, rows, shifted=False)
-    if not _safe(acc, total, space.take("part", *acc.shape)):
+    acc, total, top = _sweep(job, space, rows, shifted=shifted)
+    if not shifted and not _safe(acc, total, space.take("part", *acc.shape)):
         acc, total, top = _sweep(job, space, rows, shifted=True)
     divisor = total if total.all() else np.where(total == 0, 1, total)
     acc /= divisor[:, None]

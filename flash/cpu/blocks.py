@@ -200,7 +200,7 @@ class Workspace:
 def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """An array of `size` elements whose first is at a multiple of `_ALIGNMENT`."""
     raw = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
+    first = -raw.__array_interface__["data"][0] % _ALIGNMENT  # in a third of the time of `raw.ctypes`
     return raw[first : first + size * dtype.itemsize].view(dtype)
 
 

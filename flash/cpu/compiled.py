@@ -7,6 +7,7 @@ added in one pass. What is not of f32 arithmetic is left to numpy.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import ml_dtypes
@@ -64,7 +65,24 @@ def _outputs_of_values(
         _sums_of_seen(found, weight, hidden, out)
 
 
-ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values)
+def _attend(
+    space: Workspace,
+    k: KeyRows,
+    v: KeyRows,
+    place: KeyPlace,
+    q: Array,
+    total: Array,
+    out: Array,
+    least_total: float,
+    least_sum: float,
+) -> bool | None:
+    if not (_is_for_loops(space, k, q.shape[1]) and _is_for_loops(space, v, q.shape[1])):
+        return None
+    k_found, v_found = _in_memory(space, "k", k, place), _in_memory(space, "v", v, place)
+    return bool(loops.attend(q, *k_found, *v_found, total, out, least_total, least_sum))
+
+
+ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, 4, _attend, _FEW_ROWS)
 
 
 def _sums_of_seen(found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
@@ -106,15 +124,27 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
         source.read(place.heads, place.keys, x)
     else:
         x = source[place]
-        if not _has_dense_rows(x):
+        if not (x.flags.c_contiguous and x.flags.aligned) and not _has_dense_rows(x):
             copy = space.planes(name, len(x), x.shape[1], x.shape[2], source.dtype)
             copy[...] = x
             x = copy
+    if x.flags.c_contiguous:
+        return _fixed(x.reshape(-1).view(kind)), _places(place.length, x.shape[2]), x.shape[1] * x.shape[2]
     unit = x.itemsize
     apart, step = x.strides[0] // unit, x.strides[1] // unit
     end = (len(x) - 1) * apart + (x.shape[1] - 1) * step + x.shape[2]
     memory = as_strided(x, (max(0, end),), (unit,), writeable=False)
-    return memory.view(kind), np.arange(place.length) * step, apart
+    return memory.view(kind), _places(place.length, step), apart
+
+
+def _places(count: int, step: int) -> Array:
+    """So many multiples of a number, from 0 on."""
+    return _more_places(1 << count.bit_length(), step)[:count]
+
+
+@functools.lru_cache(maxsize=8)  # a step of decoding asks for the same in each layer
+def _more_places(count: int, step: int) -> Array:
+    return np.arange(count) * step
 
 
 def _fixed(memory: Array) -> Array:

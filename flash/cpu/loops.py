@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flash.cpu.compiler import compiled, part_of_loop
 from flash.cpu.vectors import (
+    HALF,
     KEYS,
-    LANES,
     addition_to,
     bits_of,
     float_of,
@@ -104,6 +104,9 @@ def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
 # pages have the heads of a row side by side.
 _KEYS_OF_A_HEAD: Final = 16
 
+# Keys whose scores are kept until their values are read: those of eight heads take 64 KiB.
+_KEYS_AT_ONCE: Final = 2048
+
 # More rows at once have no room in the 16 registers of AVX2, but for weights, which may be read from memory.
 _products_of_two_rows: Final = products_of(2)
 _products_of_a_row: Final = products_of(1)
@@ -147,10 +150,11 @@ def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> 
     """
     kv_heads, rows, dim = q.shape
     keys, twos = len(places), rows // 2 * 2
-    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    columns = dim // HALF * HALF
     step, out_step = np.uint64(dim * q.itemsize), np.uint64(keys * out.itemsize)
     if keys < KEYS:
         columns = 0
+    count = np.uint64(columns)
     for begin in range(0, keys if columns else 0, _KEYS_OF_A_HEAD):
         end = min(begin + _KEYS_OF_A_HEAD, keys)
         for head in range(kv_heads):
@@ -183,17 +187,15 @@ def _add_values(
             total[c] += factor * widened(memory[at + c])
 
 
-@compiled(_AS_WRITTEN)
-def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
-    """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v lies as keys
-    of `products` do.
-    """
+@part_of_loop(_AS_WRITTEN)
+def _add_sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+    """Add `weight @ v` to `out`, as `sums` writes it."""
     kv_heads, rows, dim = out.shape
     keys, fours = len(places), rows // 4 * 4
     whole = keys // KEYS * KEYS
-    columns, count = dim // LANES * LANES, np.uint64(dim // LANES)
+    columns = dim // HALF * HALF
+    count = np.uint64(columns)
     step, out_step = np.uint64(keys * weight.itemsize), np.uint64(dim * out.itemsize)
-    out[:] = f32(0)
     for begin in range(0, whole, _KEYS_OF_A_HEAD):
         end = min(begin + _KEYS_OF_A_HEAD, whole)
         for head in range(kv_heads):
@@ -212,3 +214,70 @@ def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) ->
             own, total = weight[head, row], out[head, row]
             _add_values(own, memory, places, head * apart, whole, 0, total[:columns])
             _add_values(own, memory, places, head * apart, 0, columns, total)
+
+
+@compiled(_AS_WRITTEN)
+def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+    """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v lies as keys
+    of `products` do.
+    """
+    out[:] = f32(0)
+    _add_sums(weight, memory, places, apart, out)
+
+
+@part_of_loop(_AS_WRITTEN)
+def _are_safe(total: Array, out: Array, least_total: float, least_sum: float) -> bool:
+    """Whether sums lost nothing to overflow or underflow, nor met NaN; `flash.cpu.attention` says why."""
+    kv_heads, rows, dim = out.shape
+    for head in range(kv_heads):
+        for row in range(rows):
+            if not least_total <= total[head * rows + row] < _INFINITY:
+                return False
+            largest = f32(0)
+            for n in range(dim):
+                size = abs(out[head, row, n])
+                if not size < _INFINITY:
+                    return False
+                largest = max(largest, size)
+            if 0 < largest < least_sum:
+                return False
+    return True
+
+
+@compiled(_AS_WRITTEN)
+def attend(
+    q: Array,
+    k: Array,
+    k_places: Array,
+    k_apart: int,
+    v: Array,
+    v_places: Array,
+    v_apart: int,
+    total: Array,
+    out: Array,
+    least_total: float,
+    least_sum: float,
+) -> bool:
+    """Do `products`, `weights` and `sums`, some keys after the other: add the weights to `total`
+    [kv_heads * rows], and write the sums divided by it to `out` [kv_heads, rows, dim]. Return whether the
+    sums are safe; if not, they are not divided.
+    """
+    kv_heads, rows, dim = out.shape
+    keys = len(k_places)
+    scores = np.empty(kv_heads * rows * min(keys, _KEYS_AT_ONCE), f32)
+    out[:] = f32(0)
+    for first in range(0, keys, _KEYS_AT_ONCE):
+        last = min(first + _KEYS_AT_ONCE, keys)
+        count = last - first
+        score = scores[: kv_heads * rows * count].reshape(kv_heads * rows, count)
+        by_head = score.reshape(kv_heads, rows, count)
+        products(q, k, k_places[first:last], k_apart, by_head)
+        weights(score, total)
+        _add_sums(by_head, v, v_places[first:last], v_apart, out)
+    if not _are_safe(total, out, least_total, least_sum):
+        return False
+    for head in range(kv_heads):
+        for row in range(rows):
+            for n in range(dim):
+                out[head, row, n] /= total[head * rows + row]
+    return True

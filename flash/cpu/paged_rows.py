@@ -86,10 +86,13 @@ class PagedRows:
         if self._memory is None or not self._pages.flags.aligned:
             return None
         memory, (of_page, of_head, of_row) = self._memory
-        pages, inside = self._located(keys)
-        first = pages * of_page + (inside * of_row + heads.start * of_head)
-        dim = memory.shape[1]
-        return memory.reshape(-1), first * dim, of_head * dim
+        size, dim = self._pages.shape[2:]
+        first_page, skipped = divmod(self._first + keys.start, size)
+        stop_page = -(-(self._first + keys.stop) // size)
+        pages = self._table[first_page:stop_page].astype(np.intp) * (of_page * dim)
+        rows = np.arange(size) * (of_row * dim) + heads.start * of_head * dim
+        places = (pages[:, None] + rows).reshape(-1)
+        return memory.reshape(-1), places[skipped : skipped + keys.stop - keys.start], of_head * dim
 
     def gathered(self) -> Array:
         """A copy of all rows, [1, kv_heads, count, dim]."""

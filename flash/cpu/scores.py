@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flash.operands.declared import PER_SCORE
 from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked
+from flash.scores.window import Window
 
 Array = NDArray[Any]
 Kept = dict[type[ScoreFeature], Array]  # the blocks of scores that features keep
@@ -40,6 +41,19 @@ class ScoreRules:
             start = max(found.start, seen.start)
             found = range(start, max(start, min(found.stop, seen.stop)))
         return found
+
+    def leave_alone(self, queries: slice) -> bool:
+        """Whether these queries see the same keys, and nothing changes their scores or weights."""
+        if self.changing or self.drops or self.hiding != (Window,):
+            return False
+        return self.see_the_same(queries)
+
+    def see_the_same(self, queries: slice) -> bool:
+        """Whether each of these queries may see the keys that some of them may see."""
+        if queries.stop - queries.start == 1:
+            return True
+        first, last = (slice(n, n + 1) for n in (queries.start, queries.stop - 1))
+        return self.seen_by_any(first) == self.seen_by_any(last)
 
     def apply(self, score: Array, block: Block, kept: Kept | None = None) -> None:
         """Change a block of scaled products, [heads, queries, keys], into scores. What `lead_back`

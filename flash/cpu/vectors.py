@@ -1,13 +1,14 @@
 """Functions of compiled loops that are vectors of LLVM, written as such: Numba knows scalars only, of which
 LLVM makes vectors as it sees fit.
 
-Rows are LANES numbers at a time, whatever the registers of the CPU are, so that the order of a sum is that of
-these lanes. Keys and values of 16 bits are f32 in registers only: bf16 comes as uint16, and f16 as int16.
+Rows are LANES numbers at a time, and HALF at their end, whatever the registers of the CPU are, so that the
+order of a sum is that of these lanes. Keys and values of 16 bits are f32 in registers only: bf16 comes as
+uint16, and f16 as int16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-LANES: Final = 8
+LANES: Final = 16
+HALF: Final = LANES // 2
 KEYS: Final = 4  # whose products, or values, are computed together
 
 _F32: Final = ir.FloatType()
@@ -91,21 +93,21 @@ def _widening(x: Any) -> Any:
 def products_of(rows: int) -> Any:
     """A function of so many rows and four keys. It writes the products of their first columns: those of a row
     side by side. Its arguments are an array of the keys' type, and a tuple of uint64: the address of the
-    first row, the bytes from a row to the next, the addresses of the keys, the number of vectors of LANES
-    columns, the address of the first product, and the bytes from those of a row to those of the next.
+    first row, the bytes from a row to the next, the addresses of the keys, the number of columns, a multiple
+    of HALF, the address of the first product, and the bytes from those of a row to those of the next.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
     def products(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
         def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
-            q, step, *keys, vectors, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
+            q, step, *keys, columns, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
             at_rows = _apart(builder, q, step, rows)
             zeros = ir.Constant(_lanes_of(_F32), [0.0] * LANES)
             sums = [[cgutils.alloca_once_value(builder, zeros) for _ in keys] for _ in at_rows]
-            with cgutils.for_range(builder, vectors) as loop:
-                of_keys = [_loaded(builder, memory.dtype, at, loop.index) for at in keys]
+            for column, lanes in _vectors(builder, columns):
+                of_keys = [_loaded(builder, memory.dtype, at, column, lanes) for at in keys]
                 for at, of_row in zip(at_rows, sums, strict=True):
-                    x = _loaded(builder, types.float32, at, loop.index)
+                    x = _loaded(builder, types.float32, at, column, lanes)
                     for total, y in zip(of_row, of_keys, strict=True):
                         builder.store(_plus(builder, builder.load(total), _times(builder, x, y)), total)
             for at, of_row in zip(_apart(builder, out, out_step, rows), sums, strict=True):
@@ -128,18 +130,18 @@ def addition_to(rows: int) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def add(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
         def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
-            weights, step, *values, vectors, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
+            weights, step, *values, columns, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
             at_weights = _apart(builder, weights, step, rows)
             factors = [[_in_all_lanes(builder, at, n) for n in range(KEYS)] for at in at_weights]
             at_rows = _apart(builder, out, out_step, rows)
-            with cgutils.for_range(builder, vectors) as loop:
-                of_values = [_loaded(builder, memory.dtype, at, loop.index) for at in values]
+            for column, lanes in _vectors(builder, columns):
+                of_values = [_loaded(builder, memory.dtype, at, column, lanes) for at in values]
                 for at, own in zip(at_rows, factors, strict=True):
                     a, b, c, d = (_times(builder, x, y) for x, y in zip(own, of_values, strict=True))
                     added = _plus(builder, _plus(builder, a, b), _plus(builder, c, d))
-                    total = _loaded(builder, types.float32, at, loop.index)
-                    pointer = _pointer(builder, _F32, _F32_BYTES, at, loop.index)
-                    builder.store(_plus(builder, total, added), pointer, align=_F32_BYTES)
+                    total = _plus(builder, _loaded(builder, types.float32, at, column, lanes), added)
+                    pointer = _pointer(builder, _F32, _F32_BYTES, at, column, lanes)
+                    builder.store(_shuffled(builder, total, total, range(lanes)), pointer, align=_F32_BYTES)
             return target.get_dummy_value()
 
         return types.void(memory, places), written
@@ -166,17 +168,33 @@ def _apart(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
     return found
 
 
-def _pointer(builder: Any, element: Any, nbytes: int, address: Any, vector: Any) -> Any:
-    """The pointer to a vector of a row of elements."""
-    offset = builder.mul(vector, ir.Constant(_I64, LANES * nbytes))
-    return builder.inttoptr(builder.add(address, offset), _lanes_of(element).as_pointer())
+def _vectors(builder: Any, columns: Any) -> Iterator[tuple[Any, int]]:
+    """The first column and the number of columns of each vector of a row: in a loop LANES of them, and then
+    HALF if so many are left. What a caller writes meanwhile is in the loop, or done in this case.
+    """
+    lanes = ir.Constant(_I64, LANES)
+    with cgutils.for_range(builder, builder.udiv(columns, lanes)) as loop:
+        yield builder.mul(loop.index, lanes), LANES
+    left = builder.urem(columns, lanes)
+    with builder.if_then(builder.icmp_unsigned("!=", left, ir.Constant(_I64, 0))):
+        yield builder.sub(columns, left), HALF
 
 
-def _loaded(builder: Any, kind: Any, address: Any, vector: Any) -> Any:
-    """A vector of a row of numbers of a type of Numba, as f32."""
+def _pointer(builder: Any, element: Any, nbytes: int, address: Any, column: Any, lanes: int) -> Any:
+    """The pointer to a vector of so many elements of a row, from a column on."""
+    offset = builder.mul(column, ir.Constant(_I64, nbytes))
+    return builder.inttoptr(builder.add(address, offset), ir.VectorType(element, lanes).as_pointer())
+
+
+def _loaded(builder: Any, kind: Any, address: Any, column: Any, lanes: int) -> Any:
+    """So many numbers of a row of a type of Numba from a column on, as f32, and zeros in the other lanes."""
+    element, nbytes = (_F32, _F32_BYTES) if kind == types.float32 else (_I16, 2)
+    raw = builder.load(_pointer(builder, element, nbytes, address, column, lanes), align=nbytes)
+    if lanes < LANES:
+        zeros = ir.Constant(raw.type, [0] * lanes)
+        raw = _shuffled(builder, raw, zeros, range(LANES))
     if kind == types.float32:
-        return builder.load(_pointer(builder, _F32, _F32_BYTES, address, vector), align=_F32_BYTES)
-    raw = builder.load(_pointer(builder, _I16, 2, address, vector), align=2)
+        return raw
     if kind == types.uint16:
         bits = builder.shl(builder.zext(raw, _lanes_of(_I32)), _each(_I32, 16))
         return builder.bitcast(bits, _lanes_of(_F32))
@@ -212,16 +230,16 @@ def _shuffled(builder: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
 
 def _sums_of_lanes(builder: Any, four: list[Any]) -> Any:
     """A vector with the sum of the lanes of each of four vectors: halves are added to each other."""
-    half = LANES // 2
-
-    def halves(x: Any) -> Any:
-        low, high = range(half), range(half, LANES)
-        return builder.fadd(_shuffled(builder, x, x, low), _shuffled(builder, x, x, high))
 
     def added(x: Any, y: Any, *lanes: Sequence[int]) -> Any:
         low, high = (_shuffled(builder, x, y, some) for some in lanes)
         return builder.fadd(low, high)
 
-    a, b, c, d = map(halves, four)
+    count = LANES
+    while count > KEYS:
+        half, of_all = count // 2, range(count)
+        four = [added(x, x, of_all[:half], of_all[half:]) for x in four]
+        count = half
+    a, b, c, d = four
     of_ab, of_cd = (added(x, y, (0, 4, 1, 5), (2, 6, 3, 7)) for x, y in ((a, b), (c, d)))
     return added(of_ab, of_cd, (0, 1, 4, 5), (2, 3, 6, 7))

@@ -243,7 +243,9 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     ):
         if told:
             return reason
-    arrays = [("Q", call.q), ("K", call.k), ("V", call.v), *([] if merged else [("O", call.out)])]
+    arrays = [("Q", call.q), *([] if merged else [("O", call.out)])]
+    if in_boxes_alone:
+        arrays[1:1] = ("K", call.k), ("V", call.v)
     nbytes = call.config.element.nbytes
     found = (against_map(name, a.shape[:-1], a.strides[:-1], nbytes) for name, a in arrays)
     return next(filter(None, found), "")

@@ -22,7 +22,7 @@ from flash.device.gathered_rings import GatheredRings
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
-from flash.device.parameters import Parameters
+from flash.device.parameters import Parameters, ScoreArray
 from flash.device.persistent import Parts, PersistentRings
 from flash.device.softmax import FirstTerms
 from flash.device.stored_sums import LaneColumns, store_sums
@@ -397,26 +397,37 @@ class Consumer:
 
     @marked("wgmma: rows of O")
     def _finish(self) -> None:
-        """O / sum, to global memory."""
-        k, config, t = self.k, self.config, self.t
+        """O / sum, to global memory: as f32 if other splits of the keys have parts of it, else through shared
+        memory.
+        """
+        k, t = self.k, self.t
         k.note("O / sum, LSE")
-        cta = Cta.of(k, config, self.given)
+        cta = Cta.of(k, self.config, self.given)
+        scale = self._scale_of_values(cta)
         O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
-        finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, None)
+        finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, scale)
         out = self.rings.out
         with self._told() as found:
             if out is None:
                 store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
             else:
-                self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
+                self.role.barrier.sync()  # O may lie where rows of Q, or values, of another warpgroup were
                 self._outputs.write(out, self.group_row)
                 self._send(cta, out, visible=found)
-            if self.odd is not None:
-                self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+            self._restore(cta)
 
     def _told(self) -> AbstractContextManager[Value | bool]:
         """The end of a part of the problem; gives whether threads read what tensor copies stored of O."""
         return self.odd.told() if isinstance(self.odd, ClearedValues) else nullcontext(self.odd is not None)
+
+    def _scale_of_values(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
+        """What O is multiplied with; None for 1."""
+        return None
+
+    def _restore(self, cta: Cta) -> None:
+        """Add what was cleared in values to the rows that see it."""
+        if self.odd is not None:
+            self.odd.restore(cta, self.t.block_q, self._cleared(cta), self.team)
 
     def _lane_columns(self) -> LaneColumns:
         """The columns of O of this thread, where they are stored from registers."""

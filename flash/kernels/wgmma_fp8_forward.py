@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flash.device.cta import Cta
-from flash.device.finished_rows import finish_rows
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_rings import Fp8Rings
 from flash.device.fp8_scales import BlockScales, TileScales, last_block
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.fp8_values import packed_weights
-from flash.device.stored_sums import store_sums
+from flash.device.parameters import ScoreArray
 from flash.device.tile_runs import Cut, tile_runs
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.operands.dtypes import E4M3
@@ -57,6 +56,7 @@ class Fp8Consumer(Consumer):
     t: Fp8Tiling
     scales: BlockScales | None = None  # if blocks of rows have scales of their own
     of_tile: TileScales | None = None  # those of the tile of keys in work
+    of_values: ScoreArray  # the scales of V of this item of the batch
 
     def _begin(self) -> None:
         """See `Consumer`; sums of P V of a tile are in `part` and `last_part`."""
@@ -150,30 +150,21 @@ class Fp8Consumer(Consumer):
             else:
                 k.fma(term, factor, total, into=total)
 
-    @marked("wgmma fp8: rows of O")
-    def _finish(self) -> None:
-        """O / sum, times the scale of V if it is that of the head, to global memory: as f32 if other splits
-        of the keys have parts of it, else through shared memory.
-        """
-        k, config, t = self.k, self.config, self.t
-        k.note("O / sum, LSE")
-        cta = Cta.of(k, config, self.given)
-        block, of_item = config.features.scale_block, self.given.operands["v_scale"].part(k, cta.batch)
-        first_row, of_head = self._first_row_of(cta), None if block else of_item
-        O, out = self.O.rows_of_thread, self.rings.out
-        finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, of_head)
-        if out is None:
-            store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
-        else:
-            self.role.barrier.sync()  # O may lie where the values of another warpgroup were
-            self.O.write(out, self.group_row)
-            self._send(cta, out, visible=self.odd is not None)
+    def _scale_of_values(self, cta: Cta) -> ScoreArray | None:
+        """See `Consumer`: the scale of V is that of the head, or the sums of the tiles have theirs."""
+        self.of_values = self.given.operands["v_scale"].part(self.k, cta.batch)
+        return None if self.config.features.scale_block else self.of_values
+
+    def _restore(self, cta: Cta) -> None:
+        """See `Consumer`."""
+        if self.odd is None:
+            return
+        k, block = self.k, self.config.features.scale_block
 
         def scale_of(key: Value) -> Value:
             if not block:
-                return of_item.of_sequence(k, cta.kv_head)
+                return self.of_values.of_sequence(k, cta.kv_head)
             of_key = k.min(key.as_(u32) // block, last_block(cta, block))
-            return of_item.of_sequence(k, cta.kv_head, of_key)
+            return self.of_values.of_sequence(k, cta.kv_head, of_key)
 
-        if self.odd is not None:
-            self.odd.restore_all(cta, t.block_q, self.team, scale_of)
+        self.odd.restore_all(cta, self.t.block_q, self.team, scale_of)

@@ -64,12 +64,15 @@ def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelCon
 
 def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) -> str:
     """What of a launch's arrays no tensor map takes; the empty string if there is nothing. If the keys are
-    divided, another kernel writes O.
+    divided, another kernel writes O. Rows of K and V that threads gather need no map.
     """
     if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
+    gathers = config.tile_request.gathers
     for name, strides in zip("QKV" if divided else "QKVO", geometry.strides, strict=False):
         of_keys = name in "KV"
+        if of_keys and gathers:
+            continue
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
         outer = geometry.pages if of_keys and geometry.pages else outer

@@ -26,8 +26,8 @@ the table names is then an error. Blocks have 64 rows there, and the columns of 
 128, are no more than those of K, padded to multiples of 64 (`flash/problem/latent_tiling.py`).
 
 A launch adds what only arrays tell: no keys, or strides that a tensor map does not take
-(`flash/launch/kernel_choice.py`). A tile or block_q that was asked for `wgmma`, and that the kernel of the
-launch does not have, is then "auto".
+(`flash/launch/kernel_choice.py`); rows that threads copy may be any multiples of 16 bytes apart. A tile or
+block_q that was asked for `wgmma`, and that the kernel of the launch does not have, is then "auto".
 """
 
 from __future__ import annotations

@@ -231,9 +231,11 @@ def timeline(found: Pipeline) -> dict[str, Any]:
         if stage.start < found.shown:
             room = int((right - left) / _CHARACTER) - 1
             stages.append((stage, left, round(right - left, 1), _fit(stage.name, room), number % 2))
+    used = {value for lane in found.lanes for value in class_slots(lane) if value >= 0}
     return {
         "width": WIDTH, "height": _TOP + _LANE * len(boxes) + 18, "left": LEFT, "lanes": boxes,
         "stages": stages, "ticks": [(n, x(n)) for n in ticks(found.shown, 10)], "per": per,
+        "used": sorted(used), "flying": any(lane.flights for lane in found.lanes),
     }  # fmt: skip
 
 

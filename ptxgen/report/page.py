@@ -135,10 +135,7 @@ def _shared(found: Report) -> dict[str, Any] | None:
 def _timeline(found: Report) -> dict[str, Any] | None:
     if found.pipeline is None or not found.pipeline.shown:
         return None
-    chart = charts.timeline(found.pipeline)
-    used = {value for lane in found.pipeline.lanes for value in charts.class_slots(lane) if value >= 0}
-    flying = any(lane.flights for lane in found.pipeline.lanes)
-    return {**chart, "used": sorted(used), "flying": flying}
+    return charts.timeline(found.pipeline)
 
 
 def _mixes(found: Report) -> list[dict[str, Any]]:

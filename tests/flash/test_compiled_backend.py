@@ -40,9 +40,9 @@ def runs(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def counted(name: str, loop: Any) -> Any:
-        return lambda *arrays: (found.append(name), loop(*arrays))
+        return lambda *arrays: (found.append(name), loop(*arrays))[1]
 
-    for name in ("weights", "weights_of_seen", "products", "sums"):
+    for name in ("weights", "weights_of_seen", "products", "sums", "attend"):
         monkeypatch.setattr(compiled, name, counted(name, getattr(compiled, name)))
     return found
 
@@ -73,7 +73,7 @@ def test_attention_and_packed_sequences(runs: list[str]) -> None:
         flash.attention_varlen(q, k, v, offsets, offsets, backend=name) for name in ("compiled", "cpu")
     )
     assert_alike(found, wanted)
-    assert set(runs) == {"weights", "products", "sums"}
+    assert set(runs) == {"weights", "attend"}  # many queries, and few
 
 
 @pytest.mark.parametrize("page_size", [None, 16])
@@ -107,7 +107,7 @@ def test_a_decode_kernel_writes_new_rows_and_attends(runs: list[str]) -> None:
         results.append(kernel.launch(q, k, v, new_k, new_v, seqused_k=used, backend=name))
         np.testing.assert_array_equal(k[:, :, 24], new_k[:, :, 0])
     assert_alike(*results)
-    assert runs == ["products", "weights", "sums"]
+    assert runs == ["attend"]
 
 
 def test_a_decode_kernel_takes_narrow_caches_that_kernels_do_not_take(runs: list[str]) -> None:
@@ -117,7 +117,7 @@ def test_a_decode_kernel_takes_narrow_caches_that_kernels_do_not_take(runs: list
     scales = {name: np.ones(2, np.float32) for name in ("k_scale", "v_scale")}
     results = [kernel.launch(q, k, v, seqused_k=used, backend=name, **scales) for name in ("compiled", "cpu")]
     assert_alike(*results)
-    assert runs == ["products", "weights", "sums"]
+    assert runs == ["attend"]
 
 
 @pytest.mark.usefixtures("compiled")

@@ -816,28 +816,6 @@ def test_torch_is_measured_beside_our_kernel(
     assert named["error of T / numpy f32"].median < 1e-6
 
 
-def test_every_offered_tile_is_measured_beside_the_default(gpu: bench_device.Gpu) -> None:
-    found = bench_gpu.tiles(gpu, SHAPE, 1, 1, quick=True)
-    tiles = [(m.config["tile"], m.config["block_q"]) for m in found if m.name == "ours"]
-    default = AttentionConfig(8).kernel(gpu.target).tiling
-    assert tiles[0] == (default.tile, default.block_q)
-    assert len(set(tiles)) == 2
-    assert found[-1].name == "time of the default tile / the best"
-    assert found[-1].median == pytest.approx(1.0)
-
-
-def test_the_default_tile_is_compared_with_the_fastest(gpu: bench_device.Gpu, driver: Any) -> None:
-    compute, default = driver.on_launch, AttentionConfig(8, causal=True).kernel(gpu.target).name
-
-    def slow_default(launch: Any) -> None:
-        driver._clock_ms += 1.5 * (launch.entry == default)
-        compute(launch)
-
-    driver.on_launch = slow_default
-    found = bench_gpu.tiles(gpu, SHAPE, 1, 1, quick=True)
-    assert found[-1].median == pytest.approx(2.0)
-
-
 def test_samples_hold_enough_calls_for_the_clock_of_events() -> None:
     assert [bench_gpu.calls_for(ms) for ms in (0.0, 0.5, 3.0, 10.0, 500.0)] == [64, 20, 4, 1, 1]
 
@@ -854,10 +832,8 @@ def test_the_ceilings_come_before_what_is_held_against_them(gpu: bench_device.Gp
         "copy ceiling",
         "attention (16, 32, 1024, 64) causal=False",
         "attention (16, 32, 1024, 64) causal=True",
-        "tiles (16, 32, 1024, 64) causal=False",
-        "tiles (16, 32, 1024, 64) causal=True",
     ]
-    assert len(bench_gpu.gpu_jobs(gpu, quick=False)) == 2 + 4 + 4
+    assert len(bench_gpu.gpu_jobs(gpu, quick=False)) == 2 + 4
 
 
 def test_the_device_is_described_with_its_clocks(gpu: bench_device.Gpu) -> None:

@@ -4,6 +4,8 @@ every launch takes 20 ms.
 
 from __future__ import annotations
 
+import threading
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -181,3 +183,27 @@ def test_kernels_are_assembled_by_several_threads(gpu: bench_device.Gpu, driver:
     assert len(driver.launches) == 2
     assert gpu_gradients.prepared(gpu, every[:1]) == []
     assert len(driver.launches) > 2
+
+
+def test_one_thread_makes_the_kernels_of_a_config(
+    gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[AttentionConfig, set[int]] = {}
+    calls = 0
+
+    def launches(arrays: OnDevice, _: bench_device.Gpu, config: AttentionConfig) -> Work:
+        def launch() -> None:
+            nonlocal calls
+            calls += 1
+            made.setdefault(config, set()).add(threading.get_ident())
+            time.sleep(0.02)  # another thread would have begun the next call
+            if arrays.call.seq == 16:
+                raise BackendError("of this call")
+
+        return launch
+
+    monkeypatch.setattr(OnDevice, "launches", launches)
+    every = [Call("f16", dim, seq, True, **SMALL) for seq in (16, 48, 96) for dim in (16, 32)]
+    gpu_attention.prepared(gpu, every)
+    assert [len(threads) for threads in made.values()] == [1, 1]
+    assert calls == 6

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.commands.measure.ceilings import (
@@ -39,7 +39,6 @@ from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import offered_tiles
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import ArrayView, view
 
@@ -100,7 +99,7 @@ class Shape:
 
 
 def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
-    """Jobs: the ceilings, then exact f32: shapes with the default tile, and all tiles."""
+    """Jobs: the ceilings, then exact f32."""
     head_dims, lengths = ((64,), (1024,)) if quick else ((64, 128), (4096,))
     rounds, batch = (3, 2) if quick else (7, 3)
     jobs = [
@@ -117,15 +116,6 @@ def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
                         functools.partial(against_torch, gpu, shape, rounds, batch),
                     )
                 )
-    for d in head_dims:
-        for causal in (False, True):
-            shape = Shape(d, lengths[len(lengths) // 2], causal)
-            jobs.append(
-                Job(
-                    f"tiles {shape.size} causal={causal}",
-                    functools.partial(tiles, gpu, shape, 3, batch, quick=quick),
-                )
-            )
     return jobs
 
 
@@ -253,30 +243,6 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
     return found
 
 
-def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Found:
-    """Interleaved times of our kernel with every offered tile, and the rank of the default."""
-    offered = offered_tiles(shape.head_dim, shape.head_dim, gpu.target)
-    default = AttentionConfig(shape.head_dim).kernel(gpu.target).tiling
-    chosen = (default.tile, default.block_q)
-    offered = list(dict.fromkeys([chosen, *offered]))
-    with on_device(gpu, shape) as arrays:
-        entries = {
-            (n, m): arrays.contestant(gpu, replace(shape.config, tile=n, block_q=m))
-            for n, m in (offered[:2] if quick else offered)
-        }
-        samples = race(gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch)
-    found: Found = []
-    for ((n, m), (_, made, geometry)), turns in zip(entries.items(), samples.values(), strict=True):
-        found += _rates(gpu, shape, turns, made, geometry, {"tile": n, "block_q": m}, goal=False)
-    best = min(samples.values(), key=lambda turns: min(flat(turns)))
-    slower = ratios(next(iter(samples.values())), best)
-    settings = shape.settings | {"tile": chosen[0], "block_q": chosen[1]}
-    return [
-        *found,
-        measured("time of the default tile / the best", "x", slower, config=settings, headline=True),
-    ]
-
-
 def race(
     gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int
 ) -> dict[str, list[list[float]]]:
@@ -308,8 +274,6 @@ def _rates(
     made: Build,
     geometry: Geometry,
     tile: Mapping[str, Setting],
-    *,
-    goal: bool = True,
 ) -> list[Measurement]:
     """Times and rates of one of our kernels."""
     settings = {**shape.settings, **tile}
@@ -322,9 +286,9 @@ def _rates(
         measured("ours, useful", "TFLOP/s", [useful / t / 1e12 for t in times], config=settings),
     ]
     if gpu.fma_flops:
-        wanted = Goal(">=", CEILING_GOAL_PERCENT) if goal and shape.seq >= CEILING_FROM else None
+        wanted = Goal(">=", CEILING_GOAL_PERCENT) if shape.seq >= CEILING_FROM else None
         part = [100 * computed / t / gpu.fma_flops for t in times]
         found.append(
-            measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=goal)
+            measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=True)
         )
     return found

@@ -289,14 +289,20 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
 
 
 def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:
-    """Assemble the kernels of some calls, several at a time; the process keeps them."""
-
-    def prepare(call: Call) -> None:
-        arrays = OnDevice.of(gpu, call)
+    """Make and assemble the kernels of some calls, several at a time; the process keeps them. Calls of one
+    config come one after the other, because threads that need one text at the same time would each make it.
+    """
+    of_config: dict[AttentionConfig, list[Call]] = {}
+    for call in every:
         for config in configs_of(gpu, call).values():
-            arrays.launches(gpu, config)()
+            of_config.setdefault(config, []).append(call)
 
-    at_once([functools.partial(prepare, call) for call in every])
+    def prepare(config: AttentionConfig) -> None:
+        for call in of_config[config]:
+            with contextlib.suppress(PtxGenError):
+                OnDevice.of(gpu, call).launches(gpu, config)()
+
+    at_once([functools.partial(prepare, config) for config in of_config])
     return []
 
 

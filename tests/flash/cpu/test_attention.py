@@ -154,10 +154,10 @@ def test_threads_share_the_work(monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     attend, meet, seen = cpu._attend, threading.Barrier(2, timeout=30), set()
 
-    def recording(*args):
+    def recording(*args, **how):
         seen.add(threading.get_ident())
         meet.wait()
-        attend(*args)
+        attend(*args, **how)
 
     monkeypatch.setattr(cpu, "_attend", recording)
     run(*inputs(512, 8, heads=1), threads=2)
@@ -168,7 +168,7 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     meet = threading.Barrier(2, timeout=30)
 
-    def failing(*_):
+    def failing(*_, **__):
         meet.wait()
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError("no more")

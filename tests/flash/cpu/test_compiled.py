@@ -100,13 +100,61 @@ def test_every_feature(name: str, dtype: Any, causal: Any, seq_q: int, seq_k: in
 
 @pytest.mark.parametrize("safe_total", [cpu.SAFE_TOTAL, np.inf], ids=["unshifted", "shifted"])
 @pytest.mark.parametrize("score", [-1e4, -95.0, -13.0, 60.0, 70.0, 100.0])
+@pytest.mark.parametrize("seq_q", [1, 4])
 @pytest.mark.usefixtures("small_blocks")
-def test_all_scores_near_one_number(score: float, safe_total: float, monkeypatch: Any) -> None:
+def test_all_scores_near_one_number(seq_q: int, score: float, safe_total: float, monkeypatch: Any) -> None:
     monkeypatch.setattr(cpu, "SAFE_TOTAL", safe_total)
-    q, k, v = inputs((1, 2, 4), 50, 8, 8, 1, np.float32)
+    q, k, v = inputs((1, 2, seq_q), 50, 8, 8, 1, np.float32)
     q[..., 0], k[..., 0] = 1, score
     k[..., 1:] /= 100
     check(q, k, v, softmax_scale=1.0, causal=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_token_over_more_keys_than_scores_are_kept(dtype: Any, compiled: ModuleType) -> None:
+    check(*inputs((1, 4, 1), 2 * compiled._KEYS_AT_ONCE + 7, 40, 20, 2, dtype))
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "how", "at_once"),
+    [
+        (1, {"causal": True}, True),
+        (1, {"causal": True, "window": (20, None), "sink": np.full((1, 2), 3, np.float32)}, True),
+        (3, {}, True),
+        (3, {"causal": True}, False),
+        (3, {"window": (20, 20)}, False),
+        (9, {}, False),
+        (1, {"softcap": 2.0}, False),
+        (1, {"mask": np.arange(50).reshape(1, 1, 1, 50) % 3 > 0}, False),
+        (1, {"dropout": 0.5}, False),
+    ],
+)
+def test_few_rows_are_computed_at_once_where_nothing_changes_their_scores(
+    seq_q: int, how: dict[str, Any], at_once: bool, compiled: ModuleType, monkeypatch: Any
+) -> None:
+    attend, calls = compiled.attend, []
+    monkeypatch.setattr(compiled, "attend", lambda *given: calls.append(given) or attend(*given))
+    q, k, v = inputs((1, 2, seq_q), 50, 24, 8, 2, np.float32)
+    check(q, k, v, **how)
+    assert len(calls) == at_once
+
+
+@pytest.mark.parametrize(("score", "size"), [(1e3, 1.0), (-1e3, 1.0), (-11.0, 1e-29), (50.0, 1e20)])
+def test_sums_of_a_token_that_are_not_safe_are_computed_once_more(
+    score: float, size: float, monkeypatch: Any
+) -> None:
+    sweep, shifts = cpu._sweep, []
+
+    def recorded(*given: Any, shifted: bool) -> Any:
+        shifts.append(shifted)
+        return sweep(*given, shifted=shifted)
+
+    monkeypatch.setattr(cpu, "_sweep", recorded)
+    q, k, v = inputs((1, 2, 1), 50, 8, 8, 2, np.float32)
+    q[..., 0], k[..., 0] = 1, score
+    v *= np.float32(size)
+    check(q, k, v, softmax_scale=1.0)
+    assert shifts == [True]
 
 
 def test_weights_are_exponentials_of_scores(compiled: ModuleType) -> None:

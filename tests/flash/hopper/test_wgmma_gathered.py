@@ -129,6 +129,39 @@ def test_an_item_sees_the_keys_in_its_pages(
     assert "wgmma" in runs.names[0]
 
 
+@pytest.mark.sample(2, gate=4)
+@pytest.mark.parametrize("packed", [False, True], ids=["cache", "packed sequences"])
+@pytest.mark.parametrize("strides", ["0 between heads", "0 between pages", "below 0 between rows"])
+def test_rows_that_are_gathered_may_be_any_strides_apart(strides: str, packed: bool, runs: Runs) -> None:
+    rng, size, keys, queries = np.random.default_rng(0), 3, 21, 70
+    q = rng.standard_normal((2, queries, 16)).astype(np.float16)  # [heads, queries, columns]
+    pages = rng.standard_normal((2, 8, 2, size, 16)).astype(np.float16)  # of K and V
+    if strides == "0 between heads":
+        pages = np.broadcast_to(pages[:, :, :1], pages.shape)
+    elif strides == "0 between pages":
+        pages = np.broadcast_to(pages[:, :1], pages.shape)
+    elif strides == "below 0 between rows":
+        pages = pages[:, :, :, ::-1]
+    k_pages, v_pages = pages
+    table = rng.permutation(8).astype(np.int32)[None]
+    k, v = (x[table[0]].swapaxes(0, 1).reshape(1, 2, 8 * size, 16)[:, :, :keys] for x in pages)
+    config, used = config_of(), np.array([keys], np.int32)
+    if packed:
+        config = replace(config, varlen=True, page_size=size)
+        offsets = np.array([0, queries], np.int32)
+        given = {"cu_seqlens_q": offsets, "seqused_k": used, "block_table": table}
+        out, lse = AttentionKernel(config).launch(
+            q.swapaxes(0, 1), k_pages, v_pages, backend="interpreter", **given
+        )
+        out, lse = out.swapaxes(0, 1)[None], lse[None]
+    else:
+        out, lse = DecodeKernel(config).launch(
+            q[None], k_pages, v_pages, seqused_k=used, block_table=table, backend="interpreter"
+        )
+    assert_attention_is_accurate(out, lse, q[None], k, v, arithmetic=arithmetic_of_config(config, 0.0))
+    assert "wgmma" in runs.names[0]
+
+
 @pytest.mark.nightly
 def test_pages_with_padding_have_rows_of_tensor_copies_no_more(runs: Runs) -> None:
     config = config_of(causal=True)
