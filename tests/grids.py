@@ -14,8 +14,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     """The cases that `make test` can do without, of tests with one of two markers, and whether
     `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
-    Of a `grid` `make test` can do without cases as long as each value of each parameter still
-    occurs, and `.ci/run` as long as each that occurs more often occurs in two cases; of
+    Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
     `sample(count)` `make test` can do without all but `count`, and `.ci/run` has all cases, or of
     `sample(count, gate=more)` only `more`. Of a test all of whose cases are `slow`, `make test` has none, and
     `.ci/run` has of `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
@@ -40,9 +39,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
             kept = set(order[:few])
             gate = set(range(len(cases)) if more is None else order)
         elif cases[0].get_closest_marker("grid"):
-            kept = covering(values)
-            others = [number for number in range(len(cases)) if number not in kept]
-            gate = kept | {others[n] for n in covering([values[number] for number in others])}
+            kept = gate = covering(values)
         else:
             continue
         for number, case in enumerate(cases):

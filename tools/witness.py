@@ -139,8 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
-    chosen = [pair for name in arguments.kernel or subjects() for pair in _chosen(name, arguments)]
+    kernels = arguments.kernel or list(subjects())
     if arguments.list:
+        chosen = [pair for name in kernels for pair in _chosen(name, arguments)]
         tell("\n".join(f"{name}  {_name(name, number)}" for name, number in chosen))
         return OK
     try:
@@ -150,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tool or list(TOOLS),
             arguments.timeout,
         )
-        bench.check()
+        bench.check()  # before mutants are made, which takes seconds for each kernel
+        chosen = [pair for name in kernels for pair in _chosen(name, arguments)]
         rows = _rows(bench, chosen, arguments.jobs)
     except PtxGenError as error:
         return _fail(str(error))
