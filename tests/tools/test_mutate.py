@@ -30,7 +30,7 @@ from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
 from flash.scores.philox import kept
 from ptxgen import interpreter, ir
-from ptxgen.errors import PtxGenError
+from ptxgen.errors import PtxGenError, TrapError
 from ptxgen.interpreter import Result
 from ptxgen.text import render
 
@@ -46,6 +46,7 @@ APPEND = "f16-sm_80-append-paged"
 CACHE = "f16-sm_80-cache-paged"
 APPENDING = "f16-sm_80-cache-paged-append"  # and attending
 SUM = "bf16-sm_80-sum"
+STATIC = "bf16-sm_90a-static"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -181,6 +182,20 @@ def test_what_only_a_special_problem_shows_is_noticed_there(
     found = judge(kernel, at[-1])
     assert found.caught_by == "value", found
     assert noticed_by(subjects()[kernel].problems[found.problem])
+
+
+@pytest.mark.slow
+def test_a_role_that_goes_on_in_a_cta_without_a_part_waits_for_ever() -> None:
+    subject = subjects()[STATIC]
+    problem = subject.problems[-1]
+    assert problem.ctas == 2
+    changed = [mutants_of(STATIC)[n] for n in numbers(STATIC, "loop-bound", "never taken")]
+    entries = [m for m in changed if m.where.endswith("Parts.each") and "bra $done" in m.before]
+    assert len(entries) == 2  # of the producer, and of those that compute
+    assert subject.run(subject.module, problem).wrong == ""
+    for mutant in entries:
+        with pytest.raises(TrapError, match=r"deadlock in CTA \(1, 0, 0\)"):
+            subject.run(mutant.module, problem)
 
 
 @pytest.mark.slow
@@ -359,7 +374,7 @@ def test_a_wrong_kernel_ends_the_campaign(
         f"ptxgen mutate: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, times=1.0, "
         "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
-        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=()): O[0] is 1, "
+        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=(), ctas=None): O[0] is 1, "
         "wanted 2; 1 elements differ\n"
     )
 

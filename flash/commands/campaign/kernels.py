@@ -70,6 +70,8 @@ def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> L
         {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
         multiprocessors=_MULTIPROCESSORS,
     )
+    if problem.ctas is not None:
+        plan = replace(plan, grid=(problem.ctas, 1, 1))
     return Launch(plan, arrays, (out, lse), lambda: given.difference(out, lse))
 
 

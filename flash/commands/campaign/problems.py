@@ -43,7 +43,8 @@ class Problem:
 
     `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
     `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys. A bias has one
-    element along the axes `broadcast`.
+    element along the axes `broadcast`. A persistent kernel has a grid of `ctas`, which may be more than
+    there are parts; if it is None, as many as a launch gives it.
     """
 
     seq_q: int
@@ -64,6 +65,7 @@ class Problem:
     dropout_seed: int = 0x0123_4567_89AB_CDEF  # both 32-bit words are nonzero
     broadcast: tuple[str, ...] = ()
     odd: tuple[int, ...] = ()
+    ctas: int | None = None
 
     def config(self, config: AttentionConfig) -> AttentionConfig:
         """The config with this problem's softmax_scale, window and softcap."""
@@ -153,6 +155,8 @@ def _for_tensor_maps(
     # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
     found = [*found, *few, *largest, *_lasting(found, config, t)]
+    if config.kernel().is_persistent:  # the second CTA has no part
+        found.append(Problem(t.block_q, keys, heads=1, ctas=2))
     return tuple(_of_fp8(found)) if config.is_fp8 else tuple(found)
 
 
