@@ -152,7 +152,7 @@ class Objects:
                 return
             rows = np.stack([self._fenced[w] for w in pairs[:, 0].tolist()])
         else:
-            rows = clocks.rows(pairs[:, 0])
+            rows = clocks.arriving(pairs[:, 0], ids) if phased else clocks.rows(pairs[:, 0])
         table = self._rows_of(pairs[:, 1])
         np.maximum.at(self._arriving if phased else self._done, table, rows)
         if order.release:

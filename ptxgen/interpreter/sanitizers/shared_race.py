@@ -240,7 +240,10 @@ class RaceDetector:
         clocks = self._clocks
         column = SHOWN["shared"] * clocks.group + clocks.column(stamps & LANE_MASK, False)
         shown = clocks.known[(access.ids // WARP)[:, None], column]
-        wrong = (((stamps >> CLOCK) & CLOCK_MASK) > shown) & (stamps < ASYNC) & (stamps > 0)
+        clock = (stamps >> CLOCK) & CLOCK_MASK
+        wrong = (clock > shown) & (stamps < ASYNC) & (stamps > 0)
+        if wrong.any():
+            wrong &= ~clocks.shown_alone(access.ids[:, None], stamps & LANE_MASK, clock)
         return first_conflict("proxy", wrong, access, stamps, "was written by")
 
     # --------------------------------------------------------------------------------------- clocks
