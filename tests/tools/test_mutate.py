@@ -374,8 +374,8 @@ def test_a_wrong_kernel_ends_the_campaign(
         f"ptxgen mutate: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, times=1.0, "
         "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
-        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=(), ctas=None): O[0] is 1, "
-        "wanted 2; 1 elements differ\n"
+        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=(), ctas=None, nan_columns=()): "
+        "O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 

@@ -214,8 +214,14 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
-        v[:, :, first : min(first + p.nan_before, end)] = np.nan
-        v[:, :, end if p.nan_from is None else min(first + p.nan_from, end) : end] = np.nan
+        for rows in (
+            slice(first, min(first + p.nan_before, end)),
+            slice(end if p.nan_from is None else min(first + p.nan_from, end), end),
+        ):
+            if not p.nan_columns:
+                v[:, :, rows] = np.nan
+            for head, column in enumerate(p.nan_columns):
+                v[:, head, rows, column] = np.nan
     for array, counted in ((q, queries), (k, keys), (v, keys)):
         array[:, :, ~counted] = np.nan
     table = _block_table(config, lengths)
