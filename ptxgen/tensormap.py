@@ -179,7 +179,7 @@ class TensorMapType:
 class Boxes:
     """What a kernel fixes of a tensor map: the element type, the `box` of a copy in elements,
     innermost first, and the `swizzle` of its rows in shared memory. `loads` and `stores` say whether
-    the kernel copies from the tensor, and to it.
+    the kernel copies from the tensor, and to it; a reduction does both.
     """
 
     dtype: ScalarType

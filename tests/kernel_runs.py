@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flash.contract.catalogue import build
+from flash.launch.calls import counters
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
@@ -116,6 +117,7 @@ def run_forward(
         extra_strides += [s // array.itemsize for s in wide.strides]
     given = {"dropout_seed": dropout_seed, "section": section, "parts": _blocks(kernel, q, k)}
     values = {**config.numbers, **given, **own_sizes}
+    tickets = counters(kernel)
     numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
     result = run(
         module,
@@ -129,6 +131,7 @@ def run_forward(
             out,
             *([lse] if kernel.return_lse else []),
             *extra,
+            *tickets,
             *strides,
             *sizes,
             np.float32(config.scale),
@@ -142,6 +145,7 @@ def run_forward(
         dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         **how,
     )
+    assert not any(counter.any() for counter in tickets)
     return out, lse, result
 
 

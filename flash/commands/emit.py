@@ -19,11 +19,12 @@ from flash.commands.parts.emit_options import (
     every_kernel_option,
 )
 from flash.commands.parts.emit_output import deliver, find_target, text_of, to_json
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail, note
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.problem.config import AttentionConfig
+from flash.problem.persistence import why_grid
 from flash.problem.tile_choice import tiles_that_fit
 from ptxgen.errors import (
     AssemblerError,
@@ -155,7 +156,11 @@ def _output(arguments: argparse.Namespace) -> str:
     config = config_of(arguments, chosen.name)
     if arguments.list_tiles:
         return _tiles(config, chosen, arguments.json)
-    return text_of(build(config.kernel()), arguments)
+    made = build(config.kernel())
+    if config.scheduler not in ("auto", made.config.scheduler):
+        why = why_grid(made.config.tiling, made.config.features.cached)
+        note(NAME, f"--scheduler {config.scheduler}: the kernel has a CTA for each block of queries: {why}")
+    return text_of(made, arguments)
 
 
 def _targets(as_json: bool) -> str:

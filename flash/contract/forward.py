@@ -21,7 +21,7 @@ from flash.contract.common import (
     promised_launch,
 )
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.arrays import arrays_of, log_sums, matrices
+from flash.problem.arrays import arrays_of, log_sums, matrices, tickets
 from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
@@ -40,7 +40,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     features = config.features
     arrays, operands = (*matrices(config), log_sums(config)), features.operands
     mapped = maps_of(config)
-    meanings = meanings_of_pointers((*arrays, *operands)) | meanings_of_strides(arrays, mapped)
+    pointers = *arrays, *operands, *tickets(config)
+    meanings = meanings_of_pointers(pointers) | meanings_of_strides(arrays, mapped)
     longest = max_seq(features)
     lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
     if features.varlen:
@@ -250,6 +251,11 @@ def _constraints(config: KernelConfig) -> list[str]:
         constraints += turned_together(turned.rotary_dim, interleaved=turned.interleaved)
     if features.varlen or features.cached:
         constraints.append(NOT_WRITTEN_MEANWHILE)
+    if config.takes_tickets:
+        constraints.append(
+            "tickets is 0 before a launch; launches with one counter follow each other, and nothing else "
+            "writes it meanwhile"
+        )
     return constraints
 
 

@@ -11,7 +11,7 @@ from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES, DType
-from flash.problem.arrays import matrices
+from flash.problem.arrays import matrices, tickets
 from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
 from flash.scores.feature import LOG2E
@@ -243,6 +243,7 @@ class Parameters:
     operands: dict[str, ScoreArray]
     in_cache: InCache | None = None  # where the keys of one batch item are
     part: Value | None = None  # the number of the part, u32, of a CTA that takes several; None: its index
+    tickets: Pointer | None = None  # the counter that gives the numbers of parts, u32
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:
@@ -253,6 +254,7 @@ class Parameters:
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
+        counter = next((k.pointer(array.name, u32) for array in tickets(config)), None)
         Q, K, V, O = (
             Array.declare(k, array, pointers[array.name], computed[array.name]) for array in of_kernel
         )
@@ -262,7 +264,8 @@ class Parameters:
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands)
+        arrays, sizes = (Q, K, V, O, LSE), (seq_q, seq_k, heads, group)
+        return cls(*arrays, *sizes, scale, scale_log2, numbers, operands, tickets=counter)
 
     @property
     def longest_q(self) -> Value:

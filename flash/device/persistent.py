@@ -16,8 +16,8 @@ from flash.device.parameters import Parameters
 from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import MIRRORED
-from ptxgen.dsl import KernelBuilder, Value, marked
-from ptxgen.dsl.hopper import TileScheduler
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.hopper import TicketScheduler, TileScheduler
 from ptxgen.records import dataclass
 
 
@@ -28,15 +28,17 @@ class Parts:
     """
 
     given: Parameters
-    scheduler: TileScheduler | None
+    scheduler: TileScheduler | TicketScheduler | None
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Parts:
-        """The parts of this CTA."""
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, roles: tuple[Role, Role]) -> Parts:
+        """The parts of this CTA, whose roles are a producer, which takes tickets, and a consumer."""
         if not config.is_persistent:
             return cls(given, None)
-        mirrored = config.scheduler == MIRRORED
-        return cls(given, k.tile_scheduler(given.numbers["parts"], mirrored=mirrored))
+        count = given.numbers["parts"]
+        if given.tickets is not None:
+            return cls(given, k.tile_scheduler(count, order="ticket", counter=given.tickets, roles=roles))
+        return cls(given, k.tile_scheduler(count, mirrored=config.scheduler == MIRRORED))
 
     @contextmanager
     def each(self) -> Iterator[Parameters]:

@@ -73,7 +73,8 @@ def attention_module(
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
     rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
-    rings, parts = rings_of.declare(k, config, t, producer, consumer), Parts.of(k, config, given)
+    rings = rings_of.declare(k, config, t, producer, consumer)
+    parts = Parts.of(k, config, given, (producer, consumer))
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
     # Gathered rows behind the end are zeros, too.

@@ -23,12 +23,13 @@ from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import SCALES
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.sequences import each_sequence
 from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
 from flash.scores.window import position_offset
 from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.views import ArrayView, host_array
+from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.runtime.plan import LaunchPlan
 
 
@@ -59,10 +60,10 @@ def make_plan(
     multiprocessors: int = USUAL_MULTIPROCESSORS,
 ) -> LaunchPlan:
     """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, the LSE if the kernel
-    writes it, and the operands. `numbers` are the scalar arguments of the kernel's features,
-    `cache_bytes` is the size of the device's L2 cache, a persistent kernel has as many CTAs as run at once
-    on its `multiprocessors`. With several `splits`, O and LSE are dense arrays
-    [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
+    writes it, the operands, and the counter of tickets if it takes them. `numbers` are the scalar
+    arguments of the kernel's features, `cache_bytes` is the size of the device's L2 cache, a persistent
+    kernel has as many CTAs as run at once on its `multiprocessors`. With several `splits`, O and LSE are
+    dense arrays [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
     """
     config = build.config
     steps = [len(config.features.steps_of(name)) for name in "QKVO"]
@@ -92,7 +93,9 @@ def make_plan(
     ctas = parts * splits
     if config.is_persistent:
         ctas = ctas_at_once(build.resources, parts, multiprocessors)
-    return plan_of(build, addresses, [*strides, *geometry.operand_strides], values, ctas)
+    strides += geometry.operand_strides
+    strides += [()] * config.takes_tickets
+    return plan_of(build, addresses, strides, values, ctas)
 
 
 def run_on_cpu(call: Call, backend: str) -> None:
@@ -184,9 +187,15 @@ def run_on_interpreter(call: Call, build: Build) -> None:
     """Run the kernel's PTX on the call's arrays, in place."""
     arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
     arrays += call.operands.values()
+    arrays += [view(counter, "tickets") for counter in counters(build.config)]
     addresses = tuple(array.pointer for array in arrays)
     plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
     Step(build, tuple(arrays), plan).interpret()
+
+
+def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
+    """What a launch on the host gives a kernel behind its other arrays: the counter of its tickets."""
+    return [np.zeros(1, np.int32)] * config.takes_tickets
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from flash.launch.scheduler_choice import Device
 from flash.launch.shared_kv import columns_of
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
@@ -42,6 +43,25 @@ class Ready(NamedTuple):
     def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int) -> None:
         """Put the kernel on a stream, for arrays at these addresses."""
         backend.launch(self.kernel, self.plan.with_pointers(pointers), stream)
+
+
+class ReadyTickets(NamedTuple):
+    """A loaded kernel on device `ordinal` whose CTAs take tickets, and its launch plan."""
+
+    ready: Ready
+    ordinal: int
+
+    @property
+    def room(self) -> int:
+        """The f32 of memory that a launch needs: those of the counter."""
+        return 1
+
+    def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int, space: ArrayView) -> None:
+        """Put the kernel on a stream, for arrays at these addresses, and a counter in `space`, which is
+        cleared before: a launch that was stopped may have left a number there.
+        """
+        backend.clear(space.pointer, F32_BYTES, stream, ordinal=self.ordinal)
+        self.ready.launch(backend, [*pointers, space.pointer], stream)
 
 
 class Launcher:
@@ -112,6 +132,11 @@ class ReadyDivided(NamedTuple):
     moved: tuple[int, ...]
     with_lse: bool
 
+    @property
+    def room(self) -> int:
+        """The f32 of memory that a launch needs."""
+        return self.parts.size
+
     def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int, space: ArrayView) -> None:
         """Put the kernels on a stream, for Q, K, V, O, LSE if it is wanted, and the operands at these
         addresses, and partial results in `space`.
@@ -140,7 +165,9 @@ class GpuLauncher(Launcher):
         self._who = who
         self.config = config
         self.space = Workspace(backend)
-        self._ready = Kept[tuple[Geometry, int, bool, float, int, float], Ready | ReadyDivided]()
+        self._ready = Kept[
+            tuple[Geometry, int, bool, float, int, float], Ready | ReadyTickets | ReadyDivided
+        ]()
 
     def target(self, ordinal: int) -> Target:
         """The config's target, by default the device's own. Raises `LaunchError` if the device does
@@ -217,7 +244,7 @@ class GpuLauncher(Launcher):
             ready.launch(self.backend, addresses, stream)
             return
         with self.space.lock:
-            room = self.space.room(call.q, stream, ready.parts.size)
+            room = self.space.room(call.q, stream, ready.room)
             ready.launch(self.backend, addresses, stream, room)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
@@ -253,12 +280,16 @@ class GpuLauncher(Launcher):
 
     def _make_ready(
         self, call: Call, aligned: int, ordinal: int, stream: int, addresses: tuple[int, ...]
-    ) -> Ready | ReadyDivided:
+    ) -> Ready | ReadyTickets | ReadyDivided:
         self.check_limits(call.geometry, ordinal)
         division = self.division(call.geometry, ordinal, aligned)
         if division.splits > 1:
             return self._make_divided(call, aligned, ordinal, stream, division)
-        return self._make_whole(call, aligned, ordinal, addresses)
+        kernel = self.kernel(call.geometry, ordinal, aligned, call.lse is not None)
+        if not kernel.takes_tickets:
+            return self._make_whole(call, aligned, ordinal, addresses)
+        spare = addresses[0]  # each launch has a counter
+        return ReadyTickets(self._make_whole(call, aligned, ordinal, (*addresses, spare)), ordinal)
 
     def _make_whole(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
         """The launch of a call without splits."""

@@ -177,13 +177,14 @@ def division_of(
 ) -> Division:
     """What of a launch on a device of so many multiprocessors is divided, where `kernel` would run without
     splits. "auto" is the rule of `choose_division` for kernels with the default tiles; sequences of their own
-    lengths are not divided, nor keys that a mask_mod leaves out, because their number is not known.
+    lengths are not divided, nor keys that a mask_mod leaves out, because their number is not known, nor what
+    is dealt by tickets.
     """
     if config.splits != "auto":
         return Division(0, fixed_splits(config))
     if config.tile != "auto" or config.block_q != "auto" or config.varlen or config.mask_mod is not None:
         return Division(0, 1)
-    if geometry.is_empty or not geometry.seq_k:
+    if geometry.is_empty or not geometry.seq_k or kernel.takes_tickets:
         return Division(0, 1)
     t = kernel.tiling
     resources = KernelResources(kernel, t.registers, False, t.shared_bytes)

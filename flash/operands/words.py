@@ -10,7 +10,7 @@ Backend = Literal["auto", "cuda", "cpu", "compiled", "interpreter"]
 CacheBackend = Literal["cuda", "cpu", "compiled", "interpreter"]
 Causal = bool | Literal["bottom_right", "top_left"]
 Precision = Literal["auto", "ieee", "f32_grade", "tf32"]
-Scheduler = Literal["grid", "static", "mirrored"]
+Scheduler = Literal["grid", "static", "mirrored", "ticket"]
 Auto = Literal["auto"]
 
 

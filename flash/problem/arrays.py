@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from flash.operands.declared import Operand
-from flash.operands.dtypes import F32
+from flash.operands.dtypes import F32, I32
 from flash.problem.kernel_config import KernelConfig
 
 _NO_KEY: Final = "-inf for a row that sees no key"
 
 
 def arrays_of(config: KernelConfig) -> tuple[Operand, ...]:
-    """Q, K, V, O, LSE if the kernel writes it, and the operands of the features, in the order of
-    the kernel's pointers.
+    """Q, K, V, O, LSE if the kernel writes it, the operands of the features, and the counter of tickets if
+    it takes them, in the order of the kernel's pointers.
     """
     lse = (log_sums(config),) if config.return_lse else ()
-    return (*matrices(config), *lse, *config.features.operands)
+    return (*matrices(config), *lse, *config.features.operands, *tickets(config))
+
+
+def tickets(config: KernelConfig) -> tuple[Operand, ...]:
+    """The counter that gives the numbers of parts, if CTAs take them from there."""
+    role = "a counter, 0 before a launch and again behind it, read and written"
+    counter = Operand("tickets", I32, ("1",), role=role, is_written=True, is_dense=True)
+    return (counter,) if config.takes_tickets else ()
 
 
 def matrices(config: KernelConfig) -> tuple[Operand, ...]:

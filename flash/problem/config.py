@@ -105,10 +105,11 @@ class AttentionConfig(ScoreSettings):
         head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
         head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
-        (as many CTAs as run at once, each of which takes every so many blocks) or "mirrored" (the same,
-        in every other round from the last CTA to the first, which suits causality); others have a
-        grid (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a
-        launch (`flash/launch/scheduler_choice.py`). No result depends on it.
+        (as many CTAs as run at once, each of which takes every so many blocks), "mirrored" (the same,
+        in every other round from the last CTA to the first, which suits causality) or "ticket" (who is done
+        takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is a grid for
+        emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No result
+        depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 

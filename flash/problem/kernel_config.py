@@ -8,7 +8,7 @@ from flash.operands.declared import Number
 from flash.operands.dtypes import F16, F32, DType
 from flash.problem.features import NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
 from flash.problem.latent_tiling import LatentTiling
-from flash.problem.persistence import GRID
+from flash.problem.persistence import GRID, TICKET
 from flash.problem.simt_tiling import IEEE
 from flash.problem.tile_choice import AnyTiling, natural_alignment
 from flash.problem.wgmma_tiling import WgmmaTiling
@@ -111,6 +111,11 @@ class KernelConfig:
     def is_persistent(self) -> bool:
         """Whether a CTA computes several parts of the problem, one after another."""
         return self.scheduler != GRID
+
+    @property
+    def takes_tickets(self) -> bool:
+        """Whether CTAs take their parts from a counter in memory."""
+        return self.scheduler == TICKET
 
     @property
     def takes_turns(self) -> bool:

@@ -5,11 +5,12 @@
 | grid | one for each part; the GPU says which begins when | always |
 | static | as many as run at once, N; CTA n takes the parts n, n + N, n + 2 N, … | see below |
 | mirrored | the same, but every other round of parts is dealt from the last CTA to the first | see below |
+| ticket | as many; who is done takes the next part, whose number a counter in memory gives | see below |
 
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
 has had a long part of one round has a short one of the next.
 
-The last two are offered for f16 and bf16 with `wgmma` and head_dim up to 256, but not for a cache or for
+The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, but not for a cache or for
 splits of the keys. What is not offered is computed with a grid, and `explain` says why.
 """
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 GRID: Final = "grid"
 STATIC: Final = "static"
 MIRRORED: Final = "mirrored"
-SCHEDULERS: Final = (GRID, STATIC, MIRRORED)
+TICKET: Final = "ticket"
+SCHEDULERS: Final = (GRID, STATIC, MIRRORED, TICKET)
 
 
 def why_grid(tiling: AnyTiling, cached: bool) -> str:

@@ -65,6 +65,27 @@ _NEARER: Final = "brought to the L2 cache: a hint"
 
 # The new value in memory from the old one, the copied one, and their type.
 REDUCTIONS: Final = {op: UPDATES[op] for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
+_INTEGERS: Final = {b32: (u32, s32), b64: (u64, s64)}
+# The elements of a tensor that each operation combines: its types in global memory, where those of bits
+# stand for the integers of that size.
+BOX_REDUCTIONS: Final[Mapping[str, tuple[ScalarType, ...]]] = {
+    op: tuple(
+        [
+            t
+            for row in _GLOBAL
+            if op in row["op"]
+            for type in row["type"]
+            for t in _INTEGERS.get(type, (type,))
+        ]
+    )
+    for op in REDUCTIONS
+}
+
+
+def unreduced(op: str, type: ScalarType) -> str:
+    """Why the reduction `op` does not combine boxes of a tensor of `type`; empty if it does."""
+    types = BOX_REDUCTIONS[op]
+    return "" if type in types else f"{op} combines elements of {', '.join(map(str, types))}, got {type}"
 
 
 _ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90}
@@ -276,7 +297,7 @@ def cp_async_bulk_tensor_store(
 ) -> tuple[()]:
     """<does>."""
     if src is not None:  # without src the instruction is a prefetch
-        machine.tensor_store(*map, src, REDUCTIONS.get(op))
+        machine.tensor_store(*map, src, op)
     return ()
 
 

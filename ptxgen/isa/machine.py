@@ -158,15 +158,9 @@ class Machine(Protocol):
         are those of `bulk_load`.
         """
 
-    def tensor_store(
-        self,
-        map: Lanes,
-        coordinates: tuple[Lanes, ...],
-        src: Lanes,
-        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
-    ) -> None:
-        """Start copying shared `src` to a box of a tensor, or combining as `bulk_send` does, in the
-        bulk group of the thread.
+    def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
+        """Start copying shared `src` to a box of a tensor, or combining with the operation `op` of
+        `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread.
         """
 
     def bulk_commit(self) -> None:

@@ -242,6 +242,7 @@ def _prove(
     findings += [
         Finding(ERROR, f"proof, {p.kind}", p.message, line_of(p.where)) for p in proofs.shared.problems
     ]
+    findings += [Finding(LINT, p.kind, p.message, line_of(p.where)) for p in proofs.shared.unfenced]
     everywhere = proofs.global_memory
     for kind, verdicts in (
         ("shared memory", proofs.shared.accesses),

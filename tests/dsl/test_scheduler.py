@@ -285,3 +285,56 @@ def test_a_ticket_is_of_one_cta() -> None:
     with pytest.raises(ConfigError) as refused:
         k.tile_scheduler(k.param("count", u32), order="ticket", counter=k.pointer("counter", u32))
     assert str(refused.value) == wanted
+
+
+def in_turns() -> tuple[KernelBuilder, Any]:
+    """Tile n has n + 1 boxes, of which two warpgroups add up the rows in turns; those of even boxes, then
+    those of odd ones, some of them once more.
+    """
+    k = KernelBuilder("turns", target="sm_90a", threads=384)
+    X, Y = k.tma.tensor_map("X", f32), k.pointer("Y", f32)
+    tiles, again = k.param("tiles", u32), k.param("again", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer", warpgroups=2)
+    ring = k.tma.ring(2, producer, consumer, x=((ROWS, TILE), f32))
+    scheduler = k.tile_scheduler(
+        tiles, order="ticket", counter=k.pointer("counter", u32), roles=(producer, consumer)
+    )
+    with producer, scheduler.tiles() as tile:
+        for first in (0, 1):
+            with k.loop(first, tile + 1, 2) as box, ring.fill() as stage:
+                k.tma.load(stage.x, X[box * ROWS, 0])
+    with consumer, scheduler.tiles() as tile:
+        total, column = k.var(f32, 0), consumer.thread % TILE
+        turns = k.turns(consumer)
+        turns.begin()
+        for first in (0, 1):
+            with k.loop(first, tile + 1, 2) as box, ring.drain() as stage:
+                with turns.taken():
+                    for row in range(ROWS):
+                        total.set(total + stage.x[row, column])
+                with k.when(again > box, uniform=True):
+                    consumer.barrier.sync()
+                    total.set(total + stage.x[0, column])
+        turns.end()
+        Y[tile * 256 + consumer.thread] = total
+    return k, k.build()
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(2)])
+def test_roles_with_turns_in_loops_over_a_tile_get_tickets(schedule: Any) -> None:
+    k, module = in_turns()
+    x = np.random.default_rng(0).integers(-9, 9, (5, ROWS, TILE)).astype(np.float32)
+    y, counter = np.full((5, 256), np.nan, np.float32), np.zeros(1, np.uint32)
+    smem, given = module.kernels[0].dynamic_shared_bytes, k.tma.boxes()["X"].of(x.reshape(-1, TILE))
+    how: Any = {"dynamic_smem": smem, "sanitize": True, "schedule": schedule}
+    run(module, "turns", grid=2, block=384, args=[given, y, 5, 3, counter], **how)
+    sums = [x[: n + 1].sum((0, 1)) + x[: min(n + 1, 3), 0].sum(0) for n in range(5)]
+    assert np.array_equal(y, np.tile(sums, 8))
+    assert not counter.any()
+
+
+def test_barriers_of_turns_in_loops_over_a_tile_are_proved() -> None:
+    k, module = in_turns()
+    maps = {name: boxes.smallest() for name, boxes in k.tma.boxes().items()}
+    found = prove(module, block=384, params=maps)
+    assert found.shared.complete, found.shared.report()

@@ -77,6 +77,10 @@ def reduction(names: dict[str, Any]) -> Any:
     return REDUCTIONS.get(names.get("op", ""))
 
 
+def operation(names: dict[str, Any]) -> Any:
+    return names.get("op", "")
+
+
 def added(_: dict[str, Any]) -> Any:
     return REDUCTIONS["add"]
 
@@ -128,9 +132,9 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
                 (*store, added, "type")
             ],
             f"cp.async.bulk.prefetch.L2.global{tail} [src:u64], size:u32{operand}": [],
-            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [(*tensor, None)],
+            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [(*tensor, operation)],
             f"cp.reduce.async.bulk.tensor.dim.{group}.op{{.tile}}.bulk_group{tail} {of_tensor}": [
-                (*tensor, reduction)
+                (*tensor, operation)
             ],
             f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.tile}}{tail} [map:u64*dim]{operand}": [],
         }

@@ -377,6 +377,30 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        ("--target sm_90a --precision f32_grade --scheduler static", "static"),
+        ("--target sm_80 --dtype f16 --scheduler mirrored", "mirrored"),
+        ("--target sm_90a --precision f32_grade --scheduler grid", ""),
+        ("--target sm_90a --dtype f16 --scheduler static", ""),
+        ("--target sm_80", ""),
+    ],
+)
+def test_a_scheduler_that_a_kernel_does_not_have_is_noted(
+    options: str, noted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main(["--head-dim", "64", *options.split()]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(".version")
+    assert printed.err == (
+        f"ptxgen emit: note: --scheduler {noted}: the kernel has a CTA for each block of queries: CTAs take "
+        "several blocks only with wgmma of f16 and bf16 and head_dim up to 256\n"
+        if noted
+        else ""
+    )
+
+
+@pytest.mark.parametrize(
     ("argv", "config", "words"),
     [
         (["--head-dim", "0"], {"head_dim": 0}, "from 1 to 256, got 0; "),

@@ -21,7 +21,7 @@ from flash.commands.campaign.problems import Problem, problems_of
 from flash.commands.campaign.subject import Launch, Subject
 from flash.commands.campaign.sums import sum_subject
 from flash.contract.catalogue import Build, build
-from flash.launch.calls import make_plan
+from flash.launch.calls import counters, make_plan
 from flash.launch.checks import Geometry, check
 from flash.mods import where
 from flash.operands.dtypes import BF16, F16, F32
@@ -62,7 +62,7 @@ def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> L
     out = with_margins(given.out.shape, config.output, None, reverse=problem.reverse)
     lse = np.full(given.lse.shape, np.nan, F32.numpy)
     results = (out, lse) if config.return_lse else (out,)
-    arrays = (given.q, given.k, given.v, *results, *given.operands.values())
+    arrays = (given.q, given.k, given.v, *results, *given.operands.values(), *counters(built.config))
     plan = make_plan(
         built,
         _geometry(own, problem, given, out),

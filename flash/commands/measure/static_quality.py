@@ -11,7 +11,7 @@ import numpy as np
 
 from flash.commands.measure.cpu import normal
 from flash.contract.catalogue import Build, build
-from flash.launch.calls import make_plan
+from flash.launch.calls import counters, make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import MmaTiling
@@ -145,9 +145,11 @@ def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, 
     (q, k), (v, out) = (normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim))
     arrays = [view(x.astype(config.element.numpy), "array") for x in (q, k, v, out)]
     geometry = check(config, *arrays)
-    pointers = tuple(array.pointer for array in arrays)
+    pointers = [array.pointer for array in arrays]
     made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    plan = make_plan(made, geometry, config.scale, pointers, config.numbers)
+    arrays += [view(counter, "tickets") for counter in counters(made.config)]
+    pointers = [array.pointer for array in arrays]
+    plan = make_plan(made, geometry, config.scale, tuple(pointers), config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
     return made, plan, plan.on_host(memory)
 

@@ -167,6 +167,8 @@ def _proof_findings(proof: Proof) -> Iterator[Finding]:
     for verdicts, severity in ((proof.violations, ERROR), (proof.unknown, UNPROVED)):
         for v in verdicts:
             yield Finding(severity, "proof", v.reason, v.kernel, v.instr, v.where)
+    for p in proof.unfenced:
+        yield Finding(LINT, "proxy", p.message, p.kernel, p.instr, p.where)
 
 
 def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:

@@ -31,6 +31,11 @@ class StopError(Exception):
         self.code = code
 
 
+def note(command: str, message: str) -> None:
+    """Print what a user may not expect of a command that does what it is asked."""
+    print(f"{command}: note: {message}", file=sys.stderr)
+
+
 def fail(command: str, code: int, error: Exception | str) -> int:
     """Print an error as argparse does, with the command's name; returns the exit code."""
     print(f"{command}: error: {error}", file=sys.stderr)

@@ -34,6 +34,7 @@ from ptxgen.check.prove.program.places import GENERIC
 from ptxgen.check.prove.program.ranges import Range, spaced
 from ptxgen.check.prove.program.shared_accesses import Home, region_home, touches
 from ptxgen.check.prove.program.values import Values, param_bits
+from ptxgen.check.prove.proxies import unfenced_reads
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
 from ptxgen.check.prove.verdicts import UNKNOWN, Proof
 from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
@@ -69,12 +70,12 @@ def shared_proof(
     dynamic = known or 0
     given = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    accesses, barriers = _Prover(subject.whole, shape, variables, given).run()
+    accesses, barriers, unfenced = _Prover(subject.whole, shape, variables, given).run()
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
     barriers += subject.left_out(lambda i: bool(kind_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
-    return Proof(kernel.name, threads, dynamic, merged(accesses), merged(barriers), problems)
+    return Proof(kernel.name, threads, dynamic, merged(accesses), merged(barriers), problems, unfenced)
 
 
 def _judged_of(instr: Instr, variables: bool) -> int:
@@ -193,8 +194,10 @@ class _Prover:
         self._shape = shape
         self._static = frozenset(s.name for s in kernel.shared)
 
-    def run(self) -> tuple[list[Judged], list[Judged]]:
-        """The verdicts on the accesses and on the barriers, in the order of the text."""
+    def run(self) -> tuple[list[Judged], list[Judged], tuple[Problem, ...]]:
+        """The verdicts on the accesses and on the barriers, in the order of the text, and reads without a
+        proxy fence.
+        """
         accesses: list[Judged] = []
         touched: list[Touched] = []
         reached = set(self._graph.order)
@@ -208,7 +211,8 @@ class _Prover:
         barriers = BarrierProver(
             self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS, touched, self._static
         )
-        return accesses, barriers.run()
+        unfenced = unfenced_reads(self._search, self._graph, self._sources, touched, self._static)
+        return accesses, barriers.run(), unfenced
 
     def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
         """The verdicts on the accesses of an instruction, which join those that `touched` has."""

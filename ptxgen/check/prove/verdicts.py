@@ -63,7 +63,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """The verdicts on a kernel's accesses to shared memory and on its barriers, and the problems of
-    its allocations.
+    its allocations. `unfenced` has reads by asynchronous operations which a proxy fence seems to be missing
+    before; `complete` does not depend on them.
     """
 
     kernel: str
@@ -72,6 +73,7 @@ class Proof:
     accesses: tuple[Verdict, ...]
     barriers: tuple[Verdict, ...]
     problems: tuple[Problem, ...]
+    unfenced: tuple[Problem, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -105,8 +107,9 @@ class Proof:
         return f"{self.kernel}: {counts}"
 
     def report(self) -> str:
-        """The counts, then the problems and every verdict that is not `proved`."""
-        rest = [*map(str, self.problems), *map(str, self.violations), *map(str, self.unknown)]
+        """The counts, then the problems, every verdict that is not `proved`, and missing proxy fences."""
+        wrong = *self.problems, *self.violations, *self.unknown, *self.unfenced
+        rest = map(str, wrong)
         return "\n".join([str(self), *rest])
 
     def table(self) -> str:
@@ -135,4 +138,5 @@ class Proof:
             "accesses": [v.to_dict() for v in self.accesses],
             "barriers": [v.to_dict() for v in self.barriers],
             "problems": [str(p) for p in self.problems],
+            "unfenced": [str(p) for p in self.unfenced],
         }

@@ -1,12 +1,14 @@
-"""Copies of boxes of tensors (`k.tma`): tensor maps as parameters, tiles, rings, loads and stores."""
+"""Copies of boxes of tensors (`k.tma`): tensor maps, tiles, rings, loads, stores and reductions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from ptxgen import ir
+from ptxgen.arguments import is_one_of
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import BARRIERS, Ring, Stage
@@ -15,9 +17,12 @@ from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.tiles import SharedTile
 from ptxgen.dsl.values import Scalar, Value, is_count
-from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, shown
+from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
+from ptxgen.isa.bulk import BOX_REDUCTIONS, unreduced
 from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType, misplaced
 from ptxgen.types import ScalarType, b64, s32, u64
+
+Reduction: TypeAlias = Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"]
 
 _FIRST_SM: Final = 90
 _BARRIER_ALIGN: Final = 8  # bytes
@@ -282,18 +287,46 @@ class Tma:
         All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
         tile is stored.
         """
-        k = self._k
         boxes = self._boxes("tma.store", tile, place)
+        self._send(
+            "tma.store", replace(boxes, stores=True), tile, place, visible, self._k.cp_async_bulk_tensor_store
+        )
+
+    def reduce(self, tile: BoxTile, place: Corner, op: Reduction, *, visible: bool = False) -> None:
+        """Combine the elements of a tensor, from a place on, with those of a tile: each becomes
+        `op` of what it was and the tile's. The rest is as in `store`.
+
+        `op` is "add" (integers wrap around), "min" or "max"; "inc" or "dec" of u32, which count from 0 up to
+        the tile's element and begin again, or down from it; "and", "or" or "xor" of integers. Elements are
+        combined in one step each, so several CTAs may come to one place; sums of floats depend on the order
+        in which they come. Raises `TypeMismatchError` for elements that an operation does not take.
+        """
+        boxes = self._boxes("tma.reduce", tile, place)
+        if not is_one_of(op, BOX_REDUCTIONS):
+            raise ConfigError(
+                f"tma.reduce: op must be one of {', '.join(BOX_REDUCTIONS)}, got {shown(op)}"
+                f"{did_you_mean(op, BOX_REDUCTIONS)}"
+            )
+        if why := unreduced(op, place.of.type.dtype):
+            raise TypeMismatchError(f"tma.reduce: {place.of.name}: {why}")
+        copy = partial(self._k.cp_reduce_async_bulk_tensor, op=op)
+        self._send("tma.reduce", replace(boxes, loads=True, stores=True), tile, place, visible, copy)
+
+    def _send(
+        self, who: str, boxes: Boxes, tile: BoxTile, place: Corner, visible: bool, copy: Callable[..., None]
+    ) -> None:
+        """Start `copy`, from each slab of a tile to its box of the tensor, in one thread, and wait for it."""
+        k = self._k
         if k.present_role is not None:
-            k.require_whole_role("tma.store", k.present_role)
-        place.of.fix(replace(boxes, stores=True))
+            k.require_whole_role(who, k.present_role)
+        place.of.fix(boxes)
         k.fence_proxy_async(space="shared::cta")
         self._meet()
         role, dim = k.present_role, cast(Any, f"{place.of.type.rank}d")
         with k.when(k.thread_id() == 0 if role is None else role.leads):
             for number in range(tile.layout.slabs):
                 at = place.pointer(number * tile.layout.slab_columns)
-                k.cp_async_bulk_tensor_store(at, tile.slab(number), dim=dim)
+                copy(at, tile.slab(number), dim=dim)
             k.cp_async_bulk_commit_group()
             k.cp_async_bulk_wait_group(0, read=not visible)
         self._meet()

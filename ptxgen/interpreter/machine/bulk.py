@@ -22,6 +22,7 @@ from ptxgen.interpreter.machine.bulk_start import Start
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.isa import mbarrier_word
+from ptxgen.isa.bulk import REDUCTIONS, unreduced
 from ptxgen.tensormap import NBYTES, TensorMap, misplaced
 from ptxgen.types import b64
 
@@ -221,18 +222,19 @@ class BulkMachine(MemoryAccess):
                 self._poison(position, size)
                 self.agents.add(counter, land)
 
-    def tensor_store(
-        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, reduce: Reduce | None = None
-    ) -> None:
+    def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
         """Start copying a box from shared `src` to the tensor whose map is at generic address
-        `map`, in the thread's bulk group; or reducing it into the tensor.
+        `map`, in the thread's bulk group; or reducing it into the tensor with the operation `op`.
         """
+        reduce = REDUCTIONS.get(op)
         maps = self._maps(map, len(coordinates))
         corners = self._corners(maps, coordinates)
         sources = self.positions(src, _UNIT).tolist()
         again = self._repeated(sources, maps, corners)
         for n, source in enumerate(sources):
             start, of = self._start(n), maps[n]
+            if reduce is not None and (why := unreduced(op, of.type)):
+                start.refuse(why)
             self._check_tile(start, source)
             self._check_end(start, source, boxes.image_bytes(of))
 

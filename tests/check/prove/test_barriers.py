@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from role_kernels import RandomRoles, arrive, loop, only_if, outcome, sync, text
 
 from ptxgen.check.prove import prove_shared
+from ptxgen.check.prove.barriers import meetings
+from ptxgen.check.prove.barriers.teams import teams
 from ptxgen.check.prove.verdicts import Proof, Verdict
 
 WARP = 32
@@ -376,7 +379,7 @@ def test_the_effort_is_bounded() -> None:
     )
     assert (
         told(roles((1, ""), (2, conditions)).proof()).reason
-        == "following the warps from barrier to barrier takes more than 20000 steps"
+        == "following the warps from barrier to barrier takes more than 50000 steps"
     )
 
 
@@ -417,6 +420,37 @@ def judged(seed: int, launches: int, schedules: int) -> str:
             found = outcome(ptx, kernel.block, n, m, memory, schedule)
             assert bool(found) != proof.complete, (seed, n, m, schedule, found, proof.report(), ptx)
     return "proved" if proof.complete else "violation"
+
+
+def test_warps_that_are_followed_as_one_come_together_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether roles are proved does not depend on teams, which are most of the warps of these."""
+    kernels = [RandomRoles(seed) for seed in range(20)]
+    sizes: list[int] = []
+
+    def told_sizes(control: Any, values: Any) -> list[list[int]]:
+        found = teams(control, values)
+        sizes.extend(map(len, found))
+        return found
+
+    def alone(_: Any, values: Any) -> list[list[int]]:
+        return [[number] for number in range(len(values))]
+
+    complete = []
+    for of in (told_sizes, alone):
+        monkeypatch.setattr(meetings, "teams", of)
+        complete.append([prove_shared(kernel.text(), block=kernel.block).complete for kernel in kernels])
+    assert complete[0] == complete[1]
+    assert {True, False} <= {*complete[0]}
+    assert max(sizes) > 1
+
+
+def test_a_warp_that_is_told_apart_is_no_part_of_a_team() -> None:
+    """Three warps do the same, but one of them may leave before the barrier of their role."""
+    early = only_if("setp.eq.u32 %p9, %r4, 1;", "bra join;")
+    assert roles((3, sync(1, 96)), (1, "")).proof().complete
+    assert told(roles((3, early + sync(1, 96)), (1, "")).proof()).reason == (
+        "warp 0 waits at barrier 1 for 96 threads, but 64 have come and the others have ended"
+    )
 
 
 @pytest.mark.slow

@@ -450,6 +450,7 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         "accesses": [v.to_dict() for v in found.accesses],
         "barriers": [v.to_dict() for v in found.barriers],
         "problems": [],
+        "unfenced": [],
     }
     (barrier,) = found.barriers
     assert (barrier.first, barrier.last) == (0, -1)  # it accesses no bytes

@@ -79,7 +79,7 @@ def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
 @pytest.mark.parametrize("block_q", [64, 128])
-@pytest.mark.parametrize("scheduler", ["static", "mirrored"])
+@pytest.mark.parametrize("scheduler", ["static", "mirrored", "ticket"])
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(150, 90), (150, 40), (65, 100)])
 def test_any_number_of_ctas_computes_all_parts(
@@ -121,9 +121,10 @@ FEATURES: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("scheduler", ["static", "ticket"])
 @pytest.mark.parametrize("apart", [True, False])
-def test_every_feature_is_that_of_the_grid(name: str, apart: bool) -> None:
-    config = config_of(**FEATURES[name])
+def test_every_feature_is_that_of_the_grid(name: str, scheduler: str, apart: bool) -> None:
+    config = config_of(**FEATURES[name], scheduler=scheduler)
     problem = Problem(70, 71, 16, 16, batch=2, heads=2, kv_heads=1)
     operands = random_operands(config, problem)
     more = {"dropout_seed": 5} if "dropout" in FEATURES[name] else {}
@@ -131,8 +132,9 @@ def test_every_feature_is_that_of_the_grid(name: str, apart: bool) -> None:
     assert_same_as_grid(config, kernel(config, apart=apart), arrays, 3, operands=operands, **more)
 
 
-def test_nan_of_one_part_does_not_reach_the_next() -> None:
-    config = config_of(causal=True)
+@pytest.mark.parametrize("scheduler", ["static", pytest.param("ticket", marks=pytest.mark.slow)])
+def test_nan_of_one_part_does_not_reach_the_next(scheduler: str) -> None:
+    config = config_of(causal=True, scheduler=scheduler)
     q, k, v = arrays_of(config, 70, 70, heads=1)
     v[0, ..., -20, 3], v[1, ..., 4, 5], v[1, ..., -1, 2] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
@@ -143,7 +145,10 @@ def test_nan_of_one_part_does_not_reach_the_next() -> None:
 
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"pack_gqa": True}], ids=str)
-def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheduler", ["static", "ticket"])
+def test_packed_sequences_are_dealt_too(
+    how: dict[str, Any], scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths_q, lengths_k = (0, 64, 1, 63, 130), (5, 40, 0, 17, 33)
     given = {
         f"cu_seqlens_{n}": np.cumsum([3, *of]).astype(np.int32)
@@ -159,7 +164,7 @@ def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest
             AttentionKernel(replace(config, scheduler=name)).launch(
                 q, k, v, out=np.full_like(q, 7), backend="interpreter", **given
             )
-            for name in ("static", "grid")
+            for name in (scheduler, "grid")
         )
     for one, other in zip(bits(found), bits(wanted), strict=True):
         rows = slice(3, 261) if one.ndim == 2 else slice(None)  # LSE is not written elsewhere
@@ -173,12 +178,13 @@ def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest
 @pytest.mark.parametrize(
     ("seed", "block_q", "apart"),
     [
-        pytest.param(0, 128, False, marks=pytest.mark.slow),
+        *(pytest.param(seed, 128, False, marks=pytest.mark.slow) for seed in (0, 2)),
         *(nightly(seed, *how) for seed in range(1, 20) for how in ((64, True), (128, True), (128, False))),
     ],
 )
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int, apart: bool) -> None:
-    config = config_of(causal=True, block_q=block_q, scheduler="mirrored" if seed % 2 else "static")
+    scheduler = ("static", "mirrored", "ticket")[seed % 3]
+    config = config_of(causal=True, block_q=block_q, scheduler=scheduler)
     arrays = arrays_of(config, 150, 70, batch=1)
     assert_same_as_grid(config, kernel(config, apart=apart), arrays, 1 + seed % 3, schedule=PCT(seed))
 
@@ -219,6 +225,10 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
         {"head_dim": 64, "varlen": True, "causal": True},
         {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
         {"head_dim": 256, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
+        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "ticket"},
+        {"head_dim": 64, "tile": "auto", "block_q": "auto", "window": (9, 0), "varlen": True}
+        | {"scheduler": "ticket"},
+        {"head_dim": 256, "tile": "auto", "block_q": "auto", "pack_gqa": True, "scheduler": "ticket"},
     ],
     ids=str,
 )
@@ -233,9 +243,10 @@ def test_every_access_and_barrier_is_proved(how: dict[str, Any]) -> None:
 @pytest.mark.ptxas
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", [128, nightly(64), nightly(96), nightly(192), nightly(256)])
-def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
+@pytest.mark.parametrize("tickets", [False, True])
+def test_no_default_kernel_spills(head_dim: int, causal: bool, tickets: bool, assembler: Assembler) -> None:
     how = {"target": "sm_90a", "causal": causal, "return_lse": True}
-    how |= {"scheduler": "mirrored" if causal else "static"}
+    how |= {"scheduler": "ticket" if tickets else "mirrored" if causal else "static"}
     config = AttentionConfig(head_dim, dtype="bf16", **how)
     assert config.kernel().tiling.own_output == (head_dim <= 128)
     assert_no_spill(config, assembler)
@@ -255,6 +266,25 @@ def test_a_gpu_gets_as_many_ctas_as_it_runs_at_once(monkeypatch: pytest.MonkeyPa
     assert "grid:     3 CTAs, to which 16 blocks of queries are dealt (static)\n" in said
     found, wanted = (launched.launch(q, k, v, backend=backend) for backend in ("cuda", "cpu"))
     np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+
+
+def test_a_gpu_gets_a_counter_that_is_cleared_before_each_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_assembler(monkeypatch)
+    machine = Machine(FakeDevice(multiprocessors=3))
+    config = AttentionConfig(
+        16, dtype="f16", target="sm_90a", tile=64, block_q=128, causal=True, scheduler="ticket"
+    )
+    q, k, v = arrays_of(config, 200, 200, heads=4, kv_heads=4)
+    launched = AttentionKernel(config, cuda=CudaBackend(machine), cache=ModuleCache(None))
+    said = launched.explain(q, k, v, backend="cuda")
+    assert "grid:     3 CTAs, to which 16 blocks of queries are dealt (ticket)\n" in said
+    wanted = launched.launch(q, k, v, backend="cpu")
+    for _ in range(2):
+        found = launched.launch(q, k, v, backend="cuda")
+        np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+    cleared = [call.arguments for call in machine.calls if call.name == "cuMemsetD8Async"]
+    assert [call[1:3] for call in cleared] == [(0, 4)] * 2
+    assert [one.values["tickets"] for one in machine.launches] == [call[0] for call in cleared]
 
 
 def test_where_each_part_has_a_cta_explain_says_why() -> None:
@@ -295,7 +325,7 @@ def test_the_rule_for_launches() -> None:
     assert scheduler(9999, window=(9, 9)) == "grid"
     assert [scheduler(9999, scheduler="grid"), scheduler(9999, target="sm_90")] == ["grid", "grid"]
     assert [scheduler(9, scheduler="static"), scheduler(9, scheduler="static", causal=True)] == ["static"] * 2
-    with pytest.raises(ConfigError, match="must be one of 'auto', 'grid', 'static', 'mirrored', got 'queue'"):
+    with pytest.raises(ConfigError, match="'static', 'mirrored', 'ticket', got 'queue'"):
         AttentionConfig(64, scheduler="queue")  # type: ignore[arg-type]
 
 
@@ -332,4 +362,16 @@ def test_the_contract_says_how_many_parts_there_are() -> None:
     assert any(
         line.startswith("block is exactly as given, and the batch is known")
         for line in contract["constraints"]
+    )
+
+
+def test_the_contract_of_tickets_has_a_counter() -> None:
+    contract = build(AttentionConfig(64, dtype="f16", target="sm_90a", scheduler="ticket").kernel()).contract
+    (counter,) = [p for p in contract["parameters"] if p["name"] == "tickets"]
+    assert counter["meaning"] == (
+        "device address of a counter, 0 before a launch and again behind it, read and written: i32 [1], dense"
+    )
+    assert contract["constraints"].count(
+        "tickets is 0 before a launch; launches with one counter follow each other, and nothing else writes "
+        "it meanwhile"
     )

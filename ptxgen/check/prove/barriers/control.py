@@ -57,6 +57,7 @@ class Control:
         self.branches = {b: self._branch(b) for b in graph.order if self._is_split(b)}
         self._leaves: dict[int, frozenset[Node]] = {}
         self._begun: dict[int, frozenset[int]] = {}
+        self._deciding: dict[int, bool] = {}
 
     # ------------------------------------------------------------------------------ branches
 
@@ -113,6 +114,39 @@ class Control:
     def _meets(self, node: Node, block: int) -> bool:
         """Whether a value merges at the beginning of a block. What is read from a word comes later."""
         return node.block == block and node.id not in self._read
+
+    def decides(self, index: int) -> bool:
+        """Whether it matters which way the branch at the end of a block takes: a barrier is on one of them,
+        or a value merges there that is needed where they meet.
+        """
+        found = self._deciding.get(index)
+        if found is None:
+            branch = self.branches[index]
+            lost = {*branch.between, branch.meeting}
+            needed = self.needed[branch.meeting] if branch.meeting != EXIT else ()
+            found = self._deciding[index] = branch.barriers or any(n.block in lost for n in needed)
+        return found
+
+    @cached_property
+    def entered(self) -> frozenset[int]:
+        """The blocks to which a warp may come that goes on where the ways of a branch meet if it does not
+        matter which one it takes.
+        """
+        found: set[int] = set()
+        todo = [self.graph.order[0]]
+        while todo:
+            block = todo.pop()
+            if block in found or block == EXIT:
+                continue
+            found.add(block)
+            branch = self.branches.get(block)
+            if branch is None:
+                todo.append(self.after(block))
+            elif self.decides(block):
+                todo += (branch.taken, branch.passed, branch.meeting)
+            else:
+                todo.append(branch.meeting)
+        return frozenset(found)
 
     @cached_property
     def needed(self) -> dict[int, frozenset[Node]]:
@@ -171,7 +205,7 @@ class Control:
         return sum(header in body for body in self.graph.bodies.values())
 
     def may_begin(self, block: int) -> frozenset[int]:
-        """The depths of the loops that may be begun after the beginning of a block."""
+        """The depths of the loops with a counter that may be begun after the beginning of a block."""
         found = self._begun.get(block)
         if found is None:
             behind = self._between([block], EXIT) if block != EXIT else frozenset()
@@ -179,6 +213,7 @@ class Control:
                 h
                 for h, latches in self.graph.latches.items()
                 if behind & {*self.graph.before[h]} - {*latches}
+                and any(node.id in self.steps for node in self.merged_at(h))
             )
             found = self._begun[block] = frozenset(map(self.depth, loops))
         return found

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.prove.barriers.control import Control
-from ptxgen.check.prove.barriers.meetings import Meetings, UnprovedError
+from ptxgen.check.prove.barriers.meetings import UnprovedError, follow
 from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all
 from ptxgen.check.prove.barriers.words import Touched, accesses_of_words
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
@@ -102,16 +102,14 @@ class BarrierProver:
         wrong = []
         for counting in (True, False):
             try:
-                Meetings(control, self._shape, counting=counting).follow()
+                follow(control, self._shape, counting=counting)
                 return None
             except UnprovedError as error:
                 wrong.append(error)
         words = accesses_of_words(self._search, control, self._touched, self._static)
         if words:
             try:
-                Meetings(
-                    Control(self._graph, self._values, [*known, *words]), self._shape, counting=True
-                ).follow()
+                follow(Control(self._graph, self._values, [*known, *words]), self._shape, counting=True)
                 return None
             except UnprovedError as error:
                 wrong.insert(0, error)

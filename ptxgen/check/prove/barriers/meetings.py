@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from ptxgen.check.prove.barriers.control import Branch, Control, Step
 from ptxgen.check.prove.barriers.sites import WARP, WRITE, Site
+from ptxgen.check.prove.barriers.states import Phase, State, Warp, common
+from ptxgen.check.prove.barriers.teams import teams
 from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
 from ptxgen.check.prove.barriers.values import Place, Value, WarpValues, operand
 from ptxgen.check.prove.program.domain import Shape
@@ -37,7 +38,7 @@ from ptxgen.check.prove.program.graph import EXIT
 from ptxgen.check.prove.program.values import Node
 
 BARRIERS: Final = 16  # PTX ISA, section "bar"
-_STEPS: Final = 20_000  # blocks that warps go through, in all runs
+_STEPS: Final = 50_000  # blocks that warps go through, in all runs
 _MOST_CHOICES: Final = 128  # outcomes that are chosen one after another
 _ALL: Final = -1  # no access to a word has been yet, either
 
@@ -60,83 +61,36 @@ class UnprovedError(Exception):
         self.certain = certain
 
 
-@dataclass(frozen=True)
-class _Warp:
-    """Where a warp is: before barrier number `barrier` of a block, with the values of `merged`. It
-    waits at a barrier if `waits` is not negative, and for the outcome of a condition if `wants` has
-    its term; at `EXIT` it has ended. `begun` has the number of loops of each family that it began.
+def follow(control: Control, shape: Shape, *, counting: bool) -> None:
+    """Follow every run of the warps of a CTA. Raises `UnprovedError` unless all warps come to the end in each
+    of them. With `counting`, loop counters are terms; without it, numbers.
     """
-
-    block: int
-    barrier: int = 0
-    merged: tuple[tuple[int, Value], ...] = ()
-    waits: int = -1
-    wants: Term | None = None
-    begun: tuple[tuple[Family, int], ...] = ()
-
-
-class _Phase(NamedTuple):
-    """The arrivals at a barrier since it was complete: the number of threads that they give (0: all),
-    the kinds of their sites, the warps that came, and those that wait. Bit n of `knows` says that one
-    of them comes after the last completion of barrier n.
-    """
-
-    wanted: int = 0
-    kinds: frozenset[str] = frozenset()
-    came: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()
-    knows: int = 0
-
-
-@dataclass
-class _State:
-    """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
-    comes after the last completion of barrier n; bits from `BARRIERS` on are accesses to words, and `did`
-    has those of a warp's own. `words` has what words hold. `chosen` is the number of outcomes that were
-    chosen.
-    """
-
-    warps: list[_Warp]
-    phases: list[_Phase]
-    knows: list[int]
-    did: list[int]
-    words: dict[Place, Term] = field(default_factory=dict)
-    outcomes: dict[Term, bool] = field(default_factory=dict)
-    chosen: int = 0
-
-    def where(self, term: Term, outcome: bool) -> _State:
-        """The state with an outcome of a condition."""
-        outcomes = {**self.outcomes, term: outcome}
-        return replace(
-            self,
-            warps=list(self.warps),
-            phases=list(self.phases),
-            knows=list(self.knows),
-            did=list(self.did),
-            words=dict(self.words),
-            outcomes=outcomes,
-            chosen=self.chosen + 1,
-        )
-
-    def note(self, bit: int, number: int) -> None:
-        """Note that a warp did what `bit` is for: only what comes after this knows of it."""
-        self.knows = [knows & ~bit for knows in self.knows]
-        self.did = [did & ~bit for did in self.did]
-        for barrier, phase in enumerate(self.phases):
-            self.phases[barrier] = phase._replace(knows=phase.knows & ~bit)
-        self.did[number] |= bit
+    together = Meetings(control, shape, counting=counting, together=True)
+    try:
+        together.follow()
+    except UnprovedError as error:
+        if together.is_apart or str(error) == _SPENT:
+            raise
+        # A reason names warps, not teams.
+        Meetings(control, shape, counting=counting, together=False).follow()
 
 
 class Meetings:
-    """The run of all warps of a CTA. With `counting`, loop counters are terms; without it, numbers."""
+    """The run of all warps of a CTA, as `follow` takes it. With `together`, each team of warps (`teams.py`)
+    is followed as one.
+    """
 
-    def __init__(self, control: Control, shape: Shape, *, counting: bool) -> None:
+    def __init__(self, control: Control, shape: Shape, *, counting: bool, together: bool) -> None:
         self._control = control
         self._shape = shape
         self._counting = counting
         self._terms = Terms()
-        self._warps = shape.threads // WARP
-        self._values = [WarpValues(shape, n, self._terms, control.leaves) for n in range(self._warps)]
+        values = [WarpValues(shape, n, self._terms, control.leaves) for n in range(shape.threads // WARP)]
+        members = teams(control, values) if together else [[n] for n in range(len(values))]
+        self._values = [values[first] for first, *_ in members]
+        self._threads = [WARP * len(team) for team in members]
+        self._warps = len(members)
+        self.is_apart = len(members) == len(values)
         self._steps = 0
         self._last: Site | None = None
         self._bits: dict[Place, int] = {}  # the first bit of each word
@@ -144,17 +98,22 @@ class Meetings:
     def follow(self) -> None:
         """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
         start = self._control.graph.order[0]
-        warps = [_Warp(start)] * self._warps
-        todo = [_State(warps, [_Phase()] * BARRIERS, [_ALL] * self._warps, [0] * self._warps)]
+        warps = [Warp(start)] * self._warps
+        todo = [State(warps, [Phase()] * BARRIERS, [_ALL] * self._warps, [0] * self._warps)]
         seen: set[Hashable] = set()
         while todo:
             state = todo.pop()
             self._run(state)
-            wanted = next((w.wants for w in state.warps if w.wants is not None), None)
-            if wanted is None:
+            wants = Count[Term]()
+            for warp, threads in zip(state.warps, self._threads, strict=True):
+                if warp.wants is not None:
+                    wants[warp.wants] += threads
+            if not wants:
                 self._check_end(state)
                 continue
-            key = self._key(state)
+            # Those of whom there are most come to their next barrier before others choose more.
+            wanted = max(wants, key=lambda term: wants[term])
+            key = common(state, self._control, self._terms)
             if key in seen:
                 continue
             seen.add(key)
@@ -162,7 +121,7 @@ class Meetings:
                 raise UnprovedError(_ENDLESS, self._last)
             todo += (state.where(wanted, outcome) for outcome in (False, True))
 
-    def _run(self, state: _State) -> None:
+    def _run(self, state: State) -> None:
         """Let warps run until each has ended, or waits for a barrier or an outcome."""
         running = True
         while running:
@@ -170,11 +129,11 @@ class Meetings:
             for number, warp in enumerate(state.warps):
                 decided = warp.wants is None or warp.wants in state.outcomes
                 if warp.block != EXIT and warp.waits < 0 and decided:
-                    state.warps[number] = replace(warp, wants=None)
+                    state.warps[number] = warp._replace(wants=None)
                     self._advance(state, number)
                     running = True
 
-    def _check_end(self, state: _State) -> None:
+    def _check_end(self, state: State) -> None:
         """Raise `UnprovedError` if a warp waits when no other can run."""
         number = next((n for n, warp in enumerate(state.warps) if warp.waits >= 0), None)
         if number is None:
@@ -188,7 +147,7 @@ class Meetings:
         # A barrier for all threads may go on without those that have ended.
         certain = not state.chosen and (phase.wanted > 0 or not ended)
         raise UnprovedError(
-            f"warp {number} waits at barrier {warp.waits} for {wanted} threads, but {WARP * len(phase.came)} "
+            f"warp {number} waits at barrier {warp.waits} for {wanted} threads, but {self._come(phase)} "
             f"have come and {rest}",
             site,
             certain=certain,
@@ -196,7 +155,7 @@ class Meetings:
 
     # ------------------------------------------------------------------------------ one warp
 
-    def _advance(self, state: _State, number: int) -> None:
+    def _advance(self, state: State, number: int) -> None:
         """Let a warp run until it ends, or waits for a barrier or an outcome."""
         while True:
             self._steps += 1
@@ -209,7 +168,7 @@ class Meetings:
             values.go_to(dict(warp.merged))
             sites = self._control.sites.get(warp.block, ())
             if warp.barrier < len(sites) and sites[warp.barrier].is_access:
-                state.warps[number] = replace(warp, barrier=warp.barrier + 1)
+                state.warps[number] = warp._replace(barrier=warp.barrier + 1)
                 self._access(state, number, sites[warp.barrier], values)
                 continue
             if warp.barrier < len(sites):
@@ -217,7 +176,7 @@ class Meetings:
                 comes = self._outcome(state, number, values, site.guard, site.negated, site)
                 if comes is None:
                     return
-                state.warps[number] = replace(warp, barrier=warp.barrier + 1)
+                state.warps[number] = warp._replace(barrier=warp.barrier + 1)
                 if comes and self._arrive(state, number, site, values):
                     return
                 continue
@@ -229,7 +188,7 @@ class Meetings:
 
     def _outcome(
         self,
-        state: _State,
+        state: State,
         number: int,
         values: WarpValues,
         guard: Node | None,
@@ -244,13 +203,16 @@ class Meetings:
             raise UnprovedError(_LANES, site or self._last)
         if isinstance(found, Term):
             if found not in state.outcomes:
-                state.warps[number] = replace(state.warps[number], wants=found)
+                state.warps[number] = state.warps[number]._replace(wants=found)
                 return None
             found = state.outcomes[found]
         return bool(found) != negated
 
-    def _choose(self, state: _State, number: int, branch: Branch, values: WarpValues) -> bool:
+    def _choose(self, state: State, number: int, branch: Branch, values: WarpValues) -> bool:
         """Let a warp take a branch; whether it does not wait for the outcome."""
+        if not self._control.decides(state.warps[number].block):
+            self._skip(state, number, branch)
+            return True
         known = None if branch.guard is None else operand(values.of(branch.guard))
         if not branch.barriers and (branch.again or not isinstance(known, int)):
             self._skip(state, number, branch)
@@ -268,21 +230,21 @@ class Meetings:
         sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
         return next((site for site in sites if not site.is_access), None)
 
-    def _skip(self, state: _State, number: int, branch: Branch) -> None:
+    def _skip(self, state: State, number: int, branch: Branch) -> None:
         """Let a warp go on where the ways of a branch meet, whichever its threads took."""
         block, warp = branch.meeting, state.warps[number]
         if block == EXIT:
-            state.warps[number] = _Warp(EXIT)
+            state.warps[number] = Warp(EXIT)
             return
         lost = {*branch.between, block}
         needed = {n.id for n in self._control.needed[block] if n.block not in lost}
         kept = tuple(item for item in warp.merged if item[0] in needed)
-        state.warps[number] = _Warp(block, 0, kept, begun=warp.begun)
+        state.warps[number] = Warp(block, 0, kept, begun=warp.begun)
 
-    def _go(self, state: _State, number: int, block: int, values: WarpValues) -> None:
+    def _go(self, state: State, number: int, block: int, values: WarpValues) -> None:
         """Let a warp go from its block to the next, with the values that merge there."""
         if block == EXIT:
-            state.warps[number] = _Warp(EXIT)
+            state.warps[number] = Warp(EXIT)
             return
         warp, control = state.warps[number], self._control
         merged = dict(warp.merged)
@@ -298,7 +260,7 @@ class Meetings:
             else:
                 found[node.id] = self._begin(node, step, warp.block, values, begun)
         items = tuple(sorted(found.items(), key=lambda item: item[0]))
-        state.warps[number] = _Warp(block, 0, items, begun=tuple(begun.items()))
+        state.warps[number] = Warp(block, 0, items, begun=tuple(begun.items()))
 
     def _begin(
         self, node: Node, step: Step, before: int, values: WarpValues, begun: dict[Family, int]
@@ -316,7 +278,7 @@ class Meetings:
 
     # ------------------------------------------------------------------------------ barriers
 
-    def _arrive(self, state: _State, number: int, site: Site, values: WarpValues) -> bool:
+    def _arrive(self, state: State, number: int, site: Site, values: WarpValues) -> bool:
         """Let a warp arrive at a barrier; whether it now waits."""
         barrier, count = operand(values.of(site.number)), 0
         if site.threads is not None:
@@ -347,15 +309,22 @@ class Meetings:
         waits = site.kind != "arrive"
         waiting = (*phase.waiting, number) if waits else phase.waiting
         knows = phase.knows | state.knows[number] | state.did[number]
-        phase = _Phase(count, kinds, (*phase.came, number), waiting, knows)
+        phase = Phase(count, kinds, (*phase.came, number), waiting, knows)
         state.phases[barrier] = phase
         if waits:
-            state.warps[number] = replace(state.warps[number], waits=barrier)
-        if WARP * len(phase.came) == (count or self._shape.threads):
+            state.warps[number] = state.warps[number]._replace(waits=barrier)
+        come, wanted = self._come(phase), count or self._shape.threads
+        if come > wanted:
+            raise UnprovedError(f"more than {wanted} threads come to barrier {barrier} at once", site)
+        if come == wanted:
             self._complete(state, barrier, site)
         return state.warps[number].waits >= 0
 
-    def _complete(self, state: _State, barrier: int, site: Site) -> None:
+    def _come(self, phase: Phase) -> int:
+        """The number of threads that came to a barrier."""
+        return sum(self._threads[number] for number in phase.came)
+
+    def _complete(self, state: State, barrier: int, site: Site) -> None:
         """Let the warps go on that wait at a barrier that is complete."""
         phase, bit = state.phases[barrier], 1 << barrier
         times = Count(phase.came)
@@ -368,13 +337,13 @@ class Meetings:
             state.phases[other] = was._replace(knows=was.knows & ~bit)
         state.knows = [knows & ~bit for knows in state.knows]
         for number in phase.waiting:
-            state.warps[number] = replace(state.warps[number], waits=-1)
+            state.warps[number] = state.warps[number]._replace(waits=-1)
             state.knows[number] |= phase.knows & ~bit | bit
-        state.phases[barrier] = _Phase()
+        state.phases[barrier] = Phase()
 
     # ------------------------------------------------------------------------------ words
 
-    def _access(self, state: _State, number: int, site: Site, values: WarpValues) -> None:
+    def _access(self, state: State, number: int, site: Site, values: WarpValues) -> None:
         """Let a warp read a word, or one of its threads write it."""
         place = values.place(site.number, site.offset)
         if site.kind == WRITE:
@@ -389,13 +358,13 @@ class Meetings:
         if word is not None:
             state.note(first << 1 + number, number)
             merged[site.value.id] = word
-        state.warps[number] = replace(state.warps[number], merged=tuple(sorted(merged.items(), key=_node)))
+        state.warps[number] = state.warps[number]._replace(merged=tuple(sorted(merged.items(), key=_node)))
 
-    def _write(self, state: _State, number: int, place: Place | None, writers: int | None) -> None:
+    def _write(self, state: State, number: int, place: Place | None, writers: int | None) -> None:
         """Let `writers` threads of a warp write a word; None if it is not known how many do."""
         if writers == 0:
             return
-        if writers != 1:
+        if writers != 1 or self._threads[number] > WARP:
             raise UnprovedError(_WRITERS)
         if place is None:
             raise UnprovedError(_WHERE)
@@ -419,66 +388,6 @@ class Meetings:
         """The bit of `knows` for the last write of a word; above it are those for the reads of each warp."""
         at = self._bits.setdefault(place, BARRIERS + len(self._bits) * (1 + self._warps))
         return 1 << at
-
-    # ------------------------------------------------------------------------------ equal states
-
-    def _key(self, state: _State) -> Hashable:
-        """What two states have in common that differ only in the iterations of loops."""
-        terms = self._terms
-        may_begin = [self._control.may_begin(w.block) for w in state.warps]
-        begun = [dict(w.begun) for w in state.warps]
-        held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]
-        counters = [frozenset[Counter]().union(*map(terms.counters, found)) for found in held]
-        words = frozenset[Counter]().union(*map(terms.counters, state.words.values()))
-        # The run of a family that counts as the first.
-        first: dict[Family, int] = {counter.family: 0 for counter in words}
-        for warp, found in enumerate(counters):
-            families = {c.family for c in found} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
-            for family in families:
-                number = begun[warp].get(family, 0)
-                first[family] = min(first.get(family, number), number)
-
-        def is_to_begin(counter: Counter) -> bool:
-            """Whether a warp may still begin the run of a counter."""
-            return any(
-                counter.depth in may and done.get(counter.family, 0) <= counter.entry
-                for may, done in zip(may_begin, begun, strict=True)
-            )
-
-        earliest: dict[Hashable, int] = {}  # the iteration of a run that counts as the first
-        live = words.union(*counters)
-        for counter in live.union(*map(terms.counters, state.outcomes)):
-            if is_to_begin(counter):
-                earliest[counter.run] = 0
-            elif counter in live:
-                earliest[counter.run] = min(earliest.get(counter.run, counter.turn), counter.turn)
-        # An outcome that no counter can come to any more is forgotten: then it may be any again.
-        state.outcomes = {
-            term: outcome
-            for term, outcome in state.outcomes.items()
-            if all(c.turn >= earliest.get(c.run, c.turn + 1) for c in terms.counters(term))
-        }
-        known: dict[Term, Term] = {}
-
-        def move(counter: Counter) -> Counter:
-            entry = counter.entry - first[counter.family]
-            return counter._replace(entry=entry, turn=counter.turn - earliest[counter.run])
-
-        def plain(value: Value) -> Hashable:
-            if isinstance(value, np.ndarray):
-                return value.tobytes()
-            return None if value is None else terms.moved(value, move, known)
-
-        warps = tuple(
-            (
-                (w.block, w.barrier, w.waits, plain(w.wants), tuple((n, plain(v)) for n, v in w.merged)),
-                frozenset((f, n - first[f]) for f, n in w.begun if f in first),
-            )
-            for w in state.warps
-        )
-        outcomes = frozenset((plain(term), outcome) for term, outcome in state.outcomes.items())
-        held_by_words = frozenset((place, plain(word)) for place, word in state.words.items())
-        return warps, tuple(state.phases), tuple(state.knows), tuple(state.did), held_by_words, outcomes
 
 
 def _writers(values: WarpValues, site: Site) -> int | None:

@@ -45,6 +45,7 @@ class WarpValues:
         self._merged: dict[int, Value] = {}
         self._found: dict[int, Value] = {}
         self._passing: list[int] = []  # the numbers of values found for this point only
+        self._kept: dict[tuple[Hashable, ...], Value] = {}  # by node, and the values of its leaves
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
         """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
@@ -57,7 +58,14 @@ class WarpValues:
 
     def of(self, node: Node) -> Value:
         """The value of a node at this point."""
-        return bottom_up(node, self._found, self._value)
+        leaves = self._leaves(node)
+        if not leaves:
+            return bottom_up(node, self._found, self._value)
+        held = (self._merged.get(leaf.id) for leaf in leaves)
+        key = node.id, *(value.tobytes() if isinstance(value, np.ndarray) else value for value in held)
+        if key not in self._kept:
+            self._kept[key] = bottom_up(node, self._found, self._value)
+        return self._kept[key]
 
     def place(self, node: Node, offset: int) -> Place | None:
         """The byte of shared memory that an address plus `offset` is at now; None if it is not known."""
