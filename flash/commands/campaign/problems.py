@@ -165,7 +165,9 @@ def _for_tensor_maps(
         return tuple(found)
     # Warps that transpose a tile look for NaN in some columns at a time, in the last tile by code of its own.
     columns = Problem(t.block_q, keys, heads=2, kv_heads=2, nan_columns=(0, config.value_dim - 1))
-    return *_of_fp8(found), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2)
+    # Shifts move with every new maximum, and of a warp without one the factors of before stay.
+    falling = Problem(t.block_q, keys, heads=1, scores="falling")
+    return *_of_fp8(found), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
 
 
 def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:
