@@ -25,6 +25,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
+from flash.commands.campaign.journal import Journal
 from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
@@ -60,7 +61,7 @@ examples:
   ptxgen mutate --kernel f32-sm_80 --kind barrier --kind copy-wait
   ptxgen mutate --output benchmarks/results/mutations.json
   ptxgen mutate --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
-  ptxgen mutate --changed --update --output benchmarks/results/mutations.json
+  ptxgen mutate --changed --update --output benchmarks/results/mutations.json --journal /tmp/verdicts
   ptxgen mutate --survivors --update --output benchmarks/results/mutations.json
 
 exit codes:
@@ -87,9 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = _names(arguments, kept)
     chosen = {name: _chosen(name, arguments, kept if arguments.survivors else None) for name in names}
     try:
-        verdicts = _judged(chosen, arguments.jobs)
+        verdicts = _judged(chosen, arguments.jobs, arguments.journal)
     except PtxGenError as error:
         return _fail(str(error))
+    except (OSError, ValueError) as error:
+        return _fail(f"cannot keep {arguments.journal}: {error}")
     found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
     if kept is not None:
         found = amended(kept, verdicts) if arguments.survivors else joined(kept, found)
@@ -114,6 +117,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
+    add(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="write each verdict there as it comes, and do not judge again what FILE has",
+    )
     add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
     add(
         "--survivors",
@@ -133,6 +142,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name} goes with --update, and neither with --kind nor with --short")
     if arguments.survivors and arguments.changed:
         parser.error("--survivors and --changed exclude each other")
+    if arguments.survivors and arguments.journal is not None:
+        parser.error("--survivors judges again what --journal would keep")
     return arguments
 
 
@@ -172,13 +183,28 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
     return sorted(number for numbers in by_kind.values() for number in numbers)
 
 
-def _judged(chosen: Mapping[str, Sequence[int]], jobs: int) -> list[Verdict]:
-    """The verdicts in the order of kernels and mutants. Raises `PtxGenError` for an unchanged
-    kernel that is wrong.
+def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = None) -> list[Verdict]:
+    """The verdicts in the order of kernels and mutants; those in the journal `file` are taken from there,
+    and the others added.
+
+    Raises `PtxGenError` for an unchanged kernel that is wrong, and `OSError` or `ValueError` for a journal.
     """
     pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
-    with _progress(len(pairs)) as progress:
-        return [progress(verdict) for verdict in _verdicts(pairs, min(jobs, len(pairs) or 1))]
+    found: dict[tuple[str, int], Verdict] = {}
+    hashes = {name: _sha256(name) for name in chosen} if file is not None else {}
+    journal = Journal(file) if file is not None else None
+    known = journal.read(hashes) if journal is not None else {}
+    for name, number in pairs if known else ():
+        verdict = known.get((name, mutants_of(name)[number].name))
+        if verdict is not None:
+            found[name, number] = verdict
+    left = [pair for pair in pairs if pair not in found]
+    with _progress(len(left)) as progress:
+        for pair, verdict in zip(left, _verdicts(left, min(jobs, len(left) or 1)), strict=True):
+            found[pair] = progress(verdict)
+            if journal is not None:
+                journal.add(verdict, hashes[verdict.kernel])
+    return [found[pair] for pair in pairs]
 
 
 def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
@@ -66,6 +66,7 @@ class LiftedSoftmax(OverlappedSoftmax):
             return self._with_sink(i, total)[0], lse
         return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
 
+    @marked("lifted softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:
         """Move the shift of row i to its maximum, `top`, less LIFT, if that has outgrown it."""
         k, shift, factor = self.k, self.shift[i], self._rescale[i]

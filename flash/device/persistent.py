@@ -16,7 +16,7 @@ from flash.device.parameters import Parameters
 from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import MIRRORED
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import TicketScheduler, TileScheduler
 from ptxgen.records import dataclass
 
@@ -54,6 +54,7 @@ class Parts:
 class PersistentRings(Rings):
     """Rings whose stages and phases go on from part to part."""
 
+    @marked("persistent rings: fill")
     def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
         """See `Rings.fill_part`; the order is another one. The memory of Q is free last, when O has
         left it or the last scores are there; so the first tile of keys is fetched before. Q comes also

@@ -249,6 +249,7 @@ class Consumer:
         self.role.barrier.sync()
         return queries
 
+    @marked("wgmma: queries given back")
     def _give_back_queries(self) -> None:
         """Let the producer fetch the queries of the next part."""
         if self.q_stage is not None:

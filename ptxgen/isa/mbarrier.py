@@ -7,6 +7,7 @@ is complete and the next one begins. `ptxgen.isa.mbarrier_word` has the layout o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
+    from ptxgen.isa.atomic_scans import Found
     from ptxgen.isa.machine import Lanes, Machine
 
 MBARRIER: Final = "Parallel Synchronization and Communication Instructions: mbarrier"
@@ -309,7 +311,29 @@ def _updated(
                 machine.trap(str(error))
         return changed
 
-    return machine.atomic(_space(space), addr, b64, update, (operand,))
+    return machine.atomic(_space(space), addr, b64, update, (operand,), scan=partial(_scanned, change))
+
+
+def _scanned(
+    change: Callable[[int, int], int], words: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
+) -> Found | None:
+    """The scan of `change` (`ptxgen/isa/atomic_scans.py`); None if it refuses a lane, so that the lanes take
+    their turns and the first of them traps.
+    """
+    given = operands[0].tolist()
+    ends = np.append(starts[1:], len(given)).tolist()
+    found: list[int] = []
+    left: list[int] = []
+    for first, begin, end in zip(words.tolist(), starts.tolist(), ends, strict=True):
+        now = first
+        for value in given[begin:end]:
+            found.append(now)
+            try:
+                now = change(now, value)
+            except ValueError:
+                return None
+        left.append(now)
+    return np.array(found, np.uint64), np.array(left, np.uint64)
 
 
 def _space(space: str | None) -> str:

@@ -30,7 +30,7 @@ from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
 from flash.scores.philox import kept
 from ptxgen import interpreter, ir
-from ptxgen.errors import PtxGenError
+from ptxgen.errors import PtxGenError, TrapError
 from ptxgen.interpreter import Result
 from ptxgen.text import render
 
@@ -46,6 +46,7 @@ APPEND = "f16-sm_80-append-paged"
 CACHE = "f16-sm_80-cache-paged"
 APPENDING = "f16-sm_80-cache-paged-append"  # and attending
 SUM = "bf16-sm_80-sum"
+STATIC = "bf16-sm_90a-static"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -181,6 +182,20 @@ def test_what_only_a_special_problem_shows_is_noticed_there(
     found = judge(kernel, at[-1])
     assert found.caught_by == "value", found
     assert noticed_by(subjects()[kernel].problems[found.problem])
+
+
+@pytest.mark.slow
+def test_a_role_that_goes_on_in_a_cta_without_a_part_waits_for_ever() -> None:
+    subject = subjects()[STATIC]
+    problem = subject.problems[-1]
+    assert problem.ctas == 2
+    changed = [mutants_of(STATIC)[n] for n in numbers(STATIC, "loop-bound", "never taken")]
+    entries = [m for m in changed if m.where.endswith("Parts.each") and "bra $done" in m.before]
+    assert len(entries) == 2  # of the producer, and of those that compute
+    assert subject.run(subject.module, problem).wrong == ""
+    for mutant in entries:
+        with pytest.raises(TrapError, match=r"deadlock in CTA \(1, 0, 0\)"):
+            subject.run(mutant.module, problem)
 
 
 @pytest.mark.slow
@@ -359,8 +374,8 @@ def test_a_wrong_kernel_ends_the_campaign(
         f"ptxgen mutate: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, times=1.0, "
         "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
-        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=()): O[0] is 1, "
-        "wanted 2; 1 elements differ\n"
+        "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=(), ctas=None, nan_columns=()): "
+        "O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
@@ -548,6 +563,55 @@ def test_survivors_are_judged_again_by_themselves(judging: list[Verdict], tmp_pa
     assert json.loads(path.read_text()) == json.loads(wanted.read_text())
 
 
+def test_what_a_journal_has_is_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch, judging: list[Verdict], tmp_path: Path
+) -> None:
+    journal, path = tmp_path / "verdicts", tmp_path / "mutations.json"
+    names = [m.name for m in masks()[:3]]
+    judging += [verdict(who, name) for who, name in zip(("trap", "hole", "value"), names, strict=True)]
+    asked: list[int] = []
+
+    def judged(_: str, number: int) -> Verdict:
+        asked.append(number)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return judging[number]
+
+    monkeypatch.setattr(tool, "judge", judged)
+    argv = ["--kernel", SMALL, "--jobs", "1", "--output", str(path), "--journal", str(journal)]
+    with pytest.raises(KeyboardInterrupt):
+        tool.main(argv)
+    lines = journal.read_text()
+    assert [json.loads(line)["name"] for line in lines.splitlines()] == names[:2]
+    journal.write_text(lines + lines[:20])  # the third was not written whole
+    assert tool.main(argv) == 1
+    assert asked == [0, 1, 2, 2]
+    assert tool.main(argv) == 1
+    assert asked == [0, 1, 2, 2]
+    found = json.loads(path.read_text())
+    assert found == tool.document(judging, {SMALL: 3})
+    other = [json.dumps(json.loads(line) | {"sha256": "0"}) for line in journal.read_text().splitlines()]
+    journal.write_text("\n".join(other) + "\n")  # of another text
+    assert tool.main(argv) == 1
+    assert asked == [0, 1, 2, 2, 0, 1, 2]
+    assert json.loads(path.read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("3\n", "line 1 is no verdict"), ("x\n", "Expecting value: line 1 column 1 (char 0)")],
+)
+def test_a_journal_that_cannot_be_read_is_1(
+    text: str, problem: str, judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    judging += [verdict("trap")]
+    path = tmp_path / "verdicts"
+    path.write_text(text)
+    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--journal", str(path)]) == 1
+    assert capsys.readouterr().err == f"ptxgen mutate: error: cannot keep {path}: {problem}\n"
+    assert path.read_text() == text
+
+
 def test_a_hole_that_stays_is_still_one(judging: list[Verdict], tmp_path: Path) -> None:
     path = tmp_path / "mutations.json"
     first, second = (m.name for m in masks()[:2])
@@ -615,6 +679,10 @@ def test_a_file_that_cannot_be_written_is_1(
         (
             ["--changed", "--survivors", "--update", "--output", "x"],
             "--survivors and --changed exclude each other",
+        ),
+        (
+            ["--survivors", "--update", "--output", "x", "--journal", "y"],
+            "--survivors judges again what --journal would keep",
         ),
         (["--jobs", "0"], "argument --jobs: must be a whole number of at least 1, got '0'"),
         (["--jobs", "x"], "argument --jobs: must be a whole number of at least 1, got 'x'"),

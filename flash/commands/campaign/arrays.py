@@ -31,6 +31,7 @@ _MARGIN_ROWS: Final = 2
 _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
+_FALLING: Final = 4  # first column of queries, and the number of keys with one value in theirs
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 _GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
@@ -73,6 +74,11 @@ def _growing_alone(q: Array, k: Array, _v: Array, rows: int) -> None:
     group = np.arange(q.shape[2]) // rows
     k[..., 1] = np.arange(k.shape[2])[::-1]
     q[..., 1] = np.where(group % _GROUPS == group // _GROUPS % _GROUPS, _STEEP, 0)
+
+
+def _falling(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make the scores of all rows fall towards the first key, so that no later tile has a new maximum."""
+    q[..., 0], k[..., 0] = _FALLING, np.arange(k.shape[2]) // _FALLING
 
 
 def _low(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -128,6 +134,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "none of queries": _no_scores_of_queries,
     "growing": _growing,
     "growing alone": _growing_alone,
+    "falling": _falling,
     "parting": _parting,
     "unseen outside": _unseen_outside,
     "crossing": _crossing,
@@ -214,8 +221,14 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
-        v[:, :, first : min(first + p.nan_before, end)] = np.nan
-        v[:, :, end if p.nan_from is None else min(first + p.nan_from, end) : end] = np.nan
+        for rows in (
+            slice(first, min(first + p.nan_before, end)),
+            slice(end if p.nan_from is None else min(first + p.nan_from, end), end),
+        ):
+            if not p.nan_columns:
+                v[:, :, rows] = np.nan
+            for head, column in enumerate(p.nan_columns):
+                v[:, head, rows, column] = np.nan
     for array, counted in ((q, queries), (k, keys), (v, keys)):
         array[:, :, ~counted] = np.nan
     table = _block_table(config, lengths)

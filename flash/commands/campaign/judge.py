@@ -34,7 +34,6 @@ EQUIVALENT: Final = "equivalent"  # no check can catch it, for a known reason
 HOLE: Final = "hole"  # no check caught it, and one should have
 
 _WATCHED: Final = "all,mbarrier_init"  # the sanitizers
-_SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
 _LEAST_PATIENCE: Final = 2000
@@ -161,7 +160,7 @@ def _run(
 
 def _scheduled(subject: Subject, module: Module, told: list[int]) -> _Finding | None:
     for number in [n for n in told if n < subject.scheduled]:
-        for schedule in _SCHEDULES:
+        for schedule in (f"pct:{seed}" for seed in subject.seeds):
             found, _ = _run(subject, module, subject.problems[number], number, schedule)
             if found is not None:
                 what = f"{schedule}: {found.what}"

@@ -31,19 +31,21 @@ LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-co
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The sizes of one attention problem. V is NaN for keys from `nan_from` on, if it is not None,
-    and for keys before `nan_before`. The scale is `times` that of the config; `scores` is a name in
-    `SCORES` of `flash/commands/campaign/arrays.py`. With `reverse`, the last row of an array, and the
-    last key of a bias or mask, is the first in memory: no memory precedes it. With `alike`, all rows of
-    Q, of K and of V share the memory of one row: no memory follows its last column. In causal kernels
-    `section` heads take turns.
+    """The sizes of one attention problem. V is NaN for keys from `nan_from` on, if it is not None, and
+    for keys before `nan_before`; in one column of each head alone, if `nan_columns` has it. The scale
+    is `times` that of the config; `scores` is a name in `SCORES` of
+    `flash/commands/campaign/arrays.py`. With `reverse`, the last row of an array, and the last key of a
+    bias or mask, is the first in memory: no memory precedes it. With `alike`, all rows of Q, of K and
+    of V share the memory of one row: no memory follows its last column. In causal kernels `section`
+    heads take turns.
 
     The rows `odd` have, in turn from the first, NaN in dO, infinity in dO, NaN in Q and with it in O and
     LSE, and infinity in O; they are for kernels of gradients.
 
     `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
     `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys. A bias has one
-    element along the axes `broadcast`.
+    element along the axes `broadcast`. A persistent kernel has a grid of `ctas`, which may be more than
+    there are parts; if it is None, as many as a launch gives it.
     """
 
     seq_q: int
@@ -64,6 +66,8 @@ class Problem:
     dropout_seed: int = 0x0123_4567_89AB_CDEF  # both 32-bit words are nonzero
     broadcast: tuple[str, ...] = ()
     odd: tuple[int, ...] = ()
+    ctas: int | None = None
+    nan_columns: tuple[int, ...] = ()
 
     def config(self, config: AttentionConfig) -> AttentionConfig:
         """The config with this problem's softmax_scale, window and softcap."""
@@ -153,7 +157,17 @@ def _for_tensor_maps(
     # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
     found = [*found, *few, *largest, *_lasting(found, config, t)]
-    return tuple(_of_fp8(found)) if config.is_fp8 else tuple(found)
+    if config.causal == "bottom_right":  # the first CTA has no tile
+        found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1))
+    if config.kernel().is_persistent:  # the second CTA has no part
+        found.append(Problem(t.block_q, keys, heads=1, ctas=2))
+    if not config.is_fp8:
+        return tuple(found)
+    # Warps that transpose a tile look for NaN in some columns at a time, in the last tile by code of its own.
+    columns = Problem(t.block_q, keys, heads=2, kv_heads=2, nan_columns=(0, config.value_dim - 1))
+    # Shifts move with every new maximum, and of a warp without one the factors of before stay.
+    falling = Problem(t.block_q, keys, heads=1, scores="falling")
+    return *_of_fp8(found), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
 
 
 def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:

@@ -49,10 +49,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel of the campaign. Its problems are hashable, and the first of them reuse every
-    buffer; `prepare(problem)` makes new arrays at each call. The first `scheduled` problems also run in
-    random schedules. `maps` has a tensor map for each parameter that is one, for the proof. `sampled` is of
-    how many kinds of mistakes the short campaign has a mutant; None: of as many as of other kernels.
+    """A kernel of the campaign. Its problems are hashable, and the first of them reuse every buffer;
+    `prepare(problem)` makes new arrays at each call. The first `scheduled` problems also run in random
+    schedules, with these `seeds`. `maps` has a tensor map for each parameter that is one, for the proof.
+    `sampled` is of how many kinds of mistakes the short campaign has a mutant; None: of as many as of other
+    kernels.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Subject:
     problems: tuple[Any, ...]
     prepare: Callable[[Any], Launch]
     scheduled: int = 2
+    seeds: tuple[int, ...] = (1, 2, 3)
     maps: Mapping[str, TensorMap] = field(default_factory=dict)
     sampled: int | None = None
 

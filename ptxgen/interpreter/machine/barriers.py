@@ -45,6 +45,8 @@ class Barriers:
         self._came = np.zeros((ctas, BARRIERS), np.int64)  # arrivals at the last call of `complete`
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrivals without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # the count; 0: all threads
+        # The number of lanes that had ended when `complete` last found nothing; -1 after an arrival.
+        self._idle = -1
 
     def arrive(
         self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
@@ -52,6 +54,7 @@ class Barriers:
         """Record that lanes arrive at a barrier, perhaps with votes, bool. Returns a lane whose
         count differs from the count of an earlier arrival, if any, and the mistake in words.
         """
+        self._idle = -1
         cta = ids // self._width
         empty = self._arrived()[cta, barrier] == 0
         wanted = np.where(empty, count, self._wanted[cta, barrier])
@@ -91,8 +94,9 @@ class Barriers:
         `exited` says which lanes have ended or never existed. If more threads have arrived than the
         count, the others go on waiting.
         """
+        ended = int(np.count_nonzero(exited))
         waiting = self.at >= 0
-        if not waiting.any():
+        if ended == self._idle or not waiting.any():
             return None
         arrived = self._arrived()
         if self._wanted.any():
@@ -102,6 +106,7 @@ class Barriers:
         done = (arrived > 0) & (arrived == np.where(self._wanted > 0, self._wanted, live[:, None]))
         over = (self._wanted > 0) & (arrived > self._wanted)
         if not (done | over).any():
+            self._idle = ended
             return None
         cta = np.arange(len(waiting)) // self._width
         free: Lanes = waiting & done[cta, self.at]

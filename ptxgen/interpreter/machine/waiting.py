@@ -24,7 +24,8 @@ class _Wait:
     """Lanes that wait in one instruction until `ready` holds for their cells of shared memory.
 
     `cells` are indices of elements of `view`, one for each lane that was selected then; `left` says
-    which of these lanes still wait, and `ids` are their numbers in the batch.
+    which of these lanes still wait, and `ids` are their numbers in the batch. `words` are the cells of
+    `left`, each once, and `seen` what they held when they were last looked at.
     """
 
     ids: Lanes
@@ -34,6 +35,15 @@ class _Wait:
     left: Lanes
     what: Callable[[int], str]  # a description, given a byte of shared memory
     woken: Woken | None
+    words: Lanes
+    seen: Lanes
+
+    def changed(self) -> bool:
+        """Whether a cell holds anything else than when this was last asked."""
+        now = self.view[self.words]
+        same = np.array_equal(now, self.seen)
+        self.seen = now
+        return not same
 
     def wake(self, now: Lanes) -> None:
         """Report the end of the wait of the lanes `now`."""
@@ -67,7 +77,8 @@ class MemoryWaits:
         waited for.
         """
         left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
-        wait = _Wait(ids, cells, view, ready, left, what, woken)
+        words = np.unique(cells[left])
+        wait = _Wait(ids, cells, view, ready, left, what, woken, words, view[words])
         wait.wake(active & ~left)
         if left.any():
             self.waiting[ids[left]] = True
@@ -79,6 +90,8 @@ class MemoryWaits:
         del exited
         free: Lanes | None = None
         for wait in self._waits:
+            if not wait.changed():
+                continue
             now = wait.left & np.broadcast_to(wait.ready(wait.view[wait.cells]), wait.left.shape)
             if now.any():
                 free = np.zeros_like(self.waiting) if free is None else free
@@ -179,6 +192,11 @@ class Agents:
             action()
         return bool(now)
 
+    def serve(self, waits: MemoryWaits) -> None:
+        """Do the actions that lanes wait for."""
+        if self._actions and waits.some:
+            self.ask(waits.positions())
+
     def finish(self) -> bool:
         """Do all actions; whether there were any."""
         return self.ask([position for position, _ in self._actions])
@@ -228,6 +246,9 @@ class LateAgents(Agents):
         """Do the actions of these bulk groups; whether there were any."""
         wanted = {position for position in positions if position < 0}
         return self._do([n for n, entry in enumerate(self._actions) if entry[0] in wanted])
+
+    def serve(self, waits: MemoryWaits) -> None:
+        """Do nothing: a wait does not make an action earlier."""
 
     def work(self) -> None:
         """Do the actions that are due."""

@@ -47,11 +47,13 @@ class Warpgroups:
         self._wanted: Lanes = np.zeros(len(warps), np.int64)
         self.waiting: Lanes = np.zeros(batch.lanes, np.bool_)
         self.since: Lanes = np.zeros(batch.lanes, np.int64)
+        self._idle = -1  # the lanes that had ended when `complete` last found nothing; -1 after `met`
 
     def met(self, at: int, ids: Lanes) -> None:
         """Record an instruction that whole warps execute, if it commits a group or waits for one."""
         if self._registers is None:
             return
+        self._idle = -1
         if at in self._registers.commits:
             self._commits[np.unique(ids // WARP)] += 1
         elif at in self._registers.waits:
@@ -62,12 +64,14 @@ class Warpgroups:
 
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, that may go on; None if there are none."""
-        if not self.waiting.any():
+        ended = int(np.count_nonzero(exited))
+        if ended == self._idle or not self.waiting.any():
             return None
         gone = exited.reshape(-1, WARP).all(axis=1)
         least = np.minimum.reduceat(np.where(gone, _NEVER, self._commits), self._first)
         free: Lanes = self.waiting & np.repeat(least[self._group] >= self._wanted, WARP)
         if not free.any():
+            self._idle = ended
             return None
         self.waiting &= ~free
         for warp in np.flatnonzero(free.reshape(-1, WARP).any(axis=1)).tolist():

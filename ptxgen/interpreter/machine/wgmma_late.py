@@ -62,7 +62,7 @@ class LateProducts:
         self._retired: Lanes = np.zeros(warps, np.int64)
         self._sums: dict[int, Lanes] = {}  # by register, the sums of lanes whose multiplication is under way
         self._started: list[_Started] = []
-        self._accumulators = registers.accumulators()
+        self._accumulators: Lanes = np.array(registers.accumulators(), np.int64)
 
     def start(self, read: Read, multiplied: Multiplied, d: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
         """The active lanes' accumulators after an instruction that adds a product to `d`: the sums,
@@ -95,10 +95,12 @@ class LateProducts:
         if now:
             started.value = read()
         mine = machine.selection.ids
-        for column, number in enumerate(numbers.tolist()):
-            fresh = np.isin(mine // WARP, warps[~busy[:, column]])
-            old = self._sum(number, d[column].dtype)
-            old[mine[fresh]] = d[column][fresh]
+        free = np.zeros((len(self._commits), len(numbers)), np.bool_)
+        free[warps] = ~busy
+        of_lanes = free[mine // WARP].T
+        for number, values, fresh in zip(numbers.tolist(), d, of_lanes, strict=True):
+            old = self._sum(number, values.dtype)
+            old[mine[fresh]] = values[fresh]
         self._group[np.ix_(warps, numbers)] = self._commits[warps][:, None] + 1
         self._started.append(started)
         poison = np.full(machine.selection.count, POISON, np.uint32)
@@ -131,9 +133,13 @@ class LateProducts:
             if done.any():
                 self._finish(one, warps[done])
         self._started = [s for s in self._started if s.left.any()]
+        groups = self._group[np.ix_(warps, self._accumulators)]
+        over = (groups > 0) & (groups <= self._retired[warps][:, None])
         return tuple(
-            self._settled(number, value, warps)
-            for number, value in zip(self._accumulators, values, strict=True)
+            self._settled(number, value, warps[mine]) if some else value
+            for number, value, mine, some in zip(
+                self._accumulators.tolist(), values, over.T, over.any(axis=0).tolist(), strict=True
+            )
         )
 
     def retire(self, count: int, members: range) -> None:
@@ -145,15 +151,19 @@ class LateProducts:
             if (one.left[warps] & (one.group[warps] <= count)).any():
                 self._read(one)
 
-    def _settled(self, number: int, value: Lanes, warps: Lanes) -> Lanes:
-        group = self._group[warps, number]
-        over = warps[(group > 0) & (group <= self._retired[warps])]
-        if not len(over):
-            return value
+    def _settled(self, number: int, value: Lanes, over: Lanes) -> Lanes:
+        """The register `number` of the selected lanes, whose sums the warps `over` have waited for."""
         self._group[over, number] = 0
         ids = self._machine.selection.ids
-        settled: Lanes = np.where(np.isin(ids // WARP, over), self._sum(number, value.dtype)[ids], value)
+        settled: Lanes = np.where(self._of_warps(ids, over), self._sum(number, value.dtype)[ids], value)
         return settled
+
+    def _of_warps(self, ids: Lanes, warps: Lanes) -> Lanes:
+        """Which lanes belong to these warps, bool."""
+        there = np.zeros(len(self._commits), np.bool_)
+        there[warps] = True
+        mine: Lanes = there[ids // WARP]
+        return mine
 
     def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
         under_way: Lanes = self._group[np.ix_(warps, numbers)] > self._retired[warps][:, None]
@@ -176,7 +186,7 @@ class LateProducts:
         sums = [self._sums[n] for n in one.numbers.tolist()]
         d = tuple(s[ids] for s in sums)
         new = self._as_started(one, lambda: one.multiplied(value, d))
-        here = np.isin(ids // WARP, warps)
+        here = self._of_warps(ids, warps)
         if one.mask is not None:
             here &= one.mask
         for old, result in zip(sums, new, strict=True):

@@ -16,8 +16,8 @@ and `.acquire` loads, fences with strong accesses), and waits for asynchronous o
 threads of a warp do not run in lockstep.
 
 Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes
-of a warp share its releases and acquires; a barrier completes an acquire that a strong read began,
-as a fence would.
+of a warp share its releases and acquires, but for what other lanes' `fence.proxy.async` has made visible
+since they last met; a barrier completes an acquire that a strong read began, as a fence would.
 """
 
 from __future__ import annotations
@@ -66,6 +66,13 @@ class Clocks:
         # lane of a column that the lane of a row comes after.
         self._lanes: dict[int, Lanes] = {}
         self._far_released: dict[tuple[int, int], Lanes] = {}
+        # By warp: the lanes, as bits, that have executed `fence.proxy.async` for shared memory since the
+        # lanes of the warp last met, or they themselves arrived at an mbarrier, and the newest stamp that was
+        # visible before.
+        self._showing: Lanes = np.zeros(warps, np.int64)
+        self._shown: Lanes = np.zeros(warps, np.int64)
+        # The arrivals that show what only the arriving lanes have written: warp, stamp, lanes as bits.
+        self._alone: list[tuple[int, int, int]] = []
 
     # ------------------------------------------------------------------------------------ queries
 
@@ -119,6 +126,39 @@ class Clocks:
         rows[np.arange(len(warps)), warps % self.group] = self.clock[warps]
         return rows
 
+    def arriving(self, warps: Lanes, ids: Lanes) -> Lanes:
+        """The rows that lanes of these warps release by their arrival at mbarriers: without the writes that
+        only other lanes have made visible to asynchronous operations, and that no `bar.warp.sync` orders
+        before the arrival.
+        """
+        rows = self.rows(warps)
+        if not self._showing.any():
+            return rows
+        lanes = self._bits(ids)
+        for n in np.flatnonzero(self._showing[warps] & ~lanes[warps]).tolist():
+            w = int(warps[n])
+            rows[n, SHOWN["shared"] * self.group + w % self.group] = self._shown[w]
+            self._alone.append((w, int(self.clock[w]), int(lanes[w])))
+        self._showing &= ~lanes
+        return rows
+
+    def shown_alone(self, ids: Lanes, writer: Lanes, stamps: Lanes) -> Lanes:
+        """Whether lanes come after an arrival of the lanes that have written with these stamps, which made
+        their own writes visible to asynchronous operations.
+        """
+        found = np.zeros(np.broadcast(ids, writer, stamps).shape, np.bool_)
+        for warp, stamp, lanes in self._alone:
+            known = self.known[ids // WARP, warp % self.group] >= stamp
+            mine = (writer // WARP == warp) & (lanes >> writer % WARP & 1 != 0) & (stamps <= stamp)
+            found |= known & mine
+        return found
+
+    def _bits(self, ids: Lanes) -> Lanes:
+        """By warp of the batch, its lanes among `ids` as bits."""
+        bits = np.zeros(len(self.clock), np.int64)
+        np.bitwise_or.at(bits, ids // WARP, np.int64(1) << ids % WARP)
+        return bits
+
     def learn(self, warps: Lanes, rows: Lanes) -> None:
         """Order these warps after everything in `rows`."""
         self.known[warps] = np.maximum(self.known[warps], rows)
@@ -170,6 +210,11 @@ class Clocks:
             return
         warps = self.warps(ids)
         rows = self.rows(warps)[:, : self.group]
+        spaces = tuple(spaces)
+        if "shared" in spaces:
+            fresh = warps[self._showing[warps] == 0]
+            self._shown[fresh] = self.known[fresh, SHOWN["shared"] * self.group + fresh % self.group]
+            self._showing[warps] |= self._bits(ids)[warps]
         for part in [SHOWN[space] for space in spaces]:
             columns = slice(part * self.group, (part + 1) * self.group)
             self.known[warps, columns] = np.maximum(self.known[warps, columns], rows)
@@ -204,6 +249,7 @@ class Clocks:
         self._released[ctas, barrier] = 0
         if self._far_released:
             self._join_far(warps, barrier)
+        self._showing[warps] = 0
         self.raise_floor()
 
     def arrive_cluster(self, ids: Lanes) -> None:
@@ -215,12 +261,14 @@ class Clocks:
     def leave_cluster(self, ids: Lanes) -> None:
         """The barrier of the cluster releases these lanes."""
         warps = self.warps(ids)
+        self._showing[warps] = 0
         self.learn(warps, self._cluster[warps // self.group])
         self.raise_floor()
 
     def sync_warps(self, ids: Lanes) -> None:
         """The lanes of each of these warps have waited for each other."""
         warps = self.warps(ids)
+        self._showing[warps] = 0
         self.tick(warps)
         self.known[warps, warps % self.group] = self.clock[warps] - 1
 
@@ -239,6 +287,7 @@ class Clocks:
 
     def _sync_lanes(self, warp: int, members: Lanes) -> None:
         """Some lanes of a warp, by their indices in it, have waited for each other."""
+        self._showing[warp] &= ~int(np.bitwise_or.reduce(1 << members))
         table = self._lanes.setdefault(warp, np.zeros((WARP, WARP), np.int64))
         together = table[members].max(axis=0)
         together[members] = self.clock[warp]

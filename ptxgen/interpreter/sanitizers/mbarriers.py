@@ -1,7 +1,10 @@
-"""The lifetime of mbarriers: between `mbarrier.init` and `mbarrier.inval`, ordinary instructions
-must not access their memory (PTX ISA, "mbarrier: Contents of the mbarrier object", "mbarrier.init":
-their contents are opaque, and an mbarrier is invalidated before its memory is used for anything
-else).
+"""The lifetime of mbarriers, and their phases.
+
+Between `mbarrier.init` and `mbarrier.inval`, ordinary instructions must not access their memory (PTX
+ISA, "mbarrier: Contents of the mbarrier object", "mbarrier.init": their contents are opaque, and an
+mbarrier is invalidated before its memory is used for anything else). A wait can only see the current
+phase and the one before ("mbarrier.test_wait, mbarrier.try_wait"), so a phase must not end together
+with the next one.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.reports import where_from
 from ptxgen.isa import mbarrier_word
 
@@ -75,6 +79,29 @@ class MBarriers:
                 why = "mbarrier.init must come first"
             if why:
                 self._report(at, lane, position, f"there is no mbarrier: {why}")
+
+    def arrived(self, at: int, ids: Lanes, positions: Lanes, was: Lanes, now: Lanes) -> None:
+        """Lanes have arrived at mbarriers at these positions, which held the words `was` before the arrival
+        of each lane, and hold `now`.
+        """
+        if not self._wanted:
+            return
+        order = np.argsort(positions, kind="stable")  # lanes are in rising order, and arrive in it
+        ids, positions, was, now = (x[order] for x in (ids, positions, was, now))
+        after = now.copy()
+        together = positions[1:] == positions[:-1]
+        after[:-1][together] = was[1:][together]
+        over = (after ^ was) >> mbarrier_word.PHASE_BIT != 0
+        ends = np.stack([ids[over] // WARP, positions[over]], axis=1)
+        each, first, counts = np.unique(ends, axis=0, return_index=True, return_counts=True)
+        for n in np.flatnonzero(counts > 1).tolist():
+            self._report(
+                at,
+                int(ids[over][first[n]]),
+                int(each[n, 1]),
+                f"the lanes of a warp end {counts[n]} phases of the mbarrier at once: who waits for the "
+                "first of them may miss it",
+            )
 
     def near(self, low: int, high: int) -> bool:
         """Whether an access to these bytes of the CTAs' shared memory may reach an mbarrier."""

@@ -145,14 +145,14 @@ class Objects:
     def release_shared(self, ids: Lanes, positions: Lanes, order: Order, *, phased: bool = False) -> None:
         """Lanes write to positions in shared memory with an order; into the present phase if `phased`."""
         clocks = self._clocks
-        pairs = np.unique(np.stack([ids // WARP, positions], axis=1), axis=0)
+        pairs = _each(ids, positions)
         if not order.release:
             pairs = np.array([p for p in pairs.tolist() if p[0] in self._fenced], np.int64)
             if not len(pairs):
                 return
             rows = np.stack([self._fenced[w] for w in pairs[:, 0].tolist()])
         else:
-            rows = clocks.rows(pairs[:, 0])
+            rows = clocks.arriving(pairs[:, 0], ids) if phased else clocks.rows(pairs[:, 0])
         table = self._rows_of(pairs[:, 1])
         np.maximum.at(self._arriving if phased else self._done, table, rows)
         if order.release:
@@ -177,7 +177,7 @@ class Objects:
         """Lanes have read positions in shared memory with an order."""
         if not self._positions:
             return
-        pairs = np.unique(np.stack([ids // WARP, positions], axis=1), axis=0)
+        pairs = _each(ids, positions)
         known = np.array([p in self._positions for p in pairs[:, 1].tolist()])
         pairs = pairs[known]
         if not len(pairs):
@@ -251,5 +251,17 @@ class Objects:
 
 def _pairs(ids: Lanes, addresses: Lanes) -> Iterable[tuple[int, int]]:
     """Each pair of a warp and an address once."""
-    pairs = np.unique(np.stack([ids // WARP, addresses], axis=1), axis=0)
-    return [(w, a) for w, a in pairs.tolist()]
+    return [(w, a) for w, a in _each(ids, addresses).tolist()]
+
+
+def _each(ids: Lanes, addresses: Lanes) -> Lanes:
+    """Each pair of a warp and an address once, `[pairs, 2]`, in rising order."""
+    pairs = np.stack([ids // WARP, addresses], axis=1)
+    # Most lanes repeat the pair of the lane before, and there are few others to sort.
+    other = np.ones(len(pairs), np.bool_)
+    other[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    pairs = pairs[other]
+    if len(pairs) == 1:
+        return pairs
+    each: Lanes = np.unique(pairs, axis=0)
+    return each

@@ -59,16 +59,18 @@ _NOTED_LIMIT: Final = 256  # records of the ranges of such reads
 @dataclass(slots=True)
 class _Reads:
     """Logged reads. Reads by warps with the same clocks are kept until the floors of all of their
-    clusters have reached the clocks. A read of twins, which `lanes` have started with `stamps`, is
-    kept until all warps of their clusters come after it.
+    `clusters` have reached `newest`, the newest of these clocks. A read of twins, which lanes of the
+    `clusters` have started with `stamps`, is kept until all warps of the clusters come after it, as the
+    `columns` of their rows say.
     """
 
     version: int  # version of the clocks; -1 for twins
     ids: Lanes
     clusters: Lanes
     clock: Lanes  # of all warps at the time
+    newest: Lanes
     entries: list[tuple[Access, int]] = field(default_factory=list)
-    lanes: Lanes | None = None
+    columns: Lanes | None = None
     stamps: Lanes | None = None
 
 
@@ -197,7 +199,9 @@ class RaceDetector:
                 or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
                 or self._hidden(access, stamps)
             )
-        reads = _Reads(-1, lanes, lanes, self._clocks.clock, [(access, at)], lanes, stamp)
+        clocks = self._clocks
+        clusters, columns = lanes // (WARP * clocks.group), clocks.column(lanes, True)
+        reads = _Reads(-1, lanes, clusters, clocks.clock, stamp, [(access, at)], columns, stamp)
         self._logged.append(reads)
         self._entries += 1
         if len(self._logged) > _NOTED_LIMIT:
@@ -236,36 +240,38 @@ class RaceDetector:
         clocks = self._clocks
         column = SHOWN["shared"] * clocks.group + clocks.column(stamps & LANE_MASK, False)
         shown = clocks.known[(access.ids // WARP)[:, None], column]
-        wrong = (((stamps >> CLOCK) & CLOCK_MASK) > shown) & (stamps < ASYNC) & (stamps > 0)
+        clock = (stamps >> CLOCK) & CLOCK_MASK
+        wrong = (clock > shown) & (stamps < ASYNC) & (stamps > 0)
+        if wrong.any():
+            wrong &= ~clocks.shown_alone(access.ids[:, None], stamps & LANE_MASK, clock)
         return first_conflict("proxy", wrong, access, stamps, "was written by")
 
     # --------------------------------------------------------------------------------------- clocks
 
-    def _over(self, reads: _Reads) -> bool:
-        clocks = self._clocks
-        if reads.lanes is not None:
-            known = clocks.known.reshape(-1, clocks.group, clocks.known.shape[1])
-            of_all = known[reads.lanes // (WARP * clocks.group)].min(axis=1)
-            column = clocks.column(reads.lanes, True)
-            return bool((of_all[np.arange(len(column)), column] >= reads.stamps).all())
+    def _over(self, reads: _Reads, known: Lanes | None) -> bool:
+        """Whether all warps come after the reads; `known` has what all warps of each cluster know."""
+        if known is not None and reads.columns is not None:
+            return bool((known[reads.clusters, reads.columns] >= reads.newest).all())
         if reads.version < 0:
             return False
-        clock = reads.clock.reshape(-1, self._clocks.group)[reads.clusters].max(axis=1)
-        return bool((self._floor[reads.clusters] >= clock).all())
+        return bool((self._floor[reads.clusters] >= reads.newest).all())
 
     def _refresh(self) -> None:
         """Forget reads that all warps come after."""
         if self._floor is not self._clocks.floor:
-            self._floor = self._clocks.floor
-            self._drop(self._over)
-            self._noted = [r for r in self._noted if not self._over(r)]
+            clocks = self._clocks
+            self._floor, known = clocks.floor, None
+            if clocks.twins:
+                known = clocks.known.reshape(len(self._floor), clocks.group, -1).min(axis=1)
+            self._drop(lambda reads: self._over(reads, known))
+            self._noted = [r for r in self._noted if not self._over(r, known)]
 
     def _forget_noted(self) -> None:
         # The exact ranges only save time.
         if len(self._noted) > _NOTED_LIMIT:
             none = np.empty(0, np.int64)
             whole = Access(none, none, 1, 0, self._units)
-            self._noted = [_Reads(-1, none, none, none, [(whole, 0)])]
+            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)])]
 
     def _clusters(self, ids: Lanes) -> Lanes:
         if self._clusters_of[0] is not ids:
@@ -332,7 +338,9 @@ class RaceDetector:
         last = self._logged[-1] if self._logged else None
         if last is None or last.version != clocks.version or last.ids is not access.ids:
             clusters = self._clusters(access.ids)
-            last = _Reads(clocks.version, access.ids, clusters, clocks.clock.copy())
+            clock = clocks.clock.copy()
+            newest = clock.reshape(-1, clocks.group)[clusters].max(axis=1)
+            last = _Reads(clocks.version, access.ids, clusters, clock, newest)
             self._logged.append(last)
         last.entries.append((access, at))
         self._entries += 1

@@ -185,6 +185,9 @@ class Watch(Detectors, Observer):
             over = (words ^ was) >> _PHASE_BIT != 0
             if over.any():
                 self.objects.phase(positions[over])
+                if order.mbarrier.startswith("mbarrier_arrive"):
+                    ids = machine.active_ids(plan.mask)
+                    self.mbarriers.arrived(machine.at, ids, positions, was, words)
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
 

@@ -373,8 +373,7 @@ class Scheduler:
     def _wake(self, same: Selection | None = None) -> None:
         """Let lanes go on whose wait has ended; `same` are the lanes that are likely to be all of them."""
         machine = self._machine
-        if machine.waits.waiting.any():
-            machine.agents.ask(machine.waits.positions())
+        machine.agents.serve(machine.waits)
         for kind in self._kinds():
             free = kind.complete(machine.exited)
             if free is not None:

@@ -139,3 +139,42 @@ def test_an_mbarrier_is_not_made_again_while_it_is_one() -> None:
             "the mbarrier at 0x8 is initialised again while it is valid; mbarrier.inval must come first",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("guard", "wait", "lane", "phases"),
+    [
+        ("@!%p1 ", "mbarrier.try_wait.parity.shared.b64 %p2, [bars], 0;\n    @!%p2 trap;", 4, 7),
+        ("", "", 3, 8),
+        ("@%p1 ", "mbarrier.try_wait.parity.shared.b64 %p2, [bars], 0;\n    @!%p2 trap;", 0, 1),
+    ],
+)
+def test_a_warp_that_ends_several_phases_at_once_is_found(
+    guard: str, wait: str, lane: int, phases: int
+) -> None:
+    """The mbarrier waits for four arrivals: 31 lanes of each warp arrive, or 32, or one. `lane` is the
+    first that ends a phase.
+    """
+    text = ptx(
+        f"""
+    .shared .align 8 .b64 bars[1];
+    mov.u32 %r0, %tid.x;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 mbarrier.init.shared.b64 [bars], 4;
+    bar.sync 0;
+    and.b32 %r1, %r0, 31;
+    setp.eq.u32 %p1, %r1, 0;
+    {guard}mbarrier.arrive.shared.b64 %rd2, [bars];
+    {wait}
+    ret;
+    """,
+        version="8.0",
+        target="sm_90a",
+    )
+    report = (
+        f"sync: shared address 0x0 (bars): the lanes of a warp end {phases} phases of the mbarrier at once: "
+        "who waits for the first of them may miss it; it was initialised by "
+        f"@%p0 mbarrier.init.shared.b64 [bars], 4; (line {line_of(text, 'mbarrier.init')})"
+    )
+    expected = [at(text, "mbarrier.arrive", lane) + report] if phases > 1 else []
+    assert messages(text, [], block=128) == expected

@@ -493,6 +493,59 @@ def test_what_ordinary_stores_wrote_is_fenced_before_a_bulk_copy_reads_it() -> N
     assert [r.kind for r in found("fence.proxy.alias;")] == ["proxy"]
 
 
+SHOW_AND_SEND = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    ld.param.u64 %rd0, [out];
+    setp.eq.u32 %p0, %r0, 0;
+    setp.lt.u32 %p1, %r0, 4;
+    @%p0 mbarrier.init.shared::cta.b64 [%r1+16], {count};
+    bar.sync 0;
+    setp.ge.u32 %p2, %r0, 32;
+    @%p2 bra $send;
+    shl.b32 %r2, %r0, 2;
+    add.u32 %r2, %r2, %r1;
+    {write}
+    {between}
+    {who}mbarrier.arrive.shared::cta.b64 %rd1, [%r1+16];
+    bra $end;
+$send:
+    setp.ne.u32 %p2, %r0, 32;
+    @%p2 bra $end;
+$wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r1+16], 0;
+    @!%p3 bra $wait;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+$end:
+"""
+FOUR_STORE = "@%p1 st.shared.u32 [%r2], %r0;"
+ONE_STORES = "@%p0 st.shared.v4.u32 [%r1], {%r0, %r0, %r0, %r0};"
+FENCE_OF_PROXY = "fence.proxy.async.shared::cta;"
+
+
+@pytest.mark.parametrize(
+    ("write", "between", "who", "count", "found"),
+    [
+        (FOUR_STORE, FENCE_OF_PROXY, "@%p0 ", 1, ["proxy"]),
+        (FOUR_STORE, f"bar.warp.sync -1;\n    {FENCE_OF_PROXY}", "@%p0 ", 1, ["proxy"]),
+        (FOUR_STORE, f"{FENCE_OF_PROXY}\n    bar.warp.sync -1;", "@%p0 ", 1, []),
+        (FOUR_STORE, f"@%p1 {FENCE_OF_PROXY}\n    @%p1 bar.warp.sync 15;", "@%p0 ", 1, []),
+        (FOUR_STORE, FENCE_OF_PROXY, "", 32, []),
+        (ONE_STORES, FENCE_OF_PROXY, "@%p0 ", 1, []),  # the fences of the others show nothing
+    ],
+)
+def test_a_lane_that_arrives_for_others_comes_after_their_fences_of_the_proxy(
+    write: str, between: str, who: str, count: int, found: list[str]
+) -> None:
+    body = SHOW_AND_SEND.format(write=write, between=between, who=who, count=count)
+    text = hopper.kernel("u64 out", body)
+    out = np.zeros(4, np.uint32)
+    assert [r.kind for r in reports(text, [out], block=64, dynamic_smem=24)] == found
+    np.testing.assert_array_equal(out, [0, 1, 2, 3] if write == FOUR_STORE else [0] * 4)
+
+
 # ---------------------------------------- barriers and mbarriers against their rules
 
 
