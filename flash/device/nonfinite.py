@@ -199,7 +199,7 @@ def clear_chunks(
             found()
 
 
-@marked("nonfinite: clear together")
+@marked("nonfinite: clear")
 def clear_together(
     k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], found: Callable[[], object]
 ) -> None:

@@ -104,6 +104,7 @@ class Rings:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
+    @marked("wgmma rings: fill")
     def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
         """What the producer does for a part of the problem, which may have no tiles of keys."""
         with self._told(), k.when(has_tiles, uniform=True):

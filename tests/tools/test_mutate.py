@@ -172,7 +172,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
         (FEATURES, "mask", "always the second", "tanh", lambda p: p.softcap == 2.0**20),
         (FEATURES, "bound", "ge to gt", "AppliedDropout.drop", lambda p: p.dropout_seed < 1 << 32),
         (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
-        (CACHE, "loop-bound", "ge to gt", "NonFinite._restore_element", lambda p: p.splits == 1),
+        (CACHE, "loop-bound", "ge to gt", "RestoredValues._restore_element", lambda p: p.splits == 1),
     ],
 )
 def test_what_only_a_special_problem_shows_is_noticed_there(
