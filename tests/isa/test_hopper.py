@@ -46,7 +46,9 @@ class Barrier:
         assert (space, to_space) == ("shared", True)
         return address - np.uint64(1 << 32)
 
-    def atomic(self, space: str, address: Any, type: Any, update: Any, operands: Any) -> np.ndarray:
+    def atomic(
+        self, space: str, address: Any, type: Any, update: Any, operands: Any, scan: Any = None
+    ) -> np.ndarray:
         assert type is TYPES["b64"]
         assert address[0] == (64 if space == "shared" else 64 + (1 << 32))
         old = self.word.copy()
