@@ -18,7 +18,7 @@ STATIC = "bf16-sm_90a-static"
 def test_problems_of_fp8_have_numbers_alone_in_queries_and_keys() -> None:
     problems = subjects()[FP8].problems
     by_scores = {p.scores: p for p in problems}
-    assert set(by_scores) == {"random", "growing", "parting in fp8"}
+    assert set(by_scores) == {"random", "growing", "falling", "parting in fp8"}
     config = AttentionConfig(64, dtype="e4m3", causal=True)
     for scores, longest in ((s, max(p.seq_k for p in problems if p.scores == s)) for s in by_scores):
         (problem, *_) = (p for p in problems if (p.scores, p.seq_k) == (scores, longest))
