@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from flash.device.cta import Cta
@@ -53,11 +53,9 @@ class ClearedValues(RestoredValues):
         filled whose first key is `row`; gives what says to `Ring.fill` whether that tile will be cleared.
         """
         k = self.k
-        if isinstance(follows, Value):
-            with k.when(follows, uniform=True):
+        if follows is not False:
+            with nullcontext() if follows is True else k.when(follows, uniform=True):
                 self.clear_last(cta)
-        elif follows:
-            self.clear_last(cta)
         if cta.mask.hides_anywhere:
             yield None
             return
@@ -75,8 +73,8 @@ class ClearedValues(RestoredValues):
         with self.k.when(self._waits != 0, uniform=True):
             self._clear()
 
-    def tell(self) -> None:
-        """Tell the consumer whether anything was found in the part."""
+    def send_findings(self) -> None:
+        """Send to the consumer whether anything was found in the part, which ends."""
         k, producer = self.k, self.producer
         found = k.warp.any(self._found != 0)
         with self.findings.write() as stage, k.when(producer.is_first_lane):
@@ -97,8 +95,10 @@ class ClearedValues(RestoredValues):
     # ------------------------------------------------------------------------------ the consumer's part
 
     @contextmanager
-    def told(self) -> Iterator[Value]:
-        """The end of a part, where O is stored and restored; gives whether anything was found."""
+    def received_findings(self) -> Iterator[Value]:
+        """Run the body, which stores and restores O, at the end of a part; gives whether anything was found
+        in it.
+        """
         with self.findings.drain():
             yield self.has_found()
 

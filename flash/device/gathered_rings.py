@@ -58,8 +58,8 @@ class GatheredRings(Rings):
             with self.keys.gather() as stage:
                 keys.copy(stage.k, rows)
             rows = rows if of_values is of_keys else of_values.rows(row)
-            follows = n != -cta.tiles if self.odd is not None else False
-            with self._clearing(cta, row, follows) as cut, self.values.gather(reworked=cut) as stage:
+            clearing = self._clearing(cta, row, self._follows(cta, n))
+            with clearing as cut, self.values.gather(reworked=cut) as stage:
                 values.copy(stage.v, rows)
         self._end_fills(cta)
 

@@ -60,7 +60,7 @@ class PersistentRings(Rings):
         left it or the last scores are there; so the first tile of keys is fetched before. Q comes also
         where no keys are seen, so that nobody writes its memory while it belongs to consumers.
         """
-        with self._told():
+        with self._sent_findings():
             with k.when(has_tiles, uniform=True):
                 self._fill_keys(k, cta, self.first_key(-cta.tiles))
             self._fill_queries(k, cta)

@@ -107,17 +107,19 @@ class Rings:
     @marked("wgmma rings: fill")
     def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
         """What the producer does for a part of the problem, which may have no tiles of keys."""
-        with self._told(), k.when(has_tiles, uniform=True):
+        with self._sent_findings(), k.when(has_tiles, uniform=True):
             self.fill(k, cta)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A part of the problem: consumers hear at its end whether NaN or infinity were found in V."""
+    def _sent_findings(self) -> Iterator[None]:
+        """Run the body, which fills the tiles of a part of the problem, and send to consumers whether NaN or
+        infinity were found in V.
+        """
         if isinstance(self.odd, ClearedValues):
             self.odd.begin()
         yield
         if isinstance(self.odd, ClearedValues):
-            self.odd.tell()
+            self.odd.send_findings()
 
     @marked("wgmma rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
@@ -126,10 +128,9 @@ class Rings:
         loaded, so that consumers begin with it.
         """
         self._fill_queries(k, cta)
-        clears = isinstance(self.odd, ClearedValues)
         with self._each_tile(k, cta) as (n, row):
             self._fill_keys(k, cta, row)
-            self._fill_values(k, cta, row, n != -cta.tiles if clears else False)
+            self._fill_values(k, cta, row, self._follows(cta, n))
         self._end_fills(cta)
 
     @contextmanager
@@ -170,6 +171,10 @@ class Rings:
         """The context in which a tile of V is filled: see `ClearedValues.fills`."""
         odd = self.odd
         return odd.fills(cta, row, follows) if isinstance(odd, ClearedValues) else nullcontext()
+
+    def _follows(self, cta: Cta, n: Value) -> Value | bool:
+        """Whether there is a tile before the one with -n - 1 tiles before it; False if nobody asks."""
+        return n != -cta.tiles if isinstance(self.odd, ClearedValues) else False
 
     def _end_fills(self, cta: Cta) -> None:
         """All tiles of V have been filled; there is one."""

@@ -408,7 +408,7 @@ class Consumer:
         O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
         finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, scale)
         out = self.rings.out
-        with self._told() as found:
+        with self._findings() as found:
             if out is None:
                 store_sums(k, (cta.O, lambda: first_row), ROWS, self._lane_columns(), t.slices, O)
             else:
@@ -417,9 +417,13 @@ class Consumer:
                 self._send(cta, out, visible=found)
             self._restore(cta)
 
-    def _told(self) -> AbstractContextManager[Value | bool]:
-        """The end of a part of the problem; gives whether threads read what tensor copies stored of O."""
-        return self.odd.told() if isinstance(self.odd, ClearedValues) else nullcontext(self.odd is not None)
+    def _findings(self) -> AbstractContextManager[Value | bool]:
+        """The context in which O is stored and restored; gives whether threads read what is stored of it."""
+        return (
+            self.odd.received_findings()
+            if isinstance(self.odd, ClearedValues)
+            else nullcontext(self.odd is not None)
+        )
 
     def _scale_of_values(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
         """What O is multiplied with; None for 1."""

@@ -20,14 +20,15 @@ class Ring(RingMemory):
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
     With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
     stage of the turn before. With `reworked` the producer works on what the copies have brought: `ready`
-    barriers, of which `barriers` then has as many, count one arrival of each of its warps, and the
-    consumer waits for these. `ctas` above 1 are those of the cluster, whose producers fill stages of
-    each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
-    the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
-    warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count an
-    arrival of each thread. If it is `dealt`, a warpgroup of the consumer names the stage that it takes, and
-    `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
-    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
+    barriers, of which `barriers` then has as many, count one arrival of each of its warps, or of each of
+    its threads if the ring is `gathered`, and the consumer waits for these. `ctas` above 1 are those of the
+    cluster, whose producers fill stages of each other: a stage is free when the consumers of all have given
+    it back. If the ring is `written`, the threads of the producer store to its tiles, and `full` barriers
+    count an arrival of each of its warps. If it is `gathered`, these threads fill its tiles by
+    `k.copy_async`, and `full` barriers count an arrival of each thread. If it is `dealt`, a warpgroup of the
+    consumer names the stage that it takes, and `empty` barriers count one arrival of each warp of a single
+    warpgroup. The tiles of a stage arrive in `parts`, each of which has a `full` barrier. A role may be both
+    producer and consumer of a ring.
     `k.tma.ring` makes it.
     """
 

@@ -111,7 +111,8 @@ class Meetings:
             if not wants:
                 self._check_end(state)
                 continue
-            # Those of whom there are most come to their next barrier before others choose more.
+            # The condition that most threads wait for is decided first: these threads then reach their next
+            # barrier before other threads have more conditions to decide.
             wanted = max(wants, key=lambda term: wants[term])
             key = common(state, self._control, self._terms)
             if key in seen:
