@@ -91,6 +91,7 @@ def run(k: KernelBuilder, text: Any, worked: int, **how: Any) -> tuple[Any, Any]
     return ran, np.array_equal(c, a.astype(np.float32) @ (b * np.repeat(signs, ROWS)[:, None]))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_some_stages_are_worked_on_and_the_others_passed_on(stages: int, gathered: bool) -> None:

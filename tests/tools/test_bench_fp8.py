@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from flash.commands.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
 from flash.commands.measure.fp8_scale_error import error_of_rows, fp8_scale_jobs, narrowed
@@ -42,6 +43,7 @@ def test_a_product_keeps_14_bits_of_its_sum() -> None:
     np.testing.assert_array_equal(product(a, b, c), [[2.0]])
 
 
+@pytest.mark.slow
 def test_scales_of_blocks_err_less_where_rows_of_v_become_small() -> None:
     (job,) = fp8_scale_jobs(quick=True)
     heads, *blocks = (one.median for one in job.run() if isinstance(one, Measurement))

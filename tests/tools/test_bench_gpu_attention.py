@@ -83,6 +83,7 @@ def test_all_tiles_are_measured_beside_the_one_that_a_launch_chooses(gpu: bench_
     assert (last.name, last.median) == ("time of the chosen tile / the best", pytest.approx(1.0))
 
 
+@pytest.mark.slow
 def test_gradients_are_measured(gpu: bench_device.Gpu) -> None:
     call = Call("f16", 16, 48, True, **SMALL)
     found = gpu_gradients.backward(gpu, call, 1, 1)
@@ -147,6 +148,7 @@ def with_torch(driver: Machine, torch: ModuleType, monkeypatch: pytest.MonkeyPat
     return driver
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_torch")
 def test_backends_of_torch_are_measured_beside_ours(gpu: bench_device.Gpu, torch: ModuleType) -> None:
     call = Call("f16", 16, 48, True, **SMALL)

@@ -134,6 +134,7 @@ def test_a_token_is_compared_with_torch_in_launches_and_in_graphs(
     assert found["latency of ours / torch, graph"].median == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_nothing_comes_to_the_host_while_tokens_are_decoded(
     gpu: bench_device.Gpu, driver: FakeDriver
 ) -> None:

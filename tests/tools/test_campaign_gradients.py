@@ -110,6 +110,7 @@ def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
     assert bool(found) == bool(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "who"),
     [

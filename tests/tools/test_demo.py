@@ -354,6 +354,7 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     )
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_script() -> None:
     done = subprocess.run([sys.executable, SCRIPT, *SMALL, "--json"], capture_output=True, check=False)
     assert done.returncode == 0

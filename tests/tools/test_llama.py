@@ -158,6 +158,7 @@ def test_the_kernels_write_what_float64_does(layout: list[str], capsys: pytest.C
     assert [each["equal"] for each in runs.values()] == [6, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
 def test_on_a_gpu_keys_and_values_stay_there(

@@ -266,6 +266,7 @@ def judging(monkeypatch: pytest.MonkeyPatch) -> list[Mutant]:
 MODULE_ARGUMENTS = ["--module", "ptxgen.check.flow", "--count", "20"]
 
 
+@pytest.mark.slow
 def test_survivors_are_shown_and_are_an_error(
     judging: list[Mutant], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def test_few_warps_do_not_rank_where_the_model_knows_what_they_cost() -> None:
     assert ranked([{**CLEAN, "tensor_share": 0.4}, few], "static")[0]["cost"] == 9.0
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("causal", [False, True])

@@ -456,7 +456,7 @@ def ready(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 BARRIERS = ["--kernel", SMALL, "--kind", "barrier", "--jobs", "1"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ready")
 def test_the_table_tells_what_only_they_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "witness.json"
@@ -473,7 +473,7 @@ def test_the_table_tells_what_only_they_find(tmp_path: Path, capsys: pytest.Capt
     assert [row["ours"] for row in found["rows"]][:2] == ["right", "sanitizer"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ready")
 def test_all_in_agreement_is_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tool, "examine", lambda _, name, *__: said(name))

@@ -373,6 +373,7 @@ def test_a_loop_without_barriers_takes_no_effort() -> None:
     assert roles((1, ""), (2, loop("", "1000000", 30) + sync(1, 64))).proof().complete
 
 
+@pytest.mark.slow
 def test_the_effort_is_bounded() -> None:
     conditions = "".join(
         only_if(f"and.b32 %r9, %r1, {1 << n}; setp.ne.u32 %p9, %r9, 0;", sync(1, 64)) for n in range(14)

@@ -142,6 +142,7 @@ def test_a_step_is_that_of_the_oracle(
     assert_step_is_right(torch, flash_attn, rows, where, padded, rotary, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.judged
 @pytest.mark.parametrize(
     ("rows", "where", "rotary", "mask"),

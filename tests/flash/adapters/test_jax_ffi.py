@@ -346,6 +346,7 @@ def test_a_call_of_another_process_is_refused(
     )
 
 
+@pytest.mark.slow
 def test_a_call_lives_as_long_as_its_programs(jax: ModuleType, programs: Programs) -> None:
     from flash.adapters.jax import attention, gpu
 

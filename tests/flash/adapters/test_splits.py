@@ -166,6 +166,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     functions._kernel.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call", ["torch", *(pytest.param(f, marks=pytest.mark.nightly) for f in ("flash", "jax"))], indirect=True
 )
@@ -212,6 +213,7 @@ def test_num_splits_of_flash_attn_are_numbers(torch: ModuleType, flash_attn: Any
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transformers")
 def test_a_model_attends_with_the_splits_of_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     from flash.adapters.transformers import attention as ours

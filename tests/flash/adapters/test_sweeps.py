@@ -45,6 +45,7 @@ def assert_right(found: Any, wanted: Any) -> None:
     assert_near(Gradients(*found, arrays={}), wanted, F16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deterministic", "owners"), [(True, TWO), (False, ONE)])
 def test_a_call_of_torch_chooses_the_sweeps(
     ours: Any, torch: ModuleType, launched: list[str], deterministic: bool, owners: list[str]

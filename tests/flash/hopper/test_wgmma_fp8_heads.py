@@ -79,6 +79,7 @@ def test_numbers_that_are_not_finite_reach_only_rows_that_see_them() -> None:
     np.testing.assert_array_equal(np.isnan(out.astype(np.float64)), np.isnan(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["interpreter", nightly("cpu")])
 def test_packed_sequences_have_packed_heads(backend: Any) -> None:
     config = config_of(varlen=True, causal=True, pack_gqa=True)
@@ -96,6 +97,7 @@ def test_packed_sequences_have_packed_heads(backend: Any) -> None:
             assert_within(out[begin:end].swapaxes(0, 1)[None], lse[None, :, begin:end], bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(nightly(seed) for seed in range(1, 20))])
 def test_any_order_of_warps_gives_the_same_bits(seed: int) -> None:
     config = config_of(causal=True, block_q=128, pack_gqa=True)

@@ -132,6 +132,7 @@ def paged(page_size: int = 16, **how: Any) -> AttentionConfig:
     return config_of(**how, varlen=True, page_size=page_size)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("page_size", [16, 48, 64, 256])
 @pytest.mark.parametrize(
@@ -211,6 +212,7 @@ def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: 
     assert len(kernels.names) == (backend == "interpreter")
 
 
+@pytest.mark.slow
 def test_whatever_is_no_key_reaches_no_row(kernels: Kernels) -> None:
     config = paged(causal=True, dtype="e5m2")
     of = Batch.of(config, ((40, 90), (3, 20)), (1, 1))

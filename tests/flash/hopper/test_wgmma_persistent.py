@@ -199,8 +199,9 @@ def waits(module: ir.Module) -> list[int]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.interpreter
-@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), nightly(False)])
+@pytest.mark.parametrize("apart", [True, False])
 def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     config = config_of(causal=True)
     of = kernel(config, apart=apart)

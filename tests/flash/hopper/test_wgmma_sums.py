@@ -139,6 +139,7 @@ def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others() -> None:
     np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd])
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("seed", range(20))
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:

@@ -300,6 +300,7 @@ def divide(monkeypatch: pytest.MonkeyPatch) -> Divide:
     return lambda division: monkeypatch.setattr(launch_gpu, "division_of", lambda *_: division)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "whole", "layout", "with_lse"),
     [
