@@ -43,6 +43,7 @@ def by_name(found: Found) -> dict[str, Measurement]:
     return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error"),
     [

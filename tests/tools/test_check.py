@@ -430,6 +430,7 @@ def test_it_runs_as_a_script(folder: Path) -> None:
     assert done.stdout.startswith(b"PTX 7.0 for sm_80\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes that end so")
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_reader_that_leaves_early_is_no_traceback(options: list[str]) -> None:

@@ -1062,6 +1062,7 @@ def test_the_script_runs_from_anywhere(folder: Path) -> None:
     assert [e["entry"] for e in json.loads(done.stdout)["entries"]] == ["spread", "nothing"]
 
 
+@pytest.mark.slow
 def test_a_reader_may_have_seen_enough() -> None:
     command = f"{sys.executable} {SCRIPT} many.ptx | head -1; exit ${{PIPESTATUS[0]}}"
     Path("many.ptx").write_text(

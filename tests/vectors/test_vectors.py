@@ -72,6 +72,7 @@ def cases_of(family: str) -> list[Case]:
     return list(FAMILIES[family]())
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_the_interpreter_gave_is_found_again(family: str, tmp_path: Path) -> None:

@@ -962,6 +962,7 @@ def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make)
     assert (out.shape, out.__dlpack_device__()[1]) == ((2, 4, 0, DIM_V), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
 @pytest.mark.parametrize("turns", [False, True])

@@ -43,6 +43,7 @@ def opcodes(step: Step) -> list[str]:
     return [x.opcode for x in step.made.kernel.body if isinstance(x, ir.Instr)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_the_parts_are_waited_for_before_memory_is_accessed(dtype: str) -> None:
     attending, merging = steps("sm_90", dtype)

@@ -195,6 +195,7 @@ def test_calls_drawn_at_random(seed: int, kernels: Kernels) -> None:
     check(kernels, config, [(1, 70), *lengths], one_of((1, 1), (2, 1), (2, 2), (6, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["interpreter", nightly("cpu")])
 def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: Kernels) -> None:
     config = paged(causal=True, block_q="auto", tile="auto", return_lse=True)
@@ -270,6 +271,7 @@ def test_no_tile_offered_spills(how: dict[str, Any], head_dim: int, assembler: A
 # launches
 
 
+@pytest.mark.slow
 def test_a_gpu_gives_the_bits_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     without_assembler(monkeypatch)
     driver = interpreting(FakeDriver(FakeDevice()))

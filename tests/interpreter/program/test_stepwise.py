@@ -25,6 +25,7 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("options", CONFIGS, ids=lambda o: "-".join(map(str, o.values())))
 @pytest.mark.parametrize("sanitize", [False, True])
