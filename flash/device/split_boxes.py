@@ -20,7 +20,7 @@ from typing import Final
 
 from flash.device.split_tile import split_rows
 from flash.device.stored_sums import LaneColumns
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Layout
 from ptxgen.dsl.hopper.products import Operand
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS
@@ -41,6 +41,7 @@ class SplitBoxes:
     unless `scales` says otherwise.
     """
 
+    @marked("split boxes: flags")
     def __init__(self, k: KernelBuilder, name: str, rows: int, stages: int) -> None:
         self.k = k
         self.factors = k.shared(f"{name}_factors", (stages, rows), f32)

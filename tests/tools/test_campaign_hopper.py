@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash.commands.campaign.arrays import arrays_of
+from flash.commands.campaign.arrays import Arrays, arrays_of
 from flash.commands.campaign.judge import mutants_of
 from flash.commands.campaign.kernels import subjects
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import TrapError
 
 FP8 = "e4m3-sm_90a-causal"
+PAIRS = "f32_grade-sm_90a"
 STATIC = "bf16-sm_90a-static"
 
 
@@ -41,6 +42,37 @@ def test_every_other_scale_is_negative() -> None:
     given = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
     for name in ("q_scale", "k_scale", "v_scale"):
         assert np.sign(given.operands[name]).tolist() == [[1], [-1]]
+
+
+def given_pairs(scores: str) -> Arrays:
+    """The arrays of the problem with these scores for the kernel that splits elements into pairs."""
+    (problem,) = (p for p in subjects()[PAIRS].problems if p.scores == scores)
+    return arrays_of(AttentionConfig(64, precision="f32_grade"), problem)
+
+
+def test_infinity_is_in_every_element_of_a_thread_with_and_without_a_weight() -> None:
+    given = given_pairs("infinite panels")
+    key, column = np.nonzero(np.isinf(given.v[0, 0]))
+    assert np.argwhere(np.isinf(given.v[0, 1:])).tolist() == [[0, 0, 0], [1, 16, 0]]
+    for weighs in (False, True):
+        of_tile = (key < 16) & ((given.k[0, 0, key, 0] > -16) == weighs)
+        assert column[of_tile].tolist() == [0, 1, 2, 3, 32, 33, 34, 35]
+
+
+def test_infinity_is_in_both_panels_of_queries_and_keys() -> None:
+    given = given_pairs("infinite")
+    for x, first in ((given.q, 0), (given.k, 4)):
+        row, column = np.nonzero(np.isinf(x[0, 0]))
+        for panel in range(2):
+            assert set(column[row % 3 == panel]) == {32 * panel + first + n for n in range(4)}
+        assert not (row % 3 == 2).any()
+
+
+def test_each_turn_of_queries_needs_factors_in_a_head_of_its_own() -> None:
+    q = given_pairs("turns uneven").q[0]
+    largest = np.abs(q).max(axis=-1)
+    needs = (largest < 2.0**-7) | (largest >= 2.0**7)
+    assert needs.reshape(5, 4, 32).any(axis=-1).tolist() == np.eye(5, 4, dtype=bool).tolist()
 
 
 def test_ctas_of_a_persistent_kernel_take_three_blocks_each() -> None:

@@ -145,8 +145,10 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "uneven": uneven.uneven,
     "first uneven": uneven.first_uneven,
     "last uneven": uneven.last_uneven,
+    "turns uneven": uneven.turns_uneven,
     "infinite": uneven.infinite,
     "infinite values": uneven.infinite_values,
+    "infinite panels": uneven.infinite_panels,
     "infinite turn": uneven.infinite_turn,
     "parting in fp8": fp8.parting,
 }

@@ -46,14 +46,22 @@ def _forward(name: str, *, few: bool = False, **settings: Any) -> Subject:
     )
 
 
-def _hopper(name: str, *, heads: int = 1, seeds: tuple[int, ...] = (1, 2, 3), **settings: Any) -> Subject:
+def _hopper(
+    name: str,
+    *,
+    heads: int = 1,
+    queries: int | None = None,
+    seeds: tuple[int, ...] = (1, 2, 3),
+    scheduled: int = 2,
+    **settings: Any,
+) -> Subject:
     """The subject of a forward kernel for Hopper, whose runs take long: it has few problems. The first, on
-    which each mutant runs, has `heads` heads.
+    which each mutant runs, has `heads` heads and, if given, so many `queries`.
     """
     made = _forward(name, few=True, **settings)
     first, *others = made.problems
-    problems = replace(first, heads=heads), *others
-    return replace(made, problems=problems, seeds=seeds, sampled=_SAMPLED)
+    problems = replace(first, heads=heads, seq_q=queries or first.seq_q), *others
+    return replace(made, problems=problems, scheduled=scheduled, seeds=seeds, sampled=_SAMPLED)
 
 
 def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
@@ -174,8 +182,11 @@ _HOPPER: Final[dict[str, dict[str, Any]]] = {
     "e4m3-sm_90a-causal": _WGMMA
     | {"dtype": "e4m3", "head_dim": 64, "tile": 64, "block_q": 128, "causal": "bottom_right"}
     | {"seeds": (1, 2, 3, 7)},
-    # Pairs of f16, into which the producer and the consumers split elements of f32.
-    "f32_grade-sm_90a": _WGMMA | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128},
+    # Pairs of f16, into which the producer and the consumers split elements of f32. The first problem, alone
+    # in random schedules, has one CTA.
+    "f32_grade-sm_90a": _WGMMA
+    | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128}
+    | {"queries": 114, "scheduled": 1},
     # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials.
     "f16-sm_90a-turns-causal": _WGMMA | {"head_dim": 64, "block_q": 192, "causal": "top_left"},
     # V is columns of K: two warpgroups in turns at tiles, each with half of the columns, in two parts.

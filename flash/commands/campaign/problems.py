@@ -27,6 +27,7 @@ LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
 _APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
+SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split in one turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,8 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
 def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
     t = config.kernel().tiling
+    if isinstance(t, WgmmaTiling):
+        return _of_split_boxes(t, largest)
     sizes = [replace(largest, scores="uneven", times=SMALL)]
     more = replace(largest, seq_q=largest.seq_q + t.block_q, seq_k=largest.seq_k + t.block_q, times=SMALL)
     sizes += [replace(more, scores=of) for of in ("first uneven", "last uneven")]
@@ -228,6 +231,21 @@ def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     heads = 6 * t.block_q // t.tile
     turns = Problem(t.block_q, 3 * t.block_q, 1, heads, heads, scores="infinite turn", window=(left, right))
     return [*sizes, *infinite, turns]
+
+
+def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
+    """As `_of_pairs`, for a kernel with tensor copies: each problem has one CTA, or one for each head."""
+    one = replace(largest, seq_q=t.block_q - t.tile + 2, heads=1)
+    # A head for each turn in which queries are split, and one for keys alone; and no tile that is cut.
+    heads = t.block_q // SPLIT_AT_ONCE + 1
+    turns = Problem(t.block_q, 2 * t.tile, heads=heads, times=SMALL, scores="turns uneven")
+    panels = replace(one, seq_q=t.tile + 4, heads=3, kv_heads=3, scores="infinite panels")
+    return [
+        replace(one, scores="uneven", times=SMALL),
+        turns,
+        replace(one, scores="infinite"),
+        panels,
+    ]
 
 
 def _of_features(config: AttentionConfig, block: int) -> list[Problem]:

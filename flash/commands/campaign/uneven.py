@@ -1,8 +1,9 @@
 """Queries, keys and values whose rows are split as pairs of f16 with factors of their own, or have infinity
 (`flash/device/split_tile.py`).
 
-A thread splits four neighbouring columns, a chunk, of a row in each of its turns: 64 threads and a panel of
-32 columns take eight rows at once.
+A thread splits four neighbouring columns, a chunk, of each panel of 32 columns of a row in each of its turns:
+64 threads take eight rows at once. In kernels for Hopper the consumers take 32 queries at once, and the
+producer a tile of 16 keys.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.commands.campaign.problems import SPLIT_AT_ONCE
+
 Array = NDArray[Any]
 
 # Powers of two for rows in turn, with each of which a row gets a factor. So that neighbours in memory, in a
@@ -20,6 +23,8 @@ _POWERS: Final = np.array([2.0**7, 2.0**-14, 2.0**8, 2.0**-16, 2.0**9], np.float
 _OUTSTANDING: Final = np.float32(2.0**4)  # a factor of one element of each row, which becomes the largest
 _APART: Final = 5  # columns between those elements of neighbouring rows
 _CHUNK: Final = 4
+_PANEL: Final = 32  # columns
+_PANELS: Final = 2
 _TURN: Final = 8  # rows that are split at once
 _TILE: Final = 16  # keys
 _BLOCK: Final = 32  # queries
@@ -47,12 +52,27 @@ def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
     _uneven_in_turn(q, k, v, 1)
 
 
+def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none, and
+    of K and V two of four tiles.
+    """
+    for head in range(q.shape[1]):
+        of_head = q[:, head : head + 1]
+        _make_uneven(of_head, 0, np.arange(q.shape[2]) // SPLIT_AT_ONCE == head)
+    for begin, x in enumerate((k, v), 1):
+        _make_uneven(x, begin, np.arange(x.shape[2]) // _TILE % 4 >= 2)
+
+
 def infinite(q: Array, k: Array, _v: Array, _rows: int) -> None:
-    """Put -inf in every third query and key, whose scores all are -inf. Q and K have 8 columns at least."""
-    of_queries, of_keys = slice(_CHUNK), slice(_CHUNK, 2 * _CHUNK)  # the columns with infinity
-    k[..., of_queries], q[..., of_keys] = np.abs(k[..., of_queries]), np.abs(q[..., of_keys])
-    for x, columns in ((q, of_queries), (k, of_keys)):
-        _put(x[..., columns], np.arange(0, x.shape[2], _EVERY), -np.inf)
+    """Put -inf in every third query and key, whose scores all are -inf, and in others for a second panel. Q
+    and K have 8 columns at least.
+    """
+    for first in range(0, q.shape[3], _PANEL):
+        # The columns with infinity.
+        of_queries, of_keys = (slice(first + n, first + n + _CHUNK) for n in (0, _CHUNK))
+        k[..., of_queries], q[..., of_keys] = np.abs(k[..., of_queries]), np.abs(q[..., of_keys])
+        for x, columns in ((q, of_queries), (k, of_keys)):
+            _put(x[..., columns], np.arange(first // _PANEL, x.shape[2], _EVERY), -np.inf)
 
 
 def infinite_values(q: Array, k: Array, v: Array, _rows: int) -> None:
@@ -63,6 +83,20 @@ def infinite_values(q: Array, k: Array, v: Array, _rows: int) -> None:
     some = key[key % _TURN < _CHUNK]
     q[..., 0], k[:, :, some, 0] = _LOWER, -_LOWER
     _put(v[..., :_CHUNK], some, np.inf)
+
+
+def infinite_panels(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """Put infinity in the first four columns of both panels of V: of each tile, in the first eight keys one
+    after the other, and again in the others. The weights of the former are so small that as f16 they are 0,
+    and those of the latter are as usual, so that the rest of their rows counts.
+
+    That is the first head of three. Of the others, one element alone is infinite: the first one of the first
+    tile, and of the second.
+    """
+    key = np.arange(v.shape[2])
+    q[..., 0], k[:, :, key % _TILE < _TILE // 2, 0] = _LOWER, -_LOWER
+    v[:, 0, key, key // _CHUNK % _PANELS * _PANEL + key % _CHUNK] = np.inf
+    v[:, 1, 0, 0] = v[:, 2, _TILE, 0] = np.inf
 
 
 def infinite_turn(_q: Array, _k: Array, v: Array, _rows: int) -> None:
