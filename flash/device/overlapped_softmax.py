@@ -122,6 +122,7 @@ class OverlappedSoftmax(LazySoftmax):
             for i, score in _each(S):
                 k.fma(score, self._factor, less[i], into=score)
 
+    @marked("overlapped softmax: rescale")
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row by the factor of the last `weigh`: a warp does so only when
         the shift of one of its rows has moved.

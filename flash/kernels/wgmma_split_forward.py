@@ -110,6 +110,7 @@ class SplitConsumer(Consumer):
             self.S += q @ key_low.T
             self.S += q @ of_key.T
 
+    @marked("wgmma split: outputs")
     def _multiply_values(self, value: Stage) -> None:
         """Start P V of a tile, times the scales of both."""
         k = self.k
@@ -125,6 +126,7 @@ class SplitConsumer(Consumer):
                 sums += high @ of_value
                 first += keys
 
+    @marked("wgmma split: factors of scores")
     def _unscale(self, key: Stage, n: Value) -> None:
         """Undo the scales of a tile of K and of Q in S."""
         k, rings, S = self.k, self.rings, self.S.rows_of_thread
@@ -143,6 +145,7 @@ class SplitConsumer(Consumer):
 
             unscale_scores(k, S, factor_of_row, factors_of_keys)
 
+    @marked("wgmma split: weights")
     def _split(self, stage: Stage, n: Value) -> None:
         """Split P, times the factors of a tile of V, into the registers from which the next products read
         it.

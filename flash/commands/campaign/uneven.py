@@ -21,6 +21,7 @@ Array = NDArray[Any]
 # thread and in a lane have different ones, their number is odd.
 _POWERS: Final = np.array([2.0**7, 2.0**-14, 2.0**8, 2.0**-16, 2.0**9], np.float32)
 _OUTSTANDING: Final = np.float32(2.0**4)  # a factor of one element of each row, which becomes the largest
+_LEAST: Final = np.float32(4.0)
 _APART: Final = 5  # columns between those elements of neighbouring rows
 _CHUNK: Final = 4
 _PANEL: Final = 32  # columns
@@ -54,13 +55,14 @@ def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
     """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none, and
-    of K and V two of four tiles.
+    of K and V two of four tiles. The largest of a row is so much larger than the next one that a factor for
+    the latter makes its part in f16 infinite.
     """
     for head in range(q.shape[1]):
         of_head = q[:, head : head + 1]
-        _make_uneven(of_head, 0, np.arange(q.shape[2]) // SPLIT_AT_ONCE == head)
-    for begin, x in enumerate((k, v), 1):
-        _make_uneven(x, begin, np.arange(x.shape[2]) // _TILE % 4 >= 2)
+        _make_uneven(of_head, 0, np.arange(q.shape[2]) // SPLIT_AT_ONCE == head, _LEAST)
+    for begin, (x, tiles) in enumerate(((k, (2, 3)), (v, (0, 3))), 1):
+        _make_uneven(x, begin, np.isin(np.arange(x.shape[2]) // _TILE % 4, tiles), _LEAST)
 
 
 def infinite(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -114,10 +116,14 @@ def _uneven_in_turn(q: Array, k: Array, v: Array, part: int) -> None:
         _make_uneven(x, begin, of_queries if x is q else of_keys)
 
 
-def _make_uneven(x: Array, begin: int, chosen: NDArray[np.bool_]) -> None:
-    """Make the chosen rows of a matrix uneven; row 0 has the power of index `begin`."""
+def _make_uneven(x: Array, begin: int, chosen: NDArray[np.bool_], least: float = 0.0) -> None:
+    """Make the chosen rows of a matrix uneven; row 0 has the power of index `begin`. Before that the element
+    which becomes the largest is made at least as large as `least`.
+    """
     row = np.flatnonzero(chosen)
-    x[:, :, row, row * _APART % x.shape[3]] *= _OUTSTANDING
+    column = row * _APART % x.shape[3]
+    of_row = x[:, :, row, column]
+    x[:, :, row, column] = np.copysign(np.maximum(np.abs(of_row), least), of_row) * _OUTSTANDING
     x[:, :, row] *= np.take(_POWERS, (row + begin) % len(_POWERS))[:, None]
 
 
