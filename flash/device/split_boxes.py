@@ -50,6 +50,7 @@ class SplitBoxes:
             for stage in range(stages):
                 k.store(self._flags.pointer(0, stage), 0)
 
+    @marked("split boxes: scales")
     def scales(self, mark: Value | int, stage: Value | int = 0) -> Value:
         """Whether a row of the tile that was split with this mark, in this place, has another factor than
         1.

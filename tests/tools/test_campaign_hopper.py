@@ -46,7 +46,7 @@ def test_every_other_scale_is_negative() -> None:
 
 def given_pairs(scores: str) -> Arrays:
     """The arrays of the problem with these scores for the kernel that splits elements into pairs."""
-    (problem,) = (p for p in subjects()[PAIRS].problems if p.scores == scores)
+    (problem, *_) = (p for p in subjects()[PAIRS].problems if p.scores == scores)
     return arrays_of(AttentionConfig(64, precision="f32_grade"), problem)
 
 

@@ -238,13 +238,15 @@ def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
     one = replace(largest, seq_q=t.block_q - t.tile + 2, heads=1)
     # A head for each turn in which queries are split, and one for keys alone; and no tile that is cut.
     heads = t.block_q // SPLIT_AT_ONCE + 1
-    turns = Problem(t.block_q, 2 * t.tile, heads=heads, times=SMALL, scores="turns uneven")
+    turns = Problem(t.block_q, 2 * t.tile, 1, heads, heads, times=SMALL, scores="turns uneven")
     panels = replace(one, seq_q=t.tile + 4, heads=3, kv_heads=3, scores="infinite panels")
     return [
         replace(one, scores="uneven", times=SMALL),
         turns,
         replace(one, scores="infinite"),
         panels,
+        # A warp that restores rows has none; and no tile that is cut.
+        replace(panels, seq_q=t.consumers * WARPGROUP // WARP_SIZE - 1, seq_k=2 * t.tile),
     ]
 
 

@@ -55,13 +55,13 @@ def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
     """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none, and
-    of K and V two of four tiles. The largest of a row is so much larger than the next one that a factor for
-    the latter makes its part in f16 infinite.
+    two of four tiles of V, and of K of the last head. The largest of a row is so much larger than the next one
+    that a factor for the latter makes its part in f16 infinite.
     """
     for head in range(q.shape[1]):
         of_head = q[:, head : head + 1]
         _make_uneven(of_head, 0, np.arange(q.shape[2]) // SPLIT_AT_ONCE == head, _LEAST)
-    for begin, (x, tiles) in enumerate(((k, (2, 3)), (v, (0, 3))), 1):
+    for begin, (x, tiles) in enumerate(((k[:, -1:], (2, 3)), (v, (0, 3))), 1):
         _make_uneven(x, begin, np.isin(np.arange(x.shape[2]) // _TILE % 4, tiles), _LEAST)
 
 
