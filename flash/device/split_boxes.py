@@ -107,6 +107,7 @@ class _Rows:
     place: TilePointer
 
     @classmethod
+    @marked("split boxes: rows")
     def of(cls, tile: BoxTile, thread: Value, at_once: int) -> _Rows:
         """The rows of a thread, of which eight neighbours have one row together."""
         row, chunk = thread // _CHUNKS, thread % _CHUNKS

@@ -53,7 +53,7 @@ def given_pairs(scores: str) -> Arrays:
 def test_infinity_is_in_every_element_of_a_thread_with_and_without_a_weight() -> None:
     given = given_pairs("infinite panels")
     key, column = np.nonzero(np.isinf(given.v[0, 0]))
-    assert np.argwhere(np.isinf(given.v[0, 1:])).tolist() == [[0, 0, 0], [1, 16, 0]]
+    assert np.argwhere(np.isinf(given.v[0, 1:])).tolist() == [[0, 0, 0], [1, 16, 0], [1, 70, 1]]
     for weighs in (False, True):
         of_tile = (key < 16) & ((given.k[0, 0, key, 0] > -16) == weighs)
         assert column[of_tile].tolist() == [0, 1, 2, 3, 32, 33, 34, 35]

@@ -92,13 +92,14 @@ def infinite_panels(q: Array, k: Array, v: Array, _rows: int) -> None:
     after the other, and again in the others. The weights of the former are so small that as f16 they are 0,
     and those of the latter are as usual, so that the rest of their rows counts.
 
-    That is the first head of three. Of the others, one element alone is infinite: the first one of the first
-    tile, and of the second.
+    That is the first head of three, whose last element is infinite, too. Of the others, one element alone is:
+    the first one of the first tile, and of the second. The last head has another one in its last key.
     """
     key = np.arange(v.shape[2])
     q[..., 0], k[:, :, key % _TILE < _TILE // 2, 0] = _LOWER, -_LOWER
     v[:, 0, key, key // _CHUNK % _PANELS * _PANEL + key % _CHUNK] = np.inf
-    v[:, 1, 0, 0] = v[:, 2, _TILE, 0] = np.inf
+    for head, row, column in ((0, -1, -1), (1, 0, 0), (2, _TILE, 0), (2, -1, 1)):
+        v[:, head, row, column] = np.inf
 
 
 def infinite_turn(_q: Array, _k: Array, v: Array, _rows: int) -> None:
