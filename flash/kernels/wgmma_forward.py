@@ -474,9 +474,5 @@ class Consumer:
             if cut is Cut.ANYWHERE:
                 end = k.min(end, k.max(cta.tiles - 1, 0))
             if cut.hides:
-                first = end * tile
-                if cta.part is not None:
-                    # No tile of a part begins before the first key or beyond the end: for the proof.
-                    first = k.max(k.min(first, cta.mask.reach.seq_k), 0)
-                found.append((first, begin * tile))
+                found.append((cta.first_key_of(k, end), begin * tile))
         return found

@@ -119,14 +119,9 @@ class WgmmaTiling:
         those that copy keep the bounds of a window, beside those of a part of the keys or from part to part
         of the problem.
         """
-        return self._of_roles if self.gathers or not keeps_more else _REGISTERS_TO_WORK[self.consumers]
-
-    @property
-    def _of_roles(self) -> tuple[int, int]:
-        """Registers of a thread that only copies, and of one that computes."""
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
-        return (_REGISTERS_TO_WORK if self.in_pages else _REGISTERS)[self.consumers]
+        return (_REGISTERS_TO_WORK if self.in_pages or keeps_more else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:
