@@ -54,9 +54,9 @@ def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 
 def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
-    """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none, and
-    two of four tiles of V, and of K of the last head. The largest of a row is so much larger than the next one
-    that a factor for the latter makes its part in f16 infinite.
+    """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none,
+    and two of four tiles of V, and of K of the last head. The largest of a row is so much larger than the
+    next one that a factor for the latter makes its part in f16 infinite.
     """
     for head in range(q.shape[1]):
         of_head = q[:, head : head + 1]
