@@ -21,7 +21,7 @@ Array = NDArray[Any]
 # thread and in a lane have different ones, their number is odd.
 _POWERS: Final = np.array([2.0**7, 2.0**-14, 2.0**8, 2.0**-16, 2.0**9], np.float32)
 _OUTSTANDING: Final = np.float32(2.0**4)  # a factor of one element of each row, which becomes the largest
-_LEAST: Final = np.float32(4.0)
+_LEAST: Final = 4.0  # of that element, before its factor
 _APART: Final = 5  # columns between those elements of neighbouring rows
 _CHUNK: Final = 4
 _PANEL: Final = 32  # columns
