@@ -275,6 +275,7 @@ class Reach:
         """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
         return k.divide_up(self.end_key(k, last_row), tile)
 
+    @marked("window: end of keys")
     def end_key(self, k: KernelBuilder, last_row: Value) -> Value:
         """The end (exclusive) of the keys that the rows up to `last_row` may see."""
         return k.max(self.last_key(k, last_row) + 1, 0)
