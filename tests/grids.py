@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
+_IN_GATE: Final = 3  # times the cases of a sample that `make test` has are in `.ci/run`
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -15,8 +16,8 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
-    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has all cases, or of
-    `sample(count, gate=more)` only `more`. Of a test all of whose cases are `slow`, `make test` has none, and
+    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has three times as many, or of
+    `sample(count, gate=more)` `more`. Of a test all of whose cases are `slow`, `make test` has none, and
     `.ci/run` has of `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
     `nightly` or `gpu`, do not count.
     """
@@ -34,10 +35,9 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         values = [_values(case) for case in cases]
         sample = cases[0].get_closest_marker("sample")
         if sample is not None:
-            few, more = sample.args[0], sample.kwargs.get("gate")
-            order = sampled(values, few if more is None else more)
-            kept = set(order[:few])
-            gate = set(range(len(cases)) if more is None else order)
+            few = sample.args[0]
+            order = sampled(values, sample.kwargs.get("gate", _IN_GATE * few))
+            kept, gate = set(order[:few]), set(order)
         elif cases[0].get_closest_marker("grid"):
             kept = gate = covering(values)
         else:

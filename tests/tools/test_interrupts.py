@@ -95,6 +95,7 @@ COMMANDS: dict[str, tuple[list[str], Ready]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     if name == "run-program" and not shutil.which("cc"):

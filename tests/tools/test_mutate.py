@@ -164,6 +164,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "noticed_by"),
     [

@@ -20,30 +20,42 @@ _LATE: Final = 2048  # instructions; a copy that is polled for completes by then
 
 
 @dataclass(slots=True)
-class _Wait:
-    """Lanes that wait in one instruction until `ready` holds for their cells of shared memory.
+class _Words:
+    """Elements of `view`, given by their indices, and what they held when they were last looked at."""
 
-    `cells` are indices of elements of `view`, one for each lane that was selected then; `left` says
-    which of these lanes still wait, and `ids` are their numbers in the batch. `words` are the cells of
-    `left`, each once, and `seen` what they held when they were last looked at.
-    """
-
-    ids: Lanes
-    cells: Lanes
     view: Lanes
-    ready: Callable[[Lanes], Lanes]
-    left: Lanes
-    what: Callable[[int], str]  # a description, given a byte of shared memory
-    woken: Woken | None
     words: Lanes
     seen: Lanes
 
     def changed(self) -> bool:
-        """Whether a cell holds anything else than when this was last asked."""
+        """Whether an element is another one than when this was last asked."""
         now = self.view[self.words]
-        same = np.array_equal(now, self.seen)
+        same = bool((now == self.seen).all())
         self.seen = now
         return not same
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Lanes that wait in one instruction until `ready` holds for their cells of shared memory.
+
+    `cells` are indices of elements of a view, one for each lane that was selected then; `left` says
+    which of these lanes still wait, and `ids` are their numbers in the batch. `of` are the cells of
+    `left`, each once.
+    """
+
+    ids: Lanes
+    cells: Lanes
+    ready: Callable[[Lanes], Lanes]
+    left: Lanes
+    what: Callable[[int], str]  # a description, given a byte of shared memory
+    woken: Woken | None
+    of: _Words
+
+    @property
+    def view(self) -> Lanes:
+        """Shared memory as elements of the type that the lanes wait for."""
+        return self.of.view
 
     def wake(self, now: Lanes) -> None:
         """Report the end of the wait of the lanes `now`."""
@@ -60,6 +72,7 @@ class MemoryWaits:
         self.waiting: Lanes = np.zeros(lanes, np.bool_)
         self.since: Lanes = np.zeros(lanes, np.int64)
         self._waits: list[_Wait] = []
+        self._looked: list[_Words] | None = None  # the words of all waits, by type; None: to be collected
 
     def add(
         self,
@@ -78,19 +91,24 @@ class MemoryWaits:
         """
         left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
         words = np.unique(cells[left])
-        wait = _Wait(ids, cells, view, ready, left, what, woken, words, view[words])
+        wait = _Wait(ids, cells, ready, left, what, woken, _Words(view, words, view[words]))
         wait.wake(active & ~left)
         if left.any():
             self.waiting[ids[left]] = True
             self.since[ids[left]] = at
             self._waits.append(wait)
+            self._looked = None
 
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, whose wait has ended; None if there are none."""
         del exited
+        if self._looked is None:
+            self._looked = _words_of(self._waits)
+        if not any([words.changed() for words in self._looked]):
+            return None
         free: Lanes | None = None
         for wait in self._waits:
-            if not wait.changed():
+            if not wait.of.changed():
                 continue
             now = wait.left & np.broadcast_to(wait.ready(wait.view[wait.cells]), wait.left.shape)
             if now.any():
@@ -101,6 +119,7 @@ class MemoryWaits:
         if free is not None:
             self.waiting &= ~free
             self._waits = [w for w in self._waits if w.left.any()]
+            self._looked = None
         return free
 
     @property
@@ -123,6 +142,17 @@ class MemoryWaits:
             if len(found):
                 return wait.what(int(wait.cells[found[0]]) * wait.view.itemsize)
         return "nothing"
+
+
+def _words_of(waits: Iterable[_Wait]) -> list[_Words]:
+    """The words of all waits, those of each type together."""
+    found: dict[np.dtype[Any], list[_Words]] = {}
+    for wait in waits:
+        found.setdefault(wait.view.dtype, []).append(wait.of)
+    return [
+        _Words(of[0].view, np.concatenate([w.words for w in of]), np.concatenate([w.seen for w in of]))
+        for of in found.values()
+    ]
 
 
 class ClusterBarrier:

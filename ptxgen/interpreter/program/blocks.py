@@ -15,15 +15,7 @@ from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
 from ptxgen.interpreter.program.linking import Linked, Routine
-from ptxgen.interpreter.program.segments import (
-    Segment,
-    Step,
-    maybe_undefined,
-    registers_written,
-    segments,
-    split,
-    together,
-)
+from ptxgen.interpreter.program.segments import Segment, Step, maybe_undefined, segments, split, together
 from ptxgen.interpreter.program.stepwise import Stepper
 from ptxgen.interpreter.program.wgmma_reader import Hooks, WgmmaReader
 from ptxgen.interpreter.program.writer import Function, Writer
@@ -170,7 +162,7 @@ class _Compiler:
         leave = part.leave
         if leave is not None and leave.calls:
             # The call need not keep registers that its results overwrite.
-            kept = wanted - {writer.key(r.name) for r in registers_written(leave)}
+            kept = wanted - {writer.key(r.name) for r in leave.written}
             saved = tuple(sorted(self._slots[name] for name in kept if name in self._slots))
             block.call = call_of(leave.instr, self._linked, routine, self._slots, writer.key, saved)
         block.together = any(together(step) for step in part.steps)

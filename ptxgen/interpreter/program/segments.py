@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from ptxgen.check import flow
 from ptxgen.errors import TypeMismatchError
@@ -16,7 +18,7 @@ from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import op_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """One instruction: its number in the program, and its row with the modifiers chosen.
 
@@ -39,15 +41,48 @@ class Step:
         """Whether the instruction calls a function."""
         return self.op.row.name in CALLS
 
-    @property
+    @cached_property
     def copies(self) -> bool:
         """Whether the instruction only copies registers, so that an undefined value is no mistake in it."""
         return self.instr.opcode.startswith("mov.")
 
-    @property
+    @cached_property
     def waits(self) -> bool:
         """Whether threads may have to wait in the instruction."""
         return not self.resumes and (self.op.effect is Effect.BARRIER or self.op.row.resume is not None)
+
+    @cached_property
+    def read(self) -> tuple[Reg, ...]:
+        """The registers that the instruction reads, its guard included."""
+        guard = self.instr.guard
+        return self.copied if guard is None else (guard.register, *self.copied)
+
+    @cached_property
+    def copied(self) -> tuple[Reg, ...]:
+        """The registers that the instruction reads, without its guard."""
+        pairs = zip(self.op.flat, self.instr.operands, strict=False)
+        return tuple(r for want, got in pairs if not want.written for r in _registers(got))
+
+    @cached_property
+    def written(self) -> tuple[Reg, ...]:
+        """The registers that the instruction writes; none if it waits before it has results."""
+        return tuple(r for _, got in self.results for r in _registers(got))
+
+    @cached_property
+    def results(self) -> tuple[tuple[BoundOperand, object], ...]:
+        """The written operands, a pair as two; none of an instruction that waits before it has results."""
+        if self.waits and self.op.row.resume is not None:
+            return ()
+        found: list[tuple[BoundOperand, object]] = []
+        operands = iter(self.op.operands)
+        for got in self.instr.operands:
+            want = next(operands)
+            halves = (got.first, got.second) if isinstance(got, Pair) else (got,)
+            for n, half in enumerate(halves):
+                want = next(operands) if n else want
+                if want.written:
+                    found.append((want, half))
+        return tuple(found)
 
 
 @dataclass(slots=True)
@@ -250,42 +285,6 @@ class _Components:
             self._low[caller] = min(self._low[caller], self._low[node])
 
 
-def registers_read(step: Step) -> list[Reg]:
-    """The registers that an instruction reads, its guard included."""
-    guard = [step.instr.guard.register] if step.instr.guard else []
-    return [*guard, *registers_copied(step)]
-
-
-def registers_copied(step: Step) -> list[Reg]:
-    """The registers that an instruction reads, without its guard."""
-    pairs = zip(step.op.flat, step.instr.operands, strict=False)
-    return [r for want, got in pairs if not want.written for r in _registers(got)]
-
-
-def registers_written(step: Step) -> list[Reg]:
-    """The registers that an instruction writes; none if it waits before it has results."""
-    if step.waits and step.op.row.resume is not None:
-        return []
-    pairs = zip(step.op.flat, step.instr.operands, strict=False)
-    return [r for want, got in pairs if want.written for r in _registers(got)]
-
-
-def operands_written(step: Step) -> list[tuple[BoundOperand, object]]:
-    """The written operands, a pair as two; none of an instruction that waits before it has results."""
-    if step.waits and step.op.row.resume is not None:
-        return []
-    found: list[tuple[BoundOperand, object]] = []
-    operands = iter(step.op.operands)
-    for got in step.instr.operands:
-        want = next(operands)
-        halves = (got.first, got.second) if isinstance(got, Pair) else (got,)
-        for n, half in enumerate(halves):
-            want = next(operands) if n else want
-            if want.written:
-                found.append((want, half))
-    return found
-
-
 def _registers(operand: object) -> list[Reg]:
     if isinstance(operand, Reg):
         return [operand]
@@ -307,34 +306,49 @@ def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: 
     write does not count as a write, nor does a copy of such a register. `given` are the registers
     with a value at the entry, segment `first`.
     """
-    everything = frozenset(
-        r.name for p in parts for s in p.steps for r in (*registers_read(s), *registers_written(s))
-    )
+    uses = [[_Use.of(step) for step in p.steps] for p in parts]
+    everything = frozenset(name for part in uses for use in part for name in (*use.read, *use.written))
     known = [frozenset(given) if n == 0 else everything for n in range(len(parts))]
-    suspects: set[str] = set()
-    changed = True
+    changed = set(range(len(parts)))
     while changed:
-        changed = False
-        for part, before in zip(parts, known, strict=True):
-            defined = set(before)
-            for step in part.steps:
-                _define(step, defined)
-            for n in part.successors:
-                if not known[n - first] <= defined:
-                    known[n - first] = known[n - first] & defined
-                    changed = True
-    for part, before in zip(parts, known, strict=True):
+        n = min(changed)  # segments come after their predecessors, but for loops
+        changed.remove(n)
+        defined = set(known[n])
+        for use in uses[n]:
+            use.define(defined)
+        for number in parts[n].successors:
+            after = number - first
+            if not known[after] <= defined:
+                known[after] = known[after] & defined
+                changed.add(after)
+    suspects: set[str] = set()
+    for part, before in zip(uses, known, strict=True):
         defined = set(before)
-        for step in part.steps:
-            suspects.update(r.name for r in registers_read(step) if r.name not in defined)
-            _define(step, defined)
+        for use in part:
+            suspects.update(name for name in use.read if name not in defined)
+            use.define(defined)
     return frozenset(suspects)
 
 
-def _define(step: Step, defined: set[str]) -> None:
-    """Update the registers that are certainly written after an instruction."""
-    written = [r.name for r in registers_written(step)]
-    if step.copies and not all(r.name in defined for r in registers_copied(step)):
-        defined.difference_update(written)
-    elif step.instr.guard is None:
-        defined.update(written)
+class _Use(NamedTuple):
+    """The names of the registers that an instruction reads and writes. `always` says that it writes them
+    in every thread, and `copied` are those of a copy, which have to be defined for its result to be.
+    """
+
+    read: tuple[str, ...]
+    written: tuple[str, ...]
+    copied: tuple[str, ...]
+    always: bool
+
+    @classmethod
+    def of(cls, step: Step) -> _Use:
+        copied = tuple(r.name for r in step.copied) if step.copies else ()
+        written = tuple(r.name for r in step.written)
+        return cls(tuple(r.name for r in step.read), written, copied, step.instr.guard is None)
+
+    def define(self, defined: set[str]) -> None:
+        """Update the registers that are certainly written after the instruction."""
+        if self.copied and not defined.issuperset(self.copied):
+            defined.difference_update(self.written)
+        elif self.always:
+            defined.update(self.written)

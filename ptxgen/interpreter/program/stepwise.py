@@ -18,7 +18,7 @@ from ptxgen.interpreter.machine.address_map import LOCAL_START
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.interpreter.program.calls import DEFINED, call_of
 from ptxgen.interpreter.program.linking import Linked, Routine
-from ptxgen.interpreter.program.segments import Segment, Step, registers_copied
+from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.program.writer import Function
 from ptxgen.interpreter.reports import where_from
@@ -352,7 +352,7 @@ class _State:
     def _known(self) -> Lanes:
         """The lanes in which all registers that the instruction reads have been written."""
         known: Lanes = np.ones(self._count, np.bool_)
-        for register in registers_copied(self._step):
+        for register in self._step.copied:
             if self._stepper.watched(register):
                 known = known & self.lanes[self._stepper.key(register.name) + DEFINED]
         return known

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.machine.wgmma_registers import Multiplication, Touch, WgmmaRegisters
-from ptxgen.interpreter.program.segments import (
-    Segment,
-    Step,
-    registers_copied,
-    registers_read,
-    registers_written,
-)
+from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.ir import Instr, IntImm, Reg, Vector
 
 if TYPE_CHECKING:
@@ -60,7 +54,7 @@ class WgmmaReader:
             a = instr.operands[1]
             held = a.items if isinstance(a, Vector) else ()
             self.found.multiplications[step.number] = Multiplication(
-                self._all(registers_written(step), routine),
+                self._all(step.written, routine),
                 self._all((r for r in held if isinstance(r, Reg)), routine),
                 str(step.op.modifiers["shape"]),
             )
@@ -72,12 +66,12 @@ class WgmmaReader:
         while known < len(self._numbers):
             known = len(self._numbers)
             for step in copies:
-                if self._known(registers_written(step), routine):
-                    self._all(registers_copied(step), routine)
+                if self._known(step.written, routine):
+                    self._all(step.copied, routine)
 
     def _ordinary(self, step: Step, routine: int) -> None:
-        written = self._known(registers_written(step), routine)
-        read = self._known(registers_read(step), routine)
+        written = self._known(step.written, routine)
+        read = self._known(step.read, routine)
         if not written | read:
             return
         changed, source = written, None

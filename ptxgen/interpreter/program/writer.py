@@ -21,13 +21,7 @@ from ptxgen.interpreter.machine.memory import Base
 from ptxgen.interpreter.program.calls import DEFINED, call_of
 from ptxgen.interpreter.program.fast import Fast
 from ptxgen.interpreter.program.linking import Linked, Location, Routine
-from ptxgen.interpreter.program.segments import (
-    Segment,
-    Step,
-    operands_written,
-    registers_copied,
-    registers_written,
-)
+from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.reports import where_from
 from ptxgen.ir import Address, FloatImm, IntImm, Not, Reg, Sink, Special, Symbol, TensorAddress, Vector
@@ -142,7 +136,7 @@ class Writer:
             return self._value(step.op.flat[0], step.instr.operands[0])
         if not step.calls:
             return "None"
-        for register in registers_written(step):
+        for register in step.written:
             self.dtypes[self.key(register.name)] = TYPES[register.declared].dtype
         call = call_of(step.instr, self._linked, self._routine, None, self.key, ())
         target = "None" if call.pointer is None else self._read(call.pointer)
@@ -177,7 +171,7 @@ class Writer:
     def _assign(self, step: Step, call: str, indent: str) -> list[str]:
         """Write the call with its results in new variables, each with the type of its register."""
         shapes, converted = [], []
-        for want, got in operands_written(step):
+        for want, got in step.results:
             registers = _parts(got) or self._refuse(want.name, got)
             names = [self._new() for _ in registers]
             shapes.append(f"({', '.join(names)},)" if want.count else names[0])
@@ -364,7 +358,7 @@ class Writer:
         """An expression for the lanes in which all registers that a copy reads have been written;
         empty: all lanes.
         """
-        read = registers_copied(self._step) if self._step.copies else []
+        read = self._step.copied if self._step.copies else []
         flags = [self.key(r.name) + DEFINED for r in read if r.name in self._suspects]
         return " & ".join(self._variable(flag, np.dtype(np.bool_)) for flag in flags)
 
@@ -418,7 +412,7 @@ def _parts(operand: object) -> list[Reg | Sink]:
 
 
 def _destinations(step: Step) -> list[Reg | Sink]:
-    return [r for _, got in operands_written(step) for r in _parts(got)]
+    return [r for _, got in step.results for r in _parts(got)]
 
 
 def _shift(base: Reg | Symbol | None) -> int:

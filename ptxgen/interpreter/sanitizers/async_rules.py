@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.check import flow
-from ptxgen.interpreter.program.segments import Step, registers_written
+from ptxgen.interpreter.program.segments import Step
 from ptxgen.ir import Address, Function, Instr, Kernel, Not, Pair, Reg, TensorAddress, Vector
 from ptxgen.isa.table import op_of
 
@@ -62,7 +62,7 @@ def _is_read(graph: Sequence[flow.Block], first: int, start: int, name: str) -> 
 
 
 def _writes(instr: Instr, number: int) -> set[str]:
-    return {r.name for r in registers_written(Step(number, instr, op_of(instr), resumes=True))}
+    return {r.name for r in Step(number, instr, op_of(instr), resumes=True).written}
 
 
 def _registers(instr: Instr) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ptxgen.check import flow
 from ptxgen.interpreter.program.linking import Linked
-from ptxgen.interpreter.program.segments import Step, registers_read, registers_written
+from ptxgen.interpreter.program.segments import Step
 from ptxgen.ir import Address, Function, Instr, Kernel, Reg
 from ptxgen.isa.table import op_of
 
@@ -64,22 +64,18 @@ def _is_poll(
 ) -> bool:
     address = _address(load.instr)
     base = address.base.name if address is not None and isinstance(address.base, Reg) else ""
-    keeps = {
-        b.index
-        for b in graph
-        if not any(r.name == base for s in steps[b.index] for r in registers_written(s))
-    }
+    keeps = {b.index for b in graph if not any(r.name == base for s in steps[b.index] for r in s.written)}
     loop = _loop(graph, block.index, keeps)
     if not loop:
         return False
-    known = {r.name for r in registers_written(load)}
+    known = {r.name for r in load.written}
     inside = [s for index in sorted(loop) for s in steps[index]]
     size = -1
     while size != len(known):
         size = len(known)
         for step in inside:
-            if known & {r.name for r in registers_read(step)}:
-                known |= {r.name for r in registers_written(step)}
+            if known & {r.name for r in step.read}:
+                known |= {r.name for r in step.written}
     return any(
         s.op.row.name == "bra" and s.instr.guard is not None and s.instr.guard.register.name in known
         for s in inside

@@ -71,6 +71,7 @@ class Watch(Detectors, Observer):
     ) -> None:
         super().__init__(names, batch, instrs, faults, grain, global_grain, heap, allocations)
         self._orders: list[Order | None] = [None] * len(instrs)
+        self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
@@ -306,7 +307,7 @@ class Watch(Detectors, Observer):
         """Lanes execute an instruction together, each with the lanes of its membermask;
         `bar.warp.sync` orders the memory accesses of these lanes.
         """
-        name = op_of(self.instrs[at]).row.name
+        name = self._row(at)
         if name == "bar_warp_sync":
             self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_members(ids, members, exited)
@@ -424,7 +425,7 @@ class Watch(Detectors, Observer):
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, each given by one lane, start to multiply the matrices at these positions, `[warps, n]`."""
-        if not op_of(self.instrs[at]).row.name.startswith("wgmma_"):
+        if not self._row(at).startswith("wgmma_"):
             return
         stamps = self.sync.started(ids)
         evens, odds = words[:, ::2], words[:, 1::2]
@@ -438,6 +439,13 @@ class Watch(Detectors, Observer):
         access = Access(lanes, first, width, low, high)
         found = self.race.start_read(access, at, stamps, by_warp=True)
         self.judge(at, found, access)
+
+    def _row(self, at: int) -> str:
+        """The name of an instruction's row."""
+        found = self._rows.get(at)
+        if found is None:
+            found = self._rows[at] = op_of(self.instrs[at]).row.name
+        return found
 
 
 def _positions(plan: Plan, offset: int) -> Lanes:

@@ -65,9 +65,9 @@ class WgmmaChecks:
             if self._busy:
                 self._in_flight(at, warps, ids, touched.named)
             if len(touched.changed):
-                self._written[np.ix_(warps, touched.changed)] = True
+                self._written[warps[:, None], touched.changed] = True
             if touched.source is not None:
-                self._written[np.ix_(warps, touched.copied)] |= self._written[warps, touched.source, None]
+                self._written[warps[:, None], touched.copied] |= self._written[warps, touched.source, None]
 
     def _in_flight(self, at: int, warps: Lanes, ids: Lanes, named: Lanes) -> None:
         under_way = self._under_way(warps, named)
@@ -87,7 +87,7 @@ class WgmmaChecks:
 
     def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
         """Which of these registers of these warps a multiplication may use, `[warps, numbers]`."""
-        which = np.ix_(warps, numbers)
+        which = warps[:, None], numbers
         under_way: Lanes = self._group[which] > self._retired[warps][:, None]
         return under_way
 
@@ -95,7 +95,7 @@ class WgmmaChecks:
         of = self._registers.multiplications[at]
         used = np.concatenate([of.d, of.a])
         unfenced = ~self._fenced[warps]
-        changed = self._written[np.ix_(warps, used)]
+        changed = self._written[warps[:, None], used]
         if unfenced.any():
             self._report(at, int(warps[unfenced][0]), "no wgmma.fence comes before it")
             self._fenced[warps] = True
@@ -105,9 +105,9 @@ class WgmmaChecks:
             self._report(at, int(warps[row]), why)
         elif self._busy:
             self._chained(at, warps)
-        self._written[np.ix_(warps, used)] = False
+        self._written[warps[:, None], used] = False
         for numbers in (of.a, of.d):
-            which = np.ix_(warps, numbers)
+            which = warps[:, None], numbers
             self._group[which] = self._commits[warps][:, None] + 1
             self._by[which] = at
             self._ordered[which] = False
@@ -119,7 +119,7 @@ class WgmmaChecks:
         """
         of = self._registers.multiplications[at]
         for numbers, is_sum in ((of.d, True), (of.a, False)):
-            which = np.ix_(warps, numbers)
+            which = warps[:, None], numbers
             doubtful = self._under_way(warps, numbers) & ~self._ordered[which]
             users = self._by[which]
             for user in np.unique(users[doubtful]).tolist():

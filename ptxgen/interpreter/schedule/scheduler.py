@@ -92,8 +92,8 @@ class Scheduler:
                     self._end_spin()
                     continue
                 self._execute(point, selection)
-                if machine.waits.some:
-                    self._wake()
+                if machine.waits.some:  # alone of all waits these may end by what any instruction does
+                    self._wake(kinds=(machine.waits,))
             self._wake()
             if machine.watch is not None and not self._ready and bool(machine.exited.all()):
                 machine.watch.all_ended()
@@ -370,11 +370,13 @@ class Scheduler:
             self._go(after, Selection(self._machine.batch, passing))
         self._wake(selection)
 
-    def _wake(self, same: Selection | None = None) -> None:
-        """Let lanes go on whose wait has ended; `same` are the lanes that are likely to be all of them."""
+    def _wake(self, same: Selection | None = None, kinds: tuple[_Waits, ...] | None = None) -> None:
+        """Let lanes go on whose wait has ended; `same` are the lanes that are likely to be all of them, and
+        `kinds` the waits that may have ended (None: all).
+        """
         machine = self._machine
         machine.agents.serve(machine.waits)
-        for kind in self._kinds():
+        for kind in self._kinds() if kinds is None else kinds:
             free = kind.complete(machine.exited)
             if free is not None:
                 self._resume_lanes(free, same)

@@ -217,6 +217,7 @@ def test_outputs_wait_for_queries_whose_memory_they_take() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("block_q", [64, 128])
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int) -> None:

@@ -119,7 +119,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("scheduler", ["static", "ticket"])
 @pytest.mark.parametrize("apart", [True, False])

@@ -375,7 +375,7 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) ->
 
 
 @pytest.mark.interpreter
-@pytest.mark.sample(12)
+@pytest.mark.sample(12, gate=42)
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
@@ -383,6 +383,7 @@ def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stages", [1, 2])
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, stages: int) -> None:

@@ -93,6 +93,7 @@ def _corner_tilings() -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(("head_dim", "tile", "block_q", "name"), _corner_tilings())
 def test_the_corners_of_the_tiles_offered_are_right(
     head_dim: int, tile: int, block_q: int, name: str

@@ -147,6 +147,7 @@ def test_the_function_takes_a_precision(precision: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize(("head_dim", "seq_k"), [(16, 64), (64, 300), (128, 200), (64, 1500)])
 def test_the_error_is_that_of_f32_though_tensor_cores_truncate(
@@ -364,6 +365,7 @@ def test_every_access_is_proved(head_dim: int, precision: str) -> None:
 
 # Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
 @pytest.mark.slow
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = grade(head_dim, causal=True)
