@@ -48,6 +48,7 @@ class ClearedValues(RestoredValues):
         self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
 
     @contextmanager
+    @marked("cleared values: fill")
     def fills(self, cta: Cta, row: Value, follows: Value | bool) -> Iterator[Value | None]:
         """Clear the tile before, if there is one, as `follows` says, and run the body, which has the tile
         filled whose first key is `row`; gives what says to `Ring.fill` whether that tile will be cleared.
