@@ -245,6 +245,15 @@ class Cta:
         behind = first_key + (self.tile - 1) > self.all_see
         return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
 
+    def first_key_of(self, k: KernelBuilder, tile: Value | int) -> Value | int:
+        """The first key of a tile. No tile of a part of the keys begins before the first key or beyond the
+        end, which is stated for the proof.
+        """
+        first = tile * self.tile
+        if self.part is None or isinstance(first, int):
+            return first
+        return k.max(k.min(first, self.mask.reach.seq_k), 0)
+
     def whole_tiles(self, k: KernelBuilder) -> tuple[Value, Value | None]:
         """(end, first) of the tiles whose keys are all seen by all rows of the CTA, `end`
         exclusive; `first` is None if it is the CTA's first tile.

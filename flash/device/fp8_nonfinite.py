@@ -56,7 +56,7 @@ class Fp8NonFinite(NonFinite):
         see it.
         """
         self._scale_of = scale_of
-        first: Value | int = 0 if cta.first_tile is None else cta.first_tile * cta.tile
+        first: Value | int = 0 if cta.first_tile is None else cta.first_key_of(self.k, cta.first_tile)
         self.restore(cta, block_q, [(first, cta.tiles * cta.tile)], team)
 
     def _value(self, cta: Cta, key: Value, column: Value) -> tuple[Value, Callable[[], Value]]:

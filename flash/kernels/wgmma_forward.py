@@ -72,7 +72,8 @@ def attention_module(
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
     rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
-    keeps_more = config.is_persistent and config.features.has(Window)
+    in_parts = config.is_persistent or config.features.splits
+    keeps_more = in_parts and config.features.has(Window)
     to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
     producer = k.warpgroup_role("producer", registers=to_copy)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)
@@ -473,9 +474,5 @@ class Consumer:
             if cut is Cut.ANYWHERE:
                 end = k.min(end, k.max(cta.tiles - 1, 0))
             if cut.hides:
-                first = end * tile
-                if cta.part is not None:
-                    # No tile of a part begins before the first key or beyond the end: for the proof.
-                    first = k.max(k.min(first, cta.mask.reach.seq_k), 0)
-                found.append((first, begin * tile))
+                found.append((cta.first_key_of(k, end), begin * tile))
         return found

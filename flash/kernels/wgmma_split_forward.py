@@ -187,7 +187,6 @@ class SplitConsumer(Consumer):
         """See `Consumer`: values of all tiles were cleared."""
         tile = self.t.tile
         if cta.part is not None and cta.first_tile is not None:
-            # The runs of a split follow one another. That the first key is none beyond the end, the minimum
-            # states for the proof.
-            return [(self.k.min(cta.first_tile * tile, cta.mask.reach.seq_k), cta.tiles * tile)]
+            # The runs of a split follow one another.
+            return [(cta.first_key_of(self.k, cta.first_tile), cta.tiles * tile)]
         return [(end * tile, begin * tile) for begin, end, _ in tile_runs(self.k, cta, lambda: cta)]

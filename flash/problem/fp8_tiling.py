@@ -22,8 +22,8 @@ FP8_TILES: Final = (64, 128)
 _DEFAULT_BLOCK_Q: Final = 128
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# Registers of these threads in kernels with the widest values that have scales of blocks of rows, or keys in
-# pages: a consumer keeps addresses for them beside O.
+# Registers of these threads in kernels with the widest values that have scales of blocks of rows, keys in
+# pages, or a window and parts of the keys: a consumer keeps addresses or bounds for them beside O.
 _REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones behind the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of so many bytes
@@ -47,9 +47,10 @@ class Fp8Tiling(WgmmaTiling):
         """False: a warpgroup multiplies when it is ready."""
         return False
 
-    @property
-    def _of_roles(self) -> tuple[int, int]:
-        has_least_left = (self.in_blocks or self.in_pages) and self.output_columns == WIDTHS[-1]
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
+        """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
+        more = keeps_more or self.in_blocks or self.in_pages
+        has_least_left = more and self.output_columns == WIDTHS[-1]
         return (_REGISTERS_WITH_ADDRESSES if has_least_left else _REGISTERS)[self.consumers]
 
     @property

@@ -34,8 +34,8 @@ class SplitWgmmaTiling(WgmmaTiling):
 
     precision: ClassVar[str | None] = PAIRS.name
 
-    @property
-    def _of_roles(self) -> tuple[int, int]:
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
+        """Registers of a thread that copies and splits, and of one that computes."""
         return _REGISTERS[self.consumers]
 
     @property

@@ -22,8 +22,8 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, or keeps the bounds of a window from part to part, and where
-# its threads copy each row.
+# Where the producer also finds keys in pages, or keeps the bounds of a window beside those of a part of the
+# keys or from part to part of the problem, and where its threads copy each row.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (56, 152)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
@@ -116,16 +116,12 @@ class WgmmaTiling:
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
-        those that copy keep the bounds of a window, from part to part of the problem.
+        those that copy keep the bounds of a window, beside those of a part of the keys or from part to part
+        of the problem.
         """
-        return self._of_roles if self.gathers or not keeps_more else _REGISTERS_TO_WORK[self.consumers]
-
-    @property
-    def _of_roles(self) -> tuple[int, int]:
-        """Registers of a thread that only copies, and of one that computes."""
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
-        return (_REGISTERS_TO_WORK if self.in_pages else _REGISTERS)[self.consumers]
+        return (_REGISTERS_TO_WORK if self.in_pages or keeps_more else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:

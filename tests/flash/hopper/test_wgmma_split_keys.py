@@ -188,6 +188,7 @@ def divided(config: AttentionConfig, **features: Any) -> KernelConfig:
 
 
 FEATURES: list[dict[str, Any]] = [
+    {"causal": True},
     {"causal": True, "window": (40, 0)},
     {"pack_gqa": True, "causal": True},
     {"page_size": 16, "seqused_k": True},
