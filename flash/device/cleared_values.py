@@ -106,6 +106,7 @@ class ClearedValues(RestoredValues):
         with self.findings.drain():
             yield self.has_found()
 
+    @marked("cleared values: whether there were any")
     def has_found(self) -> Value:
         """See `RestoredValues`."""
         words = self.k.load(self.findings.tile("found").pointer(0, 0), self.producer.warps)

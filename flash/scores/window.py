@@ -242,6 +242,7 @@ class Reach:
         """Whether the keys that a query sees depend on its position."""
         return self.is_causal or self.left is not None or self.right is not None
 
+    @marked("window: last key")
     def last_key(self, k: KernelBuilder, row: Value) -> Value:
         """The last key that a row may see; -1 or less if it sees none."""
         last = self.seq_k - 1

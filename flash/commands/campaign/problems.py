@@ -161,6 +161,8 @@ def _for_tensor_maps(
     queries = _few_queries(config, t.block_q)
     largest = [Problem(queries, keys, scores=name, times=LARGEST) for name in courses]
     found = [*found, *few, *largest, *_lasting(found, config, t)]
+    if config.causal == "top_left":  # the keys behind those that queries see begin a tile
+        found.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
         found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
     if config.kernel().is_persistent:  # the second CTA has no part
