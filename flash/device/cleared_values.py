@@ -15,7 +15,7 @@ from typing import Final
 from flash.device.cta import Cta
 from flash.device.nonfinite import RestoredValues, clear_together
 from flash.problem.kernel_config import KernelConfig
-from ptxgen.dsl import KernelBuilder, Pointer, Role, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Role, Value, marked
 from ptxgen.dsl.hopper import Ring
 from ptxgen.target import WARP_SIZE
 from ptxgen.tensormap import CHUNK
@@ -48,6 +48,7 @@ class ClearedValues(RestoredValues):
         self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
 
     @contextmanager
+    @marked("cleared values: fill")
     def fills(self, cta: Cta, row: Value, follows: Value | bool) -> Iterator[Value | None]:
         """Clear the tile before, if there is one, as `follows` says, and run the body, which has the tile
         filled whose first key is `row`; gives what says to `Ring.fill` whether that tile will be cleared.
@@ -73,6 +74,7 @@ class ClearedValues(RestoredValues):
         with self.k.when(self._waits != 0, uniform=True):
             self._clear()
 
+    @marked("cleared values: findings")
     def send_findings(self) -> None:
         """Send to the consumer whether anything was found in the part, which ends."""
         k, producer = self.k, self.producer
@@ -80,6 +82,7 @@ class ClearedValues(RestoredValues):
         with self.findings.write() as stage, k.when(producer.is_first_lane):
             k.store(stage.found.pointer(0, producer.thread // WARP_SIZE), k.selp(1, 0, found, type=u32))
 
+    @marked("cleared values: clear")
     def _clear(self) -> None:
         """Clear the tile that was filled last, and hand it on."""
         k, producer = self.k, self.producer
@@ -95,6 +98,7 @@ class ClearedValues(RestoredValues):
     # ------------------------------------------------------------------------------ the consumer's part
 
     @contextmanager
+    @marked("cleared values: end of a part")
     def received_findings(self) -> Iterator[Value]:
         """Run the body, which stores and restores O, at the end of a part; gives whether anything was found
         in it.
@@ -102,6 +106,7 @@ class ClearedValues(RestoredValues):
         with self.findings.drain():
             yield self.has_found()
 
+    @marked("cleared values: whether there were any")
     def has_found(self) -> Value:
         """See `RestoredValues`."""
         words = self.k.load(self.findings.tile("found").pointer(0, 0), self.producer.warps)

@@ -92,6 +92,7 @@ class Cta:
     token_scales: tuple[Matrix, Matrix] | None  # scales of the rows of K and of V, if each has its own
 
     @classmethod
+    @marked("cta: part of a CTA")
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Cta:
         """The part of this CTA."""
         k.note("which query rows of which head")

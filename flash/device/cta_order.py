@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl import KernelBuilder, Value, marked
 
 # L2 cache of an A100 (NVIDIA A100 Tensor Core GPU Architecture), used if no device gives its own.
 USUAL_CACHE_BYTES: Final = 40 << 20
 
 
+@marked("cta order: last first")
 def last_first(
     k: KernelBuilder, nth: Value, blocks: Value, ctas: Value, section: Value
 ) -> tuple[Value, Value]:

@@ -242,6 +242,7 @@ class Reach:
         """Whether the keys that a query sees depend on its position."""
         return self.is_causal or self.left is not None or self.right is not None
 
+    @marked("window: last key")
     def last_key(self, k: KernelBuilder, row: Value) -> Value:
         """The last key that a row may see; -1 or less if it sees none."""
         last = self.seq_k - 1
@@ -275,6 +276,7 @@ class Reach:
         """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
         return k.divide_up(self.end_key(k, last_row), tile)
 
+    @marked("window: end of keys")
     def end_key(self, k: KernelBuilder, last_row: Value) -> Value:
         """The end (exclusive) of the keys that the rows up to `last_row` may see."""
         return k.max(self.last_key(k, last_row) + 1, 0)

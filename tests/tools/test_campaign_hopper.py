@@ -8,12 +8,14 @@ import pytest
 from flash.commands.campaign.arrays import Arrays, arrays_of
 from flash.commands.campaign.judge import mutants_of
 from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.problems import LARGEST
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import TrapError
 
 FP8 = "e4m3-sm_90a-causal"
 PAIRS = "f32_grade-sm_90a"
 STATIC = "bf16-sm_90a-static"
+TURNS = "f16-sm_90a-turns-causal"
 
 
 def test_problems_of_fp8_have_numbers_alone_in_queries_and_keys() -> None:
@@ -93,3 +95,22 @@ def test_a_barrier_that_waits_for_one_arrival_less_is_noticed_with_many_tiles() 
     assert subject.run(mutant.module, subject.problems[0]).wrong == ""
     with pytest.raises(TrapError, match="deadlock in CTA"):
         subject.run(mutant.module, max(subject.problems, key=lambda p: p.seq_k))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scores", "change", "function"),
+    [("falling", "dropped", "rescale"), ("parting", "and for or", "_note_rests")],
+)
+def test_what_is_wrong_behind_the_first_tile_shows_whether_the_mask_cuts_a_tile_or_not(
+    scores: str, change: str, function: str
+) -> None:
+    subject = subjects()[TURNS]
+    (problem,) = (p for p in subject.problems if (p.scores, p.times) == (scores, LARGEST))
+    *_, cut, whole = (
+        m
+        for m in mutants_of(TURNS)
+        if m.name.startswith(f"mask: {change} ") and m.where.endswith(f"in OverlappedSoftmax.{function}")
+    )
+    for mutant in (cut, whole):
+        assert subject.run(mutant.module, problem).wrong != ""

@@ -11,7 +11,7 @@ from typing import Final
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import HALF, MMA_ROWS, PAIRS, TF32, MmaTiling
 from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
+from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from ptxgen.target import WARP_SIZE
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
@@ -116,7 +116,8 @@ def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem,
     parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
     if few:
         ragged = ragged[::_APART]
-        parting = replace(parting, seq_q=block, seq_k=block * bool(config.causal) + 3 * t.tile // 2)
+        unseen = block * (config.causal == "bottom_right")  # by the first of the queries
+        parting = replace(parting, seq_q=_few_queries(config, block), seq_k=unseen + 3 * t.tile // 2)
     # The last row sees all keys: no tile is cut.
     uncut = Problem(block + 1, 3 * t.tile, reverse=True)
     special = Problem(3, 0), grouped, no_score, negative, growing, huge, parting, uncut
@@ -155,9 +156,14 @@ def _for_tensor_maps(
     if config.causal:  # NaN in the last tile that is taken: no turn orders its products
         few += [replace(p, nan_from=t.tile // 4) for p in few]
     keys = more + t.tile + 3
-    # In the second problem some rows of each warp have such scores, and the others have none.
-    largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
+    # In the second problem some rows of each warp have such scores, and the others have none. In the last no
+    # shift moves behind the first tile, but what rounding left of it is subtracted from the scores of each.
+    courses = ("random", "parting", "falling") if t.checks_sums else ("random", "parting")
+    queries = _few_queries(config, t.block_q)
+    largest = [Problem(queries, keys, scores=name, times=LARGEST) for name in courses]
     found = [*found, *few, *largest, *_lasting(found, config, t)]
+    if config.causal == "top_left":  # the keys behind those that queries see begin a tile
+        found.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
         found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
     if config.kernel().is_persistent:  # the second CTA has no part
@@ -169,6 +175,13 @@ def _for_tensor_maps(
     # Shifts move with every new maximum, and of a warp without one the factors of before stay.
     falling = Problem(t.block_q, keys, heads=1, scores="falling")
     return *_of_fp8(found), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
+
+
+def _few_queries(config: AttentionConfig, block: int) -> int:
+    """A number of queries of which some take tiles that the mask does not cut: from the top left those of the
+    first block see no such tile.
+    """
+    return block + WGMMA_ROWS * (config.causal == "top_left")
 
 
 def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:

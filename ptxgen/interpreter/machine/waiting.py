@@ -104,7 +104,8 @@ class MemoryWaits:
         del exited
         if self._looked is None:
             self._looked = _words_of(self._waits)
-        if not any([words.changed() for words in self._looked]):
+        changed = [words.changed() for words in self._looked]
+        if not any(changed):
             return None
         free: Lanes | None = None
         for wait in self._waits:
