@@ -35,7 +35,9 @@ class SplitWgmmaTiling(WgmmaTiling):
     precision: ClassVar[str | None] = PAIRS.name
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, and of one that computes."""
+        """Registers of a thread that copies and splits, which are enough for bounds, too, and of one that
+        computes.
+        """
         return _REGISTERS[self.consumers]
 
     @property

@@ -247,9 +247,11 @@ def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
 
 
 def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
-    """As `_of_pairs`, for a kernel with tensor copies: each problem has one CTA, or one for each head."""
+    """Problems for elements that a kernel with tensor copies splits into pairs of f16: rows of other sizes,
+    and infinity. A launch has one CTA, or one for each head.
+    """
     one = replace(largest, seq_q=t.block_q - t.tile + 2, heads=1)
-    # A head for each turn in which queries are split, and one for keys alone; and no tile that is cut.
+    # Each turn in which queries are split has a head, and keys alone have one; no tile is cut.
     heads = t.block_q // SPLIT_AT_ONCE + 1
     turns = Problem(t.block_q, 2 * t.tile, 1, heads, heads, times=SMALL, scores="turns uneven")
     panels = replace(one, seq_q=t.tile + 4, heads=3, kv_heads=3, scores="infinite panels")
@@ -258,7 +260,7 @@ def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
         turns,
         replace(one, scores="infinite"),
         panels,
-        # A warp that restores rows has none; and no tile that is cut.
+        # One warp of those that restore rows has no row, and no tile is cut.
         replace(panels, seq_q=t.consumers * WARPGROUP // WARP_SIZE - 1, seq_k=2 * t.tile),
     ]
 

@@ -54,9 +54,10 @@ def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 
 def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
-    """As `uneven`, but of each head the queries of one turn of a kernel for Hopper, of the last head none,
-    and two of four tiles of V, and of K of the last head. The largest of a row is so much larger than the
-    next one that a factor for the latter makes its part in f16 infinite.
+    """Give rows factors of their own, as `uneven` does: in each head the queries that a kernel for Hopper
+    splits in one turn, in the last head no query; of V in each head, and of K in the last one, two of every
+    four tiles. The largest element of such a row is so much larger than the others that with a factor made
+    for the second largest its f16 would be infinite.
     """
     for head in range(q.shape[1]):
         of_head = q[:, head : head + 1]
