@@ -5,9 +5,10 @@ the agent of the operations that it has started. `clock[w]` stamps the present a
 A row of `known` says which operations the warp's next accesses come after, in columns of its
 cluster (its CTA without clusters): the newest stamps of the warps; then, with twins, those of the
 twins; then the newest stamps of warps whose writes to shared, and to global, memory a
-`fence.proxy.async` has made visible to the asynchronous proxy. A warp's own column stays behind its
-clock, so that the same comparison finds conflicts between lanes of one warp; the order between
-lanes that have synchronised in a part of their warp is kept by lane.
+`fence.proxy.async` has made visible to the asynchronous proxy; and last the clocks of warps at arrivals of
+some of their lanes, which release less (`ptxgen.interpreter.sanitizers.part_arrivals`). A warp's own column
+stays behind its clock, so that the same comparison finds conflicts between lanes of one warp; the order
+between lanes that have synchronised in a part of their warp is kept by lane.
 
 Memory is ordered by (PTX ISA, "Memory Consistency Model") barriers of the CTA and the cluster,
 `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics, `.release` stores
@@ -15,9 +16,9 @@ and `.acquire` loads, fences with strong accesses), and waits for asynchronous o
 `vote`, `match`, `redux`, `elect` and `mma` exchange registers only, and order no memory; the
 threads of a warp do not run in lockstep.
 
-Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes
-of a warp share its releases and acquires, but for what other lanes' `fence.proxy.async` has made visible
-since they last met; a barrier completes an acquire that a strong read began, as a fence would.
+Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes of a warp
+share its acquires and, but for arrivals at mbarriers, its releases; a barrier completes an acquire that a
+strong read began, as a fence would.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.part_arrivals import PartArrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +47,7 @@ class Clocks:
         self.group = group
         self.of_cta = of_cta
         self.twins = twins
-        self._parts = 4 if twins else 1
+        self._parts = 5 if twins else 2
         columns = self._parts * group
         self.clock: Lanes = np.ones(warps, np.int64)
         self.known: Lanes = np.zeros((warps, columns), np.int64)
@@ -73,6 +75,7 @@ class Clocks:
         self._shown: Lanes = np.zeros(warps, np.int64)
         # The arrivals that show what only the arriving lanes have written: warp, stamp, lanes as bits.
         self._alone: list[tuple[int, int, int]] = []
+        self._in_part = PartArrivals()
 
     # ------------------------------------------------------------------------------------ queries
 
@@ -106,6 +109,26 @@ class Clocks:
         seen: Lanes = np.where(same, near, far)
         return seen
 
+    def reached(self, warp: Lanes, of: Lanes) -> Lanes:
+        """The newest clock of warp `of` at which any of its lanes has released anything that each of `warp`
+        comes after; what other lanes did up to this clock may not be over.
+        """
+        clock: Lanes = np.maximum(self.seen(warp, of), self.seen(warp, of, self._parts - 1))
+        return clock
+
+    def reached_rows(self, warps: Lanes) -> Lanes:
+        """The rows of these warps, with `reached` in the columns of the warps of their cluster."""
+        rows: Lanes = self.known[warps]
+        np.maximum(rows[:, : self.group], rows[:, -self.group :], out=rows[:, : self.group])
+        return rows
+
+    def released(self, ids: Lanes, warp: Lanes, lane: Lanes, stamps: Lanes) -> Lanes:
+        """Whether lanes come after operations with these stamps that lanes of warps released by an arrival
+        without the rest of their warp. A `lane` above 31 stands for several that are not known.
+        """
+        ids, warp, lane, stamps = np.broadcast_arrays(ids, warp, lane, stamps)
+        return self._in_part.released(warp, self.reached(ids // WARP, warp), lane, stamps)
+
     # ---------------------------------------------------------------------- updates of the clocks
 
     def tick(self, warps: Lanes) -> None:
@@ -127,14 +150,18 @@ class Clocks:
         return rows
 
     def arriving(self, warps: Lanes, ids: Lanes) -> Lanes:
-        """The rows that lanes of these warps release by their arrival at mbarriers: without the writes that
-        only other lanes have made visible to asynchronous operations, and that no `bar.warp.sync` orders
-        before the arrival.
+        """The rows that lanes of these warps release by their arrival at mbarriers. Where they are a part of
+        their warp: without what the other lanes have done, and made visible to asynchronous operations,
+        since the lanes of the warp last met.
         """
         rows = self.rows(warps)
-        if not self._showing.any():
-            return rows
         lanes = self._bits(ids)
+        for n in np.flatnonzero(lanes[warps] != _FULL_WARP).tolist():
+            w = int(warps[n])
+            own, clock = w % self.group, int(self.clock[w])
+            rows[n, own] = self.known[w, own]
+            rows[n, (self._parts - 1) * self.group + own] = clock
+            self._in_part.add(w, clock, self._before(w, int(lanes[w])))
         for n in np.flatnonzero(self._showing[warps] & ~lanes[warps]).tolist():
             w = int(warps[n])
             rows[n, SHOWN["shared"] * self.group + w % self.group] = self._shown[w]
@@ -142,13 +169,21 @@ class Clocks:
         self._showing &= ~lanes
         return rows
 
+    def _before(self, warp: int, lanes: int) -> Lanes:
+        """The newest stamp of each lane of a warp that some of `lanes`, as bits, come after."""
+        members = lanes >> np.arange(WARP) & 1 != 0
+        table = self._lanes.get(warp)
+        before = np.zeros(WARP, np.int64) if table is None else table[members].max(axis=0)
+        before[members] = self.clock[warp]
+        return before
+
     def shown_alone(self, ids: Lanes, writer: Lanes, stamps: Lanes) -> Lanes:
         """Whether lanes come after an arrival of the lanes that have written with these stamps, which made
         their own writes visible to asynchronous operations.
         """
         found = np.zeros(np.broadcast(ids, writer, stamps).shape, np.bool_)
         for warp, stamp, lanes in self._alone:
-            known = self.known[ids // WARP, warp % self.group] >= stamp
+            known = self.reached(ids // WARP, np.array(warp)) >= stamp
             mine = (writer // WARP == warp) & (lanes >> writer % WARP & 1 != 0) & (stamps <= stamp)
             found |= known & mine
         return found
@@ -196,9 +231,9 @@ class Clocks:
         of its cluster. A wait for another copy of the same warp, which may have been started later,
         does not order this one.
         """
-        known = self.known[warp]
+        mine = np.array(warp)
         return any(
-            w == warp or known[w % self.group] >= clock
+            w == warp or self.reached(mine, np.array(w)) >= clock
             for w, clock in self._waits.get((of, stamp), {}).items()
         )
 

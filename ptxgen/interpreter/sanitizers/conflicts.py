@@ -37,7 +37,8 @@ class Conflict:
     other instruction and thread of the batch.
 
     `other_thread` is -1 if it may be one of several, `other` is -1 if there is no other
-    instruction; `twin` is the stamp of the asynchronous operation, if the other is one.
+    instruction; `twin` is the stamp of the asynchronous operation, if the other is one. `in_part` says that
+    the lane comes after arrivals at mbarriers by the other thread's warp, but by other lanes only.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Conflict:
     other_thread: int
     what: str
     twin: int = 0
+    in_part: bool = False
 
 
 def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:

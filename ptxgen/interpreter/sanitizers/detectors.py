@@ -116,9 +116,15 @@ class Detectors:
         return stamp
 
     def lacking(self, conflict: Conflict, lane: int) -> str:
-        """The wait that would order a lane's access after an asynchronous operation that nobody has
-        waited for, in words; empty if the general text of the report says it.
+        """What would order a lane's access after the other operation, in words: the wait for an asynchronous
+        one, or the meeting of a warp before one lane arrives for it; empty if the general text of the report
+        says it.
         """
+        if conflict.in_part:
+            return (
+                "other lanes of its warp have arrived at an mbarrier since, but no bar.warp.sync orders them "
+                "after it"
+            )
         if not conflict.twin or conflict.kind in ("proxy", MBARRIER_INIT):
             return ""
         other = conflict.other_thread

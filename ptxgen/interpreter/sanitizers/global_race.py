@@ -31,6 +31,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     LANE_MASK,
     PENDING,
     first_conflict,
+    first_race,
     stamps_now,
     twin_stamps,
 )
@@ -223,12 +224,17 @@ class GlobalRaces:
         seen = self._clocks.seen(access.ids[rows] // WARP, (some & LANE_MASK) // WARP, twin[rows, columns])
         wrong = np.zeros_like(doubtful)
         clock = some >> CLOCK & CLOCK_MASK
-        met = self._clocks.met(access.ids[rows], some & LANE_MASK, clock)
-        wrong[rows, columns] = (clock > seen) & (twin[rows, columns] | ~met)
+        late = clock > seen
+        if late.any():
+            ids, lanes = access.ids[rows], some & LANE_MASK
+            fine = self._clocks.met(ids, lanes, clock)
+            fine |= self._clocks.released(ids, lanes // WARP, lanes % WARP, clock)
+            late &= twin[rows, columns] | ~fine
+        wrong[rows, columns] = late
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
-        return first_conflict("race", wrong, access, stamps, what)
+        return first_race(self._clocks, wrong, access, stamps, what)
 
     def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
         """Which stamps are of volatile writes by the lane's own CTA to an address that is not a

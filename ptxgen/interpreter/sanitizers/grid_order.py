@@ -67,5 +67,5 @@ class GridOrder:
         waiting = np.flatnonzero(self._stamps)
         if not len(waiting):
             return False
-        seen = self._clocks.seen(np.full(len(waiting), warp), waiting)
+        seen = self._clocks.reached(np.full(len(waiting), warp), waiting)
         return bool((seen >= self._stamps[waiting]).any())

@@ -36,6 +36,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     LANE_MASK,
     PENDING,
     first_conflict,
+    first_race,
     stamps_now,
     twin_stamps,
 )
@@ -52,7 +53,6 @@ _READ_LANE: Final = 63
 _SEVERAL: Final = 63  # more than one lane has read with this clock
 _WARP_BITS: Final = 13  # bits of the number of a warp in the batch, as lanes have 18
 _LOG_LIMIT: Final = 4096  # reads that may be logged
-
 _NOTED_LIMIT: Final = 256  # records of the ranges of such reads
 
 
@@ -323,13 +323,15 @@ class RaceDetector:
             wrong |= twin & self._too_early(warp, stamps)
         if wrong.any():
             wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
+        if wrong.any():
+            wrong &= twin | ~clocks.released(access.ids[:, None], writer // WARP, writer % WARP, clock)
         if atomic:
             fine = (stamps & ATOMIC) != 0
             wrong &= ~(fine & ~self._is_volatile(stamps >> INSTR) if volatile else fine)
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
-        return first_conflict("race", wrong, access, stamps, "was written by")
+        return first_race(clocks, wrong, access, stamps, "was written by")
 
     # ---------------------------------------------------------------------------------------- reads
 
@@ -410,6 +412,8 @@ class RaceDetector:
             wrong &= ~self._is_volatile(stamps >> _READ_INSTR)
         if (wrong & own).any():
             wrong &= ~(own & self._met_readers(access, stamps))
+        if wrong.any():
+            wrong &= (agents >= clocks.group) | ~self._released_by_readers(access, stamps)
         if not wrong.any():
             return []
         row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
@@ -419,8 +423,11 @@ class RaceDetector:
         other = -1 if lane == _SEVERAL else warp * WARP + lane
         unit = int(access.first[row]) + column
         at = (stamp >> _READ_INSTR) & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)
-        twin = stamp >> _READ_CLOCK if reader >= clocks.group else 0
-        return [Conflict("race", row, unit, at, other, "was read by", twin)]
+        clock = stamp >> _READ_CLOCK
+        if reader >= clocks.group:
+            return [Conflict("race", row, unit, at, other, "was read by", clock)]
+        in_part = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
+        return [Conflict("race", row, unit, at, other, "was read by", in_part=in_part)]
 
     def _is_volatile(self, at: Lanes | int) -> Any:
         """Whether instructions, by number in the lowest bits, are volatile accesses to addresses
@@ -466,6 +473,15 @@ class RaceDetector:
         one = clocks.met(ids, ids // WARP * WARP + lane % WARP, clock)
         met: Lanes = np.where(lane == _SEVERAL, clocks.met_some(ids, clock), one)
         return met
+
+    def _released_by_readers(self, access: Access, stamps: Lanes) -> Lanes:
+        """Whether lanes come after arrivals of the lanes that have read with these stamps,
+        `[lanes, width, agents]`, without the rest of their warps.
+        """
+        clocks, ids = self._clocks, access.ids[:, None, None]
+        cluster = ids // (WARP * clocks.group)
+        warp = cluster * clocks.group + np.arange(stamps.shape[-1]) % clocks.group
+        return clocks.released(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
 
 
 def _unwritten(access: Access, stamps: Lanes, what: str) -> list[Conflict]:

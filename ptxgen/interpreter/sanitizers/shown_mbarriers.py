@@ -68,8 +68,7 @@ class ShownMbarriers:
         fenced = self._fenced.get(position)
         if fenced is not None:
             initialiser, mine = self._warps[position], lane // WARP
-            column = self._clocks.column(np.array(initialiser * WARP), False)
-            if initialiser == mine or self._clocks.known[mine, column] >= fenced:
+            if initialiser == mine or self._clocks.reached(np.array(mine), np.array(initialiser)) >= fenced:
                 return []
         found = self._race.hidden(access)
         if lane // self._width != position // self._stride:

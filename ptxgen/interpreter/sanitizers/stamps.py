@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -54,3 +55,15 @@ def first_conflict(
     at = (stamp >> INSTR) & INSTR_MASK
     twin = (stamp >> CLOCK) & CLOCK_MASK if stamp & ASYNC else 0
     return [Conflict(kind, row, unit, at, stamp & LANE_MASK, what, twin)]
+
+
+def first_race(clocks: Clocks, wrong: Lanes, access: Access, stamps: Lanes, what: str) -> list[Conflict]:
+    """`first_conflict` of the kind `race`, which says whether the access comes after arrivals at mbarriers by
+    the warp of the other thread, but by other lanes.
+    """
+    found = first_conflict("race", wrong, access, stamps, what)
+    for n, c in enumerate(found):
+        stamp = int(stamps[c.position, c.unit - int(access.first[c.position])])
+        reached = clocks.reached(access.ids[c.position] // WARP, np.array(c.other_thread // WARP))
+        found[n] = replace(c, in_part=not c.twin and int(reached) >= stamp >> CLOCK & CLOCK_MASK)
+    return found

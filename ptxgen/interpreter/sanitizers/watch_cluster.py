@@ -170,7 +170,7 @@ class ClusterWatch:
         watch, clocks = self._watch, self._watch.clocks
         warps = clocks.warps(np.flatnonzero(mask))
         watch.objects.finish(warps)
-        knows = clocks.known[warps]
+        knows = clocks.reached_rows(warps)
         knows[:, : clocks.group] = np.maximum(knows[:, : clocks.group], self._after[warps])
         ctas = warps // clocks.of_cta
         np.maximum.at(self._known, ctas, knows)

@@ -528,7 +528,7 @@ FENCE_OF_PROXY = "fence.proxy.async.shared::cta;"
 @pytest.mark.parametrize(
     ("write", "between", "who", "count", "found"),
     [
-        (FOUR_STORE, FENCE_OF_PROXY, "@%p0 ", 1, ["proxy"]),
+        (FOUR_STORE, FENCE_OF_PROXY, "@%p0 ", 1, ["race"]),
         (FOUR_STORE, f"bar.warp.sync -1;\n    {FENCE_OF_PROXY}", "@%p0 ", 1, ["proxy"]),
         (FOUR_STORE, f"{FENCE_OF_PROXY}\n    bar.warp.sync -1;", "@%p0 ", 1, []),
         (FOUR_STORE, f"@%p1 {FENCE_OF_PROXY}\n    @%p1 bar.warp.sync 15;", "@%p0 ", 1, []),
