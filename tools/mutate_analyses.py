@@ -24,7 +24,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
 import platformdirs
 
-from flash.commands.measure.report import write_atomically
+from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.progress import Progress, progress
@@ -90,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
+    if arguments.output is not None and (why := why_not_writable(arguments.output)):
+        return _fail(f"cannot write {arguments.output}: {why}")
     try:
         known = reasons()
         kept = _kept(arguments)

@@ -24,7 +24,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 from flash.commands.campaign.judge import CATCHERS, judge, mutants_of, right
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS
-from flash.commands.measure.report import write_atomically
+from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.quiet import quietly
@@ -144,6 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [pair for name in kernels for pair in _chosen(name, arguments)]
         tell("\n".join(f"{name}  {_name(name, number)}" for name, number in chosen))
         return OK
+    if arguments.output is not None and (why := why_not_writable(arguments.output)):
+        return _fail(f"cannot write {arguments.output}: {why}")
     try:
         bench = Bench(
             cuda_backend(),

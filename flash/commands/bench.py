@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from flash.commands.measure.report import (
     load,
     result_name,
     table,
+    why_not_writable,
     write_atomically,
 )
 from flash.commands.measure.sanitizers import sanitizer_jobs
@@ -169,8 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     path: Path | None = arguments.output
     if path is not None and path.is_dir():
         path /= result_name(names, every, arguments.quick, None if gpu is None else gpu.device.name)
-    if path is not None and (problem := _not_writable(path)):
-        return fail(NAME, FAILED, problem)
+    if path is not None and (why := why_not_writable(path)):
+        return fail(NAME, FAILED, f"{path} cannot be written: {why}; name another place with --output")
     device: dict[str, Any] | None = None if gpu is None else gpu.describe()
     before = load()
     if warning := busy(before):
@@ -251,17 +251,6 @@ def _with_torch(job: Job) -> Job:
             raise BackendError(f"PyTorch: {first_line(error)}") from error
 
     return job._replace(run=run)
-
-
-def _not_writable(path: Path) -> str:
-    """Why no file can be written at `path`; empty if it can. Checked before the measurements."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return f"the result cannot be written: {error}; name another place with --output"
-    if not os.access(path.parent, os.W_OK):
-        return f"the result cannot be written to {path.parent}; name another place with --output"
-    return ""
 
 
 def _measure(plans: Sequence[Plan]) -> list[Section]:

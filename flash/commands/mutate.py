@@ -29,7 +29,7 @@ from flash.commands.campaign.journal import Journal
 from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
-from flash.commands.measure.report import write_atomically
+from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
 from flash.commands.parts.numbers import whole
@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
+    if arguments.output is not None and (why := why_not_writable(arguments.output)):
+        return _fail(f"cannot write {arguments.output}: {why}")
     try:
         kept = _kept(arguments)
     except (OSError, ValueError) as error:

@@ -1071,11 +1071,12 @@ def test_a_result_that_cannot_be_written_is_refused_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert bench.main(["--only", "emit", "--output", str(tmp_path / "file" / "a.json")]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("ptxgen bench: error: the result cannot be written: ")
-    assert said.endswith("; name another place with --output\n")
-    assert "the emit" not in said
+    out = tmp_path / "file" / "a.json"
+    assert bench.main(["--only", "emit", "--output", str(out)]) == 1
+    assert capsys.readouterr().err == (
+        f"ptxgen bench: error: {out} cannot be written: {out.parent} is no folder; "
+        "name another place with --output\n"
+    )
 
 
 @pytest.mark.usefixtures("sections")

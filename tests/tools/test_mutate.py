@@ -653,16 +653,16 @@ def test_without_a_hole_the_exit_code_is_0(judging: list[Verdict]) -> None:
     assert tool.main(["--kernel", SMALL, "--jobs", "1"]) == 0
 
 
-def test_a_file_that_cannot_be_written_is_1(
-    judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_file_that_cannot_be_written_is_told_before_the_first_mutant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    judging += [verdict("trap")]
+    monkeypatch.setattr(tool, "judge", lambda *_: pytest.fail("a mutant is judged"))
     path = tmp_path / "none" / "mutations.json"
     (tmp_path / "none").write_text("")
     assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"ptxgen mutate: error: cannot write {path}: ")
+    assert said.err == f"ptxgen mutate: error: cannot write {path}: {path.parent} is no folder\n"
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,15 @@ def test_survivors_alone_are_judged_again(judging: list[Mutant], tmp_path: Path)
     assert judging == every
 
 
+def test_a_file_that_cannot_be_written_is_told_before_the_first_mutant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tool, "_campaign", lambda *_: pytest.fail("a mutant is judged"))
+    assert tool.main([*MODULE_ARGUMENTS, "--output", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said == f"mutate_analyses.py: error: cannot write {tmp_path}: it is a folder\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

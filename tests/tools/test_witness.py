@@ -481,12 +481,15 @@ def test_all_in_agreement_is_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["counts"]["ours only"] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ready")
-def test_a_file_that_cannot_be_written_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_the_gpu_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    assert tool.main([*BARRIERS, "--output", str(tmp_path / "file" / "x.json")]) == 1
-    assert capsys.readouterr().err.startswith("witness.py: error: cannot write ")
+    out = tmp_path / "file" / "x.json"
+    assert tool.main([*BARRIERS, "--output", str(out)]) == 1
+    assert capsys.readouterr().err == f"witness.py: error: cannot write {out}: {out.parent} is no folder\n"
+    assert tool.main([*BARRIERS, "--output", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"witness.py: error: cannot write {tmp_path}: it is a folder\n"
 
 
 def test_no_gpu_is_1(

@@ -184,6 +184,21 @@ def write_atomically(path: Path, content: str) -> None:
         raise
 
 
+def why_not_writable(path: Path) -> str:
+    """Why `write_atomically` could not write a file at `path`; empty if it can. Checked before long work, for
+    which it makes the folder.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return f"{path.parent} is no folder"
+    except OSError as error:
+        return error.strerror or str(error)
+    if path.is_dir():
+        return "it is a folder"
+    return "" if os.access(path.parent, os.W_OK) else f"{path.parent} is not writable"
+
+
 def as_text(found: Mapping[str, Any]) -> str:
     """The document as JSON text. Raises ValueError for NaN, which JSON does not have."""
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
