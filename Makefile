@@ -16,6 +16,7 @@ PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from
 HOSTS := $(VENV)/.hosts
 TYPES := $(VENV)/.types
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
+JUDGED = $$(grep -rlw judged tests --include='test_*.py')  # to collect all files takes longer
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
@@ -35,12 +36,12 @@ test: $(READY) ## the quick tests; those that need a GPU skip themselves where t
 slow: $(READY) ## the tests that .ci/run has besides those of make test
 	$(PYTEST) -m "slow and not nightly" $(PYTEST_ARGS)
 
-blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel of this CPU; SHARE=1 runs all with each
+blas: $(READY) ## tests that judge sums of floats, a part with each other BLAS kernel of this CPU; SHARE=1: all
 	@set -e; kernels=$$($(PY) tools/blas_kernels.py); part=0; \
 	for kernel in $$kernels; do \
-	  part=$$((part + 1)); share=$$part/$(or $(SHARE),$$(set -- $$kernels; echo $$#)); \
+	  part=$$((part + 1)); share=$$part/$(or $(SHARE),$$(set -- $$kernels; echo $$(($$# + 1)))); \
 	  echo "OPENBLAS_CORETYPE=$$kernel --share $$share"; \
-	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) --share $$share -m "judged and not slow and not nightly" $(PYTEST_ARGS); \
+	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) --share $$share -m "judged and not slow and not nightly" $(PYTEST_ARGS) $(if $(findstring tests/,$(PYTEST_ARGS)),,$(JUDGED)); \
 	done
 
 frameworks: $(FRAMEWORKS) ## PyTorch, JAX, transformers and Numba, whose tests skip themselves without them

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_IN_GATE: Final = 3  # times the cases of a sample that `make test` has are in `.ci/run`
+_IN_GATE: Final = 2  # times the cases of a sample that `make test` has are in `.ci/run`
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -16,7 +16,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
-    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has three times as many, or of
+    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has twice as many, or of
     `sample(count, gate=more)` `more`. Of a test all of whose cases are `slow`, `make test` has none, and
     `.ci/run` has of `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
     `nightly` or `gpu`, do not count.

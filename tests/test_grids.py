@@ -115,7 +115,7 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
     assert {"test_of_a_slow_sample[1]", "test_of_two_samples[1]"} <= nightly
     assert left_out["test_of_two_samples[0]"] == "slow"
     rest = [marker for name, marker in left_out.items() if name.startswith("test_of_a_sample")]
-    assert sorted(rest) == ["nightly"] * 2 + ["slow"] * 4
+    assert sorted(rest) == ["nightly"] * 4 + ["slow"] * 2
 
 
 def test_shares_have_every_case_of_many_once_and_few_cases_each() -> None:

@@ -42,9 +42,9 @@ NAME: Final = "ptxgen mutate"
 _fail: Final = functools.partial(fail, NAME, FAILED)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
-_SEED: Final = 4  # of the choice of mutants in the short form
+_SEED: Final = 5  # of the choice of mutants in the short form
 _QUIET_S: Final = 30.0  # seconds between two lines of progress, without a bar
-_KINDS_OF_A_KERNEL: Final = 5  # of whose kinds the short form has a mutant each
+_KINDS_OF_A_KERNEL: Final = 3  # of whose kinds the short form has a mutant each
 _BATCH: Final = 8  # mutants of a kernel that a process takes at once
 
 _EPILOG = f"""\
@@ -115,7 +115,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
     add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
-    add("--short", action="store_true", help="a sample: a mutant of two to five kinds for each kernel")
+    add("--short", action="store_true", help="a sample: a mutant of two or three kinds for each kernel")
     add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")

@@ -189,7 +189,7 @@ def test_the_default_warps_read_least() -> None:
     assert {shape: k.accumulator(shape).layout.warps for shape in shapes} == shapes
 
 
-@pytest.mark.sample(0, gate=8)
+@pytest.mark.sample(0, gate=4)
 @pytest.mark.parametrize("seed", range(20))
 def test_any_choice_of_tiles_and_sizes_is_multiplied(seed: int) -> None:
     rng = random.Random(seed)

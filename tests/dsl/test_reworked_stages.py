@@ -113,6 +113,7 @@ MISTAKES = {
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_noticed(mistake: str) -> None:
     was, by, gathered = MISTAKES[mistake]

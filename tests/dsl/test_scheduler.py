@@ -56,7 +56,7 @@ def ran(order: str, ctas: int, schedule: Any) -> None:
         assert not counter.any()
 
 
-@pytest.mark.sample(6, gate=12)
+@pytest.mark.sample(6, gate=6)
 @pytest.mark.parametrize("ctas", [1, 2, 3, 7, 9])
 @pytest.mark.parametrize("order", ["dealt", "mirrored", "ticket"])
 @pytest.mark.parametrize("schedule", ["lockstep", PCT(1)])

@@ -270,7 +270,7 @@ def below_the_gate(op: Op) -> Iterator[tuple[Target, tuple[int, int]]]:
         yield older[-1], max(op.gate.ptx, older[-1].ptx)
 
 
-@pytest.mark.sample(0, gate=120)
+@pytest.mark.sample(0, gate=60)
 @pytest.mark.ptxas
 @every_row
 def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(

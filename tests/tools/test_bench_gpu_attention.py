@@ -44,6 +44,7 @@ def by_name(found: Found) -> dict[str, Measurement]:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -111,6 +111,7 @@ def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "who"),
     [

@@ -66,7 +66,7 @@ def test_gemm(peer: Any) -> None:
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-4)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_attention(peer: Any, causal: bool) -> None:
     variant = peer.KERNELS["attention"]
     compiled = front.compile(variant.functions[0], *variant.arguments()[:-1], causal).only()

@@ -88,14 +88,14 @@ def masks() -> list[Mutant]:
 # ------------------------------------------------------------------------------------- the verdicts
 
 
-@pytest.mark.sample(0, gate=3)
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize("kernel", list(subjects()))
 def test_a_right_kernel_passes_all_its_problems(kernel: str) -> None:
     for problem in subjects()[kernel].problems:
         assert right(kernel, problem).wrong == ""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kernel", ["f32-sm_75", COPYING])
 def test_every_barrier_wait_and_commit_is_needed(kernel: str) -> None:
     for kind in ("barrier", "copy-wait", "copy-commit"):
@@ -164,7 +164,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "noticed_by"),
     [
@@ -199,7 +199,7 @@ def test_a_role_that_goes_on_in_a_cta_without_a_part_waits_for_ever() -> None:
             subject.run(mutant.module, problem)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     copies = [
         n
@@ -211,7 +211,7 @@ def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     assert subjects()[TF32].problems[found.problem].alike
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_read_behind_the_last_key_of_a_cache_stops_the_kernel() -> None:
     kernel = "f32-sm_80-cache"
     rows = [n for n in numbers(kernel, "bound", "-1") if mutants_of(kernel)[n].mark == "tile loader: turns"]
@@ -710,7 +710,7 @@ def test_the_sample_is_fixed_and_of_different_kinds(kernel: str) -> None:
     assert chosen == sorted(chosen)
     assert chosen == tool._chosen(kernel, arguments)
     kinds = [mutants_of(kernel)[n].kind for n in chosen]
-    assert len(set(kinds)) == len(kinds) == min(5, len({m.kind for m in mutants_of(kernel)}))
+    assert len(set(kinds)) == len(kinds) == min(3, len({m.kind for m in mutants_of(kernel)}))
     few = tool._arguments(["--short", "--kind", "mask"])
     assert [mutants_of(kernel)[n].kind for n in tool._chosen(kernel, few)] == ["mask"]
 

@@ -73,7 +73,7 @@ def cases_of(family: str) -> list[Case]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_the_interpreter_gave_is_found_again(family: str, tmp_path: Path) -> None:
     path = tmp_path / f"{family}{SUFFIX}"

@@ -720,7 +720,7 @@ def proof_of(config: AttentionConfig) -> GlobalProof:
     return build(config.kernel()).global_proof
 
 
-@pytest.mark.sample(0, gate=5)
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_default_kernel_is_proved(head_dim: int) -> None:
     for variant in VARIANTS:
@@ -807,7 +807,7 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
 }
 
 
-@pytest.mark.sample(0, gate=4)
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()
@@ -862,7 +862,7 @@ ON_TENSOR_CORES: tuple[tuple[int, dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.sample(0, gate=4)
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize(("head_dim", "options"), ON_TENSOR_CORES)
 def test_every_kernel_on_tensor_cores_is_proved(head_dim: int, options: dict[str, Any]) -> None:
     found = proof_of(AttentionConfig(head_dim, **options))

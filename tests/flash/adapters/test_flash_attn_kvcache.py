@@ -122,7 +122,7 @@ def assert_items(out: Any, lse: Any, items: list[Any], how: dict[str, Any]) -> N
 
 
 @pytest.mark.judged
-@pytest.mark.sample(32, gate=240)
+@pytest.mark.sample(32, gate=120)
 @pytest.mark.parametrize("rotary", ["none", "interleaved", "halves"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("padded", [False, True])

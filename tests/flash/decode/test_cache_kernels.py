@@ -40,7 +40,7 @@ def attended(settings: CacheSettings, problem: CacheProblem) -> CacheArrays:
     return arrays
 
 
-@pytest.mark.sample(2, gate=9)
+@pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(kind: str, page_size
     check_masked(Problem(config, lengths, seq_q=4, page_size=page_size, mask=TREE))
 
 
-@pytest.mark.sample(1, gate=5)
+@pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -> None:
@@ -334,7 +334,7 @@ def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -
     check_masked(Problem(config, lengths, seq_q=seq_q, padding=padding, mask=mask), (1, 2))
 
 
-@pytest.mark.sample(1, gate=4)
+@pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2), (2, 2), (10, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
@@ -509,7 +509,7 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(2, gate=4)
+@pytest.mark.sample(2, gate=2)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("name", HOWS)
 def test_kernels_and_numpy_mean_the_same(name: str, page_size: int) -> None:
@@ -963,7 +963,7 @@ def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make)
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2, gate=5)
+@pytest.mark.sample(2, gate=3)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
 @pytest.mark.parametrize("turns", [False, True])
 @EITHER_LAYOUT

@@ -115,7 +115,7 @@ def assert_attends(found: tuple[Array, Array], arrays: dict[str, Any], splits: i
 
 
 @pytest.mark.judged
-@pytest.mark.sample(4, gate=8)
+@pytest.mark.sample(4, gate=4)
 @pytest.mark.parametrize(("backend", "splits"), [("cpu", 1), ("interpreter", 1), ("interpreter", 3)])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("in_pages", [False, True])

@@ -61,6 +61,7 @@ def launched(subject: Subject, name: str, given: TensorMap) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MAPS)
 def test_no_other_box_goes_unnoticed(name: str) -> None:
     subject = subjects()[SUBJECT]

@@ -62,7 +62,7 @@ def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: 
 # semantics
 
 
-@pytest.mark.sample(2, gate=6)
+@pytest.mark.sample(2, gate=3)
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 1), (1, 100), (64, 96), (100, 1), (65, 113), (130, 16), (20, 33)]
@@ -72,7 +72,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
     check(config, arrays_of(config, seq_q, seq_k))
 
 
-@pytest.mark.sample(1, gate=6)
+@pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
 @pytest.mark.parametrize("block_q", [64, 128, 192])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 130), (130, 1), (3, 90), (90, 3), (127, 96), (96, 127)])
@@ -84,7 +84,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"),
     [
@@ -140,7 +140,7 @@ def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any) -> None:
@@ -239,7 +239,7 @@ def test_twenty_orders_of_the_warps_give_the_same_bits(seed: int, block_q: int, 
     np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
 
 
-@pytest.mark.sample(1, gate=4)
+@pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize(
     "how",
     [

@@ -129,7 +129,7 @@ def test_an_item_sees_the_keys_in_its_pages(
     assert "wgmma" in runs.names[0]
 
 
-@pytest.mark.sample(2, gate=4)
+@pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize("packed", [False, True], ids=["cache", "packed sequences"])
 @pytest.mark.parametrize("strides", ["0 between heads", "0 between pages", "below 0 between rows"])
 def test_rows_that_are_gathered_may_be_any_strides_apart(strides: str, packed: bool, runs: Runs) -> None:

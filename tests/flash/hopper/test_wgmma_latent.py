@@ -62,7 +62,7 @@ def check(config: AttentionConfig, arrays: tuple[Array, ...], operands: Any = No
 # semantics
 
 
-@pytest.mark.sample(2, gate=4)
+@pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize(
     "how",
     [
@@ -82,7 +82,7 @@ def test_every_query_sees_its_keys(how: dict[str, Any], seq_q: int, seq_k: int) 
     check(config, arrays_of(config, seq_q, seq_k))
 
 
-@pytest.mark.sample(2, gate=4)
+@pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (40, 9), "stages": 3}], ids=str)
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
 def test_any_number_of_tiles_is_dealt_to_both_warpgroups(tiles: int, how: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, 
 # results
 
 
-@pytest.mark.sample(4, gate=12)
+@pytest.mark.sample(4, gate=6)
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
 @pytest.mark.parametrize("block_q", [64, 128])
@@ -95,7 +95,7 @@ def test_any_number_of_ctas_computes_all_parts(
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "dims", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (64, 128), (40, 72)]
 )
@@ -119,7 +119,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("scheduler", ["static", "ticket"])
 @pytest.mark.parametrize("apart", [True, False])
@@ -214,7 +214,7 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
             run_forward(config, arrays, module=without(module, at), **given)
 
 
-@pytest.mark.sample(1, gate=4)
+@pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize(
     "how",
     [

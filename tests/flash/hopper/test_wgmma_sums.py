@@ -48,7 +48,7 @@ def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: 
     assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
 
 
-@pytest.mark.sample(2, gate=4)
+@pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize("head_dim", [64, 96, 40])
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (30, 25)}], ids=str)

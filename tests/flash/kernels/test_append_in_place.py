@@ -333,6 +333,7 @@ def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
 def test_every_access_and_barrier_is_proved(name: str) -> None:
     case = NAMED[name]

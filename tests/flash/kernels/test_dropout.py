@@ -134,6 +134,7 @@ def test_kernels_with_dropout_are_proved(dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -122,7 +122,7 @@ def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> No
 # each feature, and all of them
 
 
-@pytest.mark.sample(5, gate=25)
+@pytest.mark.sample(5, gate=13)
 @EVERY_DTYPE
 @EVERY_CAUSAL
 @EVERY_FEATURE
@@ -132,7 +132,7 @@ def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any, dtype: st
         check_random(config, Problem(seq_q, seq_k, 16, 16, batch=2, heads=4, kv_heads=2))
 
 
-@pytest.mark.sample(5, gate=40)
+@pytest.mark.sample(5, gate=20)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 50), (50, 1), (17, 0)])
@@ -163,7 +163,7 @@ def test_a_bias_may_have_the_type_of_the_queries(dtype: str) -> None:
 # windows
 
 
-@pytest.mark.sample(2, gate=12)
+@pytest.mark.sample(2, gate=6)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 @pytest.mark.parametrize("window", [(0, None), (7, None), (40, 3), (None, 0), (2, 60)])
@@ -316,7 +316,7 @@ def test_rows_that_a_plane_hides_all_keys_from_give_zero(dtype: str, by: str, ca
         np.testing.assert_array_equal(sums, -np.inf)
 
 
-@pytest.mark.sample(3, gate=25)
+@pytest.mark.sample(3, gate=13)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 @pytest.mark.parametrize("features", [{"mask": True}, {"bias": "f32"}, {"window": (9, 5)}], ids=str)
@@ -475,7 +475,7 @@ def test_a_number_of_each_head_may_be_broadcast(dtype: str, of: str, shape: tupl
         check(config, arrays_of(config, Problem(20, 37, 16, 16, batch=2, heads=4)), backwards)
 
 
-@pytest.mark.sample(0, gate=6)
+@pytest.mark.sample(0, gate=3)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(name: str, dtype: str) -> None:
@@ -510,7 +510,7 @@ def test_the_text_verifies_and_reads_back(name: str, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.sample(0, gate=12)
+@pytest.mark.sample(0, gate=6)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 @pytest.mark.parametrize("causal", [False, "bottom_right", nightly("top_left")])

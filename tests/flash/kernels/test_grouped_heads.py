@@ -151,7 +151,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
         assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
 
 
-@pytest.mark.sample(1, gate=8)
+@pytest.mark.sample(1, gate=4)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
 @pytest.mark.parametrize("causal", [False, "top_left"])
@@ -528,7 +528,7 @@ PROVED: list[Any] = [
 ]
 
 
-@pytest.mark.sample(0, gate=4)
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize("kind", ["f32", "f16", "f32_grade"])
 @pytest.mark.parametrize("features", PROVED, ids=str)
 def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, Any]) -> None:
@@ -539,6 +539,7 @@ def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, An
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how",
     [

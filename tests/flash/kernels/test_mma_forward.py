@@ -71,7 +71,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int,
     check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
 
 
-@pytest.mark.sample(5, gate=10)
+@pytest.mark.sample(5, gate=5)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_80", "sm_86", nightly("sm_90")])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -158,6 +158,7 @@ def _corner_tilings() -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("head_dim", "tile", "block_q"), _corner_tilings())
 def test_the_corners_of_the_tiles_offered_are_right(head_dim: int, tile: int, block_q: int) -> None:
     config = with_lse(head_dim, causal=True, tile=tile, block_q=block_q, target="sm_90")
@@ -375,7 +376,7 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) ->
 
 
 @pytest.mark.interpreter
-@pytest.mark.sample(12, gate=42)
+@pytest.mark.sample(12, gate=21)
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
@@ -383,7 +384,7 @@ def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stages", [1, 2])
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, stages: int) -> None:

@@ -215,7 +215,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(1, gate=4)
+@pytest.mark.sample(1, gate=2)
 @ONE_OF_EACH
 @EVERY_BACKEND
 @pytest.mark.parametrize("name", FEATURES)

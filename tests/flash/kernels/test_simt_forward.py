@@ -59,7 +59,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int,
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
-@pytest.mark.sample(5, gate=12)
+@pytest.mark.sample(5, gate=6)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90"])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -93,7 +93,7 @@ def _corner_tilings() -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(11)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("head_dim", "tile", "block_q", "name"), _corner_tilings())
 def test_the_corners_of_the_tiles_offered_are_right(
     head_dim: int, tile: int, block_q: int, name: str
@@ -270,6 +270,7 @@ def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.Monke
 
 @pytest.mark.interpreter
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "head_dim", mostly_nightly([16, 40, 64, 80, 96, 111, 128, 192, 256], [16, 40, 128, 256])
 )

@@ -70,7 +70,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int,
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
-@pytest.mark.sample(2, gate=8)
+@pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision: str) -> None:
@@ -147,7 +147,7 @@ def test_the_function_takes_a_precision(precision: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize(("head_dim", "seq_k"), [(16, 64), (64, 300), (128, 200), (64, 1500)])
 def test_the_error_is_that_of_f32_though_tensor_cores_truncate(
@@ -329,7 +329,7 @@ def _synchronising() -> list[int]:
 
 
 @pytest.mark.interpreter
-@pytest.mark.sample(0, gate=8)
+@pytest.mark.sample(0, gate=4)
 @pytest.mark.parametrize("at", _synchronising())
 def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
     arrays = Problem(64, 150, 16, 64).arrays()
@@ -350,6 +350,7 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", mostly_nightly([5, 16, 40, 64, 128, 160], [5, 64, 160]))
 def test_every_access_is_proved(head_dim: int, precision: str) -> None:
@@ -365,7 +366,7 @@ def test_every_access_is_proved(head_dim: int, precision: str) -> None:
 
 # Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = grade(head_dim, causal=True)

@@ -331,7 +331,7 @@ def test_ctas_behind_the_end_of_their_sequence_end_before_the_first_barrier(kind
     assert few["mov.u32"] < many["mov.u32"]
 
 
-@pytest.mark.sample(0, gate=5)
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize(
     "how",
     [

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, mostly_nightly, random_operands, run_forward
+from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
 
 import flash
 from flash.contract.catalogue import build
@@ -99,7 +99,7 @@ def test_wide_values_are_as_accurate_as_numpy(head_dim: int, head_dim_v: int, ki
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in KINDS), ("f32_grade", 400)])
 def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_v: int) -> None:
     how: Any = {"tile": 16, "block_q": 32, "causal": "top_left"}
@@ -116,6 +116,7 @@ def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("f32", "f32_grade", "f16")))
 @pytest.mark.parametrize("head_dim_v", [300, 501])
 def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
@@ -155,6 +156,7 @@ def test_every_feature_works_on_wide_values(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: str) -> None:
     config = config_of(kind, 16, 300, causal=True, tile=16, block_q=32)
@@ -174,7 +176,9 @@ def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: 
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), ("tf32", 4)])
+@pytest.mark.parametrize(
+    ("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), nightly("tf32", 4)]
+)
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(kind: str, alignment: int) -> None:
     config = config_of(kind, 8, 264, tile=16, block_q=32)
     arrays = arrays_of(config, 37, 20)
@@ -268,6 +272,7 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "how"),
     [
@@ -311,6 +316,7 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "name"),

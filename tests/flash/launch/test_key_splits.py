@@ -301,6 +301,7 @@ def divide(monkeypatch: pytest.MonkeyPatch) -> Divide:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("batch", "whole", "layout", "with_lse"),
     [

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gradient_judge import assert_gradients_are_accurate
 from judge import assert_attention_is_accurate, assert_close
-from kernel_runs import Problem, assert_no_spill, run_forward
+from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 
 import flash
 from flash.commands import emit
@@ -167,7 +167,7 @@ def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[...,
 # ------------------------------------------------------------------------------ kernels, and numpy
 
 
-@pytest.mark.sample(2, gate=8)
+@pytest.mark.sample(2, gate=4)
 @EVERY_CASE
 @EVERY_KERNEL
 @pytest.mark.judged
@@ -234,7 +234,7 @@ def test_packed_sequences_count_from_their_own_first_row(kind: str, backend: str
     np.testing.assert_allclose(lse, sums, rtol=0, atol=3e-3 if kind == "f16" else 3e-6)
 
 
-@pytest.mark.sample(1, gate=5)
+@pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
@@ -294,7 +294,7 @@ def test_a_decode_kernel_and_a_step_take_functions() -> None:
 # -------------------------------------------------------------------------------- built-in features
 
 
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["cpu", nightly("interpreter")])
 @pytest.mark.judged
 def test_built_in_features_agree_with_the_same_as_functions(backend: str) -> None:
     q, k, v = problem()
@@ -549,7 +549,7 @@ def test_the_contract_lists_the_arrays() -> None:
     json.dumps(found)
 
 
-@pytest.mark.sample(0, gate=5)
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"precision": "tf32"}, {"varlen": True}], ids=str)
 @pytest.mark.parametrize("case", ["odd", "relative", "documents", "prefix", "window"])
 def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
@@ -565,7 +565,7 @@ def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
-@pytest.mark.sample(3, gate=9)
+@pytest.mark.sample(3, gate=5)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", [name for name in CASES if name != "odd"])

@@ -123,7 +123,7 @@ def test_its_kernels_are_proved(how: dict[str, Any], packed: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}], ids=str)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "sm_120"])

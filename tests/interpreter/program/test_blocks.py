@@ -165,7 +165,7 @@ def bits_of(value: Any, register: ir.Reg, want: BoundOperand) -> np.ndarray[Any,
     return raw.astype(np.int64).astype(f"u{wide}").astype(np.uint64)
 
 
-@pytest.mark.sample(200, gate=2000)
+@pytest.mark.sample(200, gate=1000)
 @pytest.mark.parametrize("op", chosen_ops(), ids=lambda op: op.opcode)
 def test_a_generated_block_gives_the_bits_of_the_rows_function(op: Op) -> None:
     program = OneInstruction(op, seed=1)
