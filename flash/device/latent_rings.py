@@ -12,7 +12,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.tensor_maps import layout_of
 from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role, SharedTile, Value
+from ptxgen.dsl import KernelBuilder, Role, SharedTile, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring, Stage
 from ptxgen.records import dataclass
 from ptxgen.types import s32, u32
@@ -64,6 +64,7 @@ class LatentRings(Rings):
         odd = NonFinite(k, config) if hides_rows(config) else None
         return cls(maps, queries, keys, keys, leaves, t.tile, odd, rest, weights, (shifts, rests))
 
+    @marked("latent rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """See `Rings`; the parts of a tile come in the order in which scores are summed."""
         self._fill_queries(k, cta)
@@ -99,6 +100,7 @@ class TilesInTurns:
         """Whether the next tile is this warpgroup's."""
         return self.turn == self._group
 
+    @marked("latent turns: rest")
     def rest(self) -> Stage | None:
         """The columns of this warpgroup's tile behind those that are V, when they are there; None if there
         are none.
@@ -106,12 +108,14 @@ class TilesInTurns:
         rest = self.rings.rest
         return None if rest is None else rest.take(self._stage, self._parity)
 
+    @marked("latent turns: half")
     def half(self, nth: int) -> Stage:
         """The half of this warpgroup's tile that has its columns of O (0), or the other one (1), when the
         first part is there.
         """
         return self.rings.keys.take(self._stage * _HALVES + nth, self._parity)
 
+    @marked("latent turns: half before")
     def half_before(self) -> Stage:
         """The half of the tile before, the other warpgroup's, that has this warpgroup's columns of O, when it
         is there.
@@ -123,6 +127,7 @@ class TilesInTurns:
             half.wait(part)
         return half
 
+    @marked("latent turns: advance")
     def advance(self) -> None:
         """Go on to the next tile."""
         k, at, parity = self.k, self._at, self._parity

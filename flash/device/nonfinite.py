@@ -163,6 +163,7 @@ class NonFinite(RestoredValues):
         """Set NaN and infinity in these chunks of 16 bytes to 0."""
         clear_chunks(self.k, self.dtype, chunks, self.found)
 
+    @marked("nonfinite: found")
     def found(self) -> None:
         """Note that a thread has set something to 0."""
         self.k.store(self._flag, 1)

@@ -97,6 +97,7 @@ class OverlappedSoftmax(LazySoftmax):
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
 
+    @marked("overlapped softmax: rests")
     def _note_rests(self) -> None:
         """Note whether a row of this warp has a rest."""
         if not self._rest:

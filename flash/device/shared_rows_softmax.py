@@ -50,6 +50,7 @@ class Exchange:
         """Wait until the other warpgroup hands on."""
         self.k.bar_sync(self.first + self.group, self.role.threads)
 
+    @marked("shared rows: exchange")
     def write(self, *numbers: Sequence[Value]) -> None:
         """Write numbers of each row, as many as the other warpgroup reads."""
         k = self.k
@@ -84,6 +85,7 @@ class SharedRowsSoftmax(OverlappedSoftmax):
         super().__init__(k, len(exchange.rows), distances, scale, slack, sinks)
         self.exchange = exchange
 
+    @marked("shared rows: follow")
     def follow(self, O: Fragment) -> None:
         """Take over the shifts that the other warpgroup has handed on, and multiply the outputs and sums of
         each row accordingly: a warp does so only when the shift of one of its rows has moved.

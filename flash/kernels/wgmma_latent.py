@@ -47,6 +47,7 @@ class LatentConsumer(Consumer):
     softmax: SharedRowsSoftmax
     t: LatentTiling
 
+    @marked("wgmma latent: begin")
     def _begin(self) -> None:
         """See `Consumer`."""
         k, t = self.k, self.t
@@ -82,6 +83,7 @@ class LatentConsumer(Consumer):
             self._take_in(n, cut, follows=True)
         self.tiles.advance()
 
+    @marked("wgmma latent: last values")
     def _last(self) -> None:
         """Add the values of the last tile, if the other warpgroup has computed its scores."""
         with self.k.when(self.tiles.is_mine):
@@ -89,6 +91,7 @@ class LatentConsumer(Consumer):
             self.k.wgmma.wait()
             before.release()
 
+    @marked("wgmma latent: take in")
     def _take_in(self, n: Value, cut: Cut, *, follows: bool) -> None:
         """Take in this warpgroup's tile of keys with -n - 1 tiles before it and, if it `follows` one, the
         values of that one.
@@ -109,6 +112,7 @@ class LatentConsumer(Consumer):
         mine.release()
         other.close()  # the other warpgroup has yet to multiply by it
 
+    @marked("wgmma latent: tile")
     def _scores(self, *, follows: bool) -> tuple[Stage, Stage]:
         """S = Q K^T of this warpgroup's tile, over columns as they arrive, and if it `follows` another tile
         O += P V of that one: in front of the last columns, so that the other warpgroup takes its exponentials
@@ -151,6 +155,7 @@ class LatentConsumer(Consumer):
         else:
             self.S += product
 
+    @marked("wgmma latent: values before")
     def _values_before(self) -> Stage:
         """Start O += P V of the tile before, which is the other warpgroup's. Returns the stage of its
         values.

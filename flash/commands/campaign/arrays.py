@@ -32,6 +32,7 @@ _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
 _FALLING: Final = 4  # first column of queries, and the number of keys with one value in theirs
+_TILE_IN_TURN: Final = 32  # keys that one of two warpgroups takes, before the other has a turn
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 _GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
@@ -79,6 +80,19 @@ def _growing_alone(q: Array, k: Array, _v: Array, rows: int) -> None:
 def _falling(q: Array, k: Array, _v: Array, _rows: int) -> None:
     """Make the scores of all rows fall towards the first key, so that no later tile has a new maximum."""
     q[..., 0], k[..., 0] = _FALLING, np.arange(k.shape[2]) // _FALLING
+
+
+def _stairs(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """For two warpgroups that take tiles in turns: give one of the two rows of each lane scores that change
+    from tile to tile, and the other row scores of 0. In every other two warps they grow in odd tiles alone.
+    In the others, four rows have the same scores in all tiles, and those of four grow every two tiles.
+    """
+    row, tile = np.arange(q.shape[2]), np.arange(k.shape[2]) // _TILE_IN_TURN
+    warp, of_lane = np.divmod(row // rows, 2)
+    k[..., 0], k[..., 1], k[..., 2] = np.where(tile % 2 == 1, -tile, -_STEEP), 1, -1 - tile // 2
+    q[...] = 0
+    q[:, :, row, np.where(warp // 2 % 2 == 0, 0, 1 + row % rows // (rows // 2))] = 3
+    q[:, :, of_lane != warp % 2] = 0
 
 
 def _low(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -135,6 +149,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "growing": _growing,
     "growing alone": _growing_alone,
     "falling": _falling,
+    "stairs": _stairs,
     "parting": _parting,
     "unseen outside": _unseen_outside,
     "crossing": _crossing,

@@ -166,6 +166,9 @@ def _for_tensor_maps(
         found.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
         found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
+    if config.shared_kv:  # warpgroups pass on shifts, with what rounding left of them
+        many = Problem(t.block_q, t.block_q + 6 * t.tile, heads=1, times=LARGEST)
+        found += [replace(many, scores=name) for name in ("falling", "stairs")]
     if config.kernel().is_persistent:  # the second CTA has no part
         found.append(Problem(t.block_q, keys, heads=1, ctas=2))
     if not config.is_fp8:
