@@ -29,6 +29,7 @@ from flash.commands.campaign.journal import Journal
 from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
+from flash.commands.campaign.reasons import reasons
 from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
@@ -181,8 +182,16 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
         taken = choice.sample(there, min(own or _KINDS_OF_A_KERNEL, len(there)))
         if own is None:
             taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
-        by_kind = {kind: [choice.choice(by_kind[kind])] for kind in taken}
+        by_kind = {kind: [_one_of(kernel, by_kind[kind], choice)] for kind in taken}
     return sorted(number for numbers in by_kind.values() for number in numbers)
+
+
+def _one_of(kernel: str, numbers: Sequence[int], choice: random.Random) -> int:
+    """One of these mutants, if possible one without an argument that it is as right: to see that nobody
+    notices such a mutant takes long.
+    """
+    order, all_mutants = choice.sample(numbers, len(numbers)), mutants_of(kernel)
+    return next((n for n in order if not any(r.fits(all_mutants[n]) for r in reasons())), order[0])
 
 
 def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = None) -> list[Verdict]:
