@@ -150,7 +150,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share",
         default="1/1",
         metavar="PART/PARTS",
-        help="of each test's cases every PARTS-th, from number PART on; all of a test with fewer",
+        help="of the chosen tests every PARTS-th, from number PART on",
     )
 
 
@@ -183,9 +183,9 @@ def pytest_collection_modifyitems(
         case.add_marker(marker)
     yield
     part, parts = map(int, config.getoption("--share").split("/"))
-    kept = share_of([item.nodeid for item in items], part, parts)
+    kept = share_of(len(items), part, parts)
     config.hook.pytest_deselected(items=[item for n, item in enumerate(items) if n not in kept])
-    items[:] = [items[n] for n in sorted(kept)]
+    items[:] = [items[n] for n in kept]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

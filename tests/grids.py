@@ -55,19 +55,9 @@ def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function,
         yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
 
 
-def share_of(names: Sequence[str], part: int, parts: int) -> set[int]:
-    """The indices of the node ids whose number among the cases of their test is `part` modulo
-    `parts`, and of those of a test with fewer cases than parts. `parts` runs have all together.
-    """
-    tests: dict[str, list[int]] = {}
-    for index, name in enumerate(names):
-        tests.setdefault(name.partition("[")[0], []).append(index)
-    return {
-        index
-        for cases in tests.values()
-        for number, index in enumerate(cases)
-        if len(cases) < parts or number % parts == part % parts
-    }
+def share_of(count: int, part: int, parts: int) -> range:
+    """Of `count` numbers from 0 on those that are `part` modulo `parts`. `parts` runs have all together."""
+    return range(part % parts, count, parts)
 
 
 def sampled(cases: Sequence[frozenset[object]], count: int) -> list[int]:
