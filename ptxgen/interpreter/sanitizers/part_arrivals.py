@@ -7,6 +7,7 @@ warp last met, by `bar.warp.sync` or a barrier, may still be under way when the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,10 +44,11 @@ class PartArrivals:
             here = np.nonzero((warp == w) & (stamps <= clocks[-1]))
             if not len(here[0]):
                 continue
-            last = np.searchsorted(clocks, reached[here], side="right") - 1
-            rows = np.stack(by_lane)[last]
+            until, which = np.unique(reached[here], return_inverse=True)
+            last = [bisect_right(clocks, clock) - 1 for clock in until.tolist()]
+            rows = np.stack([by_lane[n] for n in last])[which]
             of_one = np.take_along_axis(rows, lane[here][:, None] % WARP, axis=1)[:, 0]
             of_two = np.sort(rows, axis=1)[:, -2]
             newest = np.where(lane[here] < WARP, of_one, of_two)
-            found[here] = (last >= 0) & (newest >= stamps[here])
+            found[here] = (np.array(last) >= 0)[which] & (newest >= stamps[here])
         return found
