@@ -104,6 +104,32 @@ def test_lanes_that_arrive_one_after_another_release_what_each_has_done() -> Non
     assert [r.kind for r in reports(STORE, fewer, "@%p0 ", 4, READ)] == ["race"]
 
 
+def found_in(body: str) -> set[tuple[str, ...]]:
+    """What is found in any order of the warps."""
+    launch = {"grid": 1, "block": 64, "dynamic_smem": 144, "sanitize": True, "raise_on_report": False}
+    text, found = hopper.kernel("u64 out", body), set[tuple[str, ...]]()
+    for seed in range(4):
+        ran = run(text, args=[np.zeros(32, np.uint32)], schedule=f"pct:{seed}", **launch)
+        found.add(tuple(r.kind for r in ran.reports))
+    return found
+
+
+def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
+    body = SEND.format(access=ONE_STORES, between="", who="@%p0 ", count=1, after=READ)
+    assert found_in(body) == {()}
+    wait = body[body.index("$wait:") : body.index("bra $wait;") + len("bra $wait;")]
+    assert found_in(body.replace(wait, "")) == {("race",)}
+
+
+def test_a_later_arrival_at_another_mbarrier_releases_nothing() -> None:
+    second = "setp.eq.u32 %p4, %r0, 1;"
+    body = SEND.format(
+        access=f"{second} @%p4 st.shared.u32 [%r2], 7;", between="", who="@%p0 ", count=1, after=READ
+    )
+    later = f"{second} @%p4 mbarrier.arrive.shared::cta.b64 %rd1, [%r1+136];\n    bra $end;"
+    assert found_in(body.replace("bra $end;", later, 1)) == {("race",)}
+
+
 def test_what_a_lane_releases_a_third_warp_learns_from_the_second() -> None:
     on = "setp.eq.u32 %p4, %r0, 32; @%p4 mbarrier.arrive.shared::cta.b64 %rd1, [%r1+136];\nbra $end;"
     last = """
