@@ -428,7 +428,7 @@ def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(capsys.readouterr().out)
     assert found["holes"] == []
     assert found["share_caught"] == 1
-    assert found["counts"]["judged"] == 5
+    assert found["counts"]["judged"] == 3
 
 
 @pytest.mark.nightly
