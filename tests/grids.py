@@ -56,7 +56,9 @@ def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function,
 
 
 def share_of(count: int, part: int, parts: int) -> range:
-    """Of `count` numbers from 0 on those that are `part` modulo `parts`. `parts` runs have all together."""
+    """The indices of `count` tests that share number `part` of `parts` has: every `parts`-th one. The shares
+    together have each test once.
+    """
     return range(part % parts, count, parts)
 
 

@@ -105,7 +105,7 @@ def test_lanes_that_arrive_one_after_another_release_what_each_has_done() -> Non
 
 
 def found_in(body: str) -> set[tuple[str, ...]]:
-    """What is found in any order of the warps."""
+    """The kinds of the reports of a kernel with this body, in each of four random orders of its warps."""
     launch = {"grid": 1, "block": 64, "dynamic_smem": 144, "sanitize": True, "raise_on_report": False}
     text, found = hopper.kernel("u64 out", body), set[tuple[str, ...]]()
     for seed in range(4):
