@@ -75,7 +75,7 @@ class Clocks:
         self._shown: Lanes = np.zeros(warps, np.int64)
         # The arrivals that show what only the arriving lanes have written: warp, stamp, lanes as bits.
         self._alone: list[tuple[int, int, int]] = []
-        self._in_part = PartArrivals()
+        self._part_arrivals = PartArrivals()
 
     # ------------------------------------------------------------------------------------ queries
 
@@ -122,12 +122,12 @@ class Clocks:
         np.maximum(rows[:, : self.group], rows[:, -self.group :], out=rows[:, : self.group])
         return rows
 
-    def released(self, ids: Lanes, warp: Lanes, lane: Lanes, stamps: Lanes) -> Lanes:
+    def released_in_part(self, ids: Lanes, warp: Lanes, lane: Lanes, stamps: Lanes) -> Lanes:
         """Whether lanes come after operations with these stamps that lanes of warps released by an arrival
         without the rest of their warp. A `lane` above 31 stands for several that are not known.
         """
         ids, warp, lane, stamps = np.broadcast_arrays(ids, warp, lane, stamps)
-        return self._in_part.released(warp, self.reached(ids // WARP, warp), lane, stamps)
+        return self._part_arrivals.released(warp, self.reached(ids // WARP, warp), lane, stamps)
 
     # ---------------------------------------------------------------------- updates of the clocks
 
@@ -161,7 +161,7 @@ class Clocks:
             own, clock = w % self.group, int(self.clock[w])
             rows[n, own] = self.known[w, own]
             rows[n, (self._parts - 1) * self.group + own] = clock
-            self._in_part.add(w, clock, self._before(w, int(lanes[w])))
+            self._part_arrivals.add(w, clock, self._before(w, int(lanes[w])))
         for n in np.flatnonzero(self._showing[warps] & ~lanes[warps]).tolist():
             w = int(warps[n])
             rows[n, SHOWN["shared"] * self.group + w % self.group] = self._shown[w]

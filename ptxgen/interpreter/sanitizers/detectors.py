@@ -120,7 +120,7 @@ class Detectors:
         one, or the meeting of a warp before one lane arrives for it; empty if the general text of the report
         says it.
         """
-        if conflict.in_part:
+        if conflict.others_arrived:
             return (
                 "other lanes of its warp have arrived at an mbarrier since, but no bar.warp.sync orders them "
                 "after it"

@@ -228,7 +228,7 @@ class GlobalRaces:
         if late.any():
             ids, lanes = access.ids[rows], some & LANE_MASK
             fine = self._clocks.met(ids, lanes, clock)
-            fine |= self._clocks.released(ids, lanes // WARP, lanes % WARP, clock)
+            fine |= self._clocks.released_in_part(ids, lanes // WARP, lanes % WARP, clock)
             late &= twin[rows, columns] | ~fine
         wrong[rows, columns] = late
         if values is not None and wrong.any():

@@ -324,7 +324,9 @@ class RaceDetector:
         if wrong.any():
             wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
         if wrong.any():
-            wrong &= twin | ~clocks.released(access.ids[:, None], writer // WARP, writer % WARP, clock)
+            wrong &= twin | ~clocks.released_in_part(
+                access.ids[:, None], writer // WARP, writer % WARP, clock
+            )
         if atomic:
             fine = (stamps & ATOMIC) != 0
             wrong &= ~(fine & ~self._is_volatile(stamps >> INSTR) if volatile else fine)
@@ -426,8 +428,8 @@ class RaceDetector:
         clock = stamp >> _READ_CLOCK
         if reader >= clocks.group:
             return [Conflict("race", row, unit, at, other, "was read by", clock)]
-        in_part = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
-        return [Conflict("race", row, unit, at, other, "was read by", in_part=in_part)]
+        others_arrived = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
+        return [Conflict("race", row, unit, at, other, "was read by", others_arrived=others_arrived)]
 
     def _is_volatile(self, at: Lanes | int) -> Any:
         """Whether instructions, by number in the lowest bits, are volatile accesses to addresses
@@ -481,7 +483,7 @@ class RaceDetector:
         clocks, ids = self._clocks, access.ids[:, None, None]
         cluster = ids // (WARP * clocks.group)
         warp = cluster * clocks.group + np.arange(stamps.shape[-1]) % clocks.group
-        return clocks.released(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
+        return clocks.released_in_part(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
 
 
 def _unwritten(access: Access, stamps: Lanes, what: str) -> list[Conflict]:

@@ -65,5 +65,5 @@ def first_race(clocks: Clocks, wrong: Lanes, access: Access, stamps: Lanes, what
     for n, c in enumerate(found):
         stamp = int(stamps[c.position, c.unit - int(access.first[c.position])])
         reached = clocks.reached(access.ids[c.position] // WARP, np.array(c.other_thread // WARP))
-        found[n] = replace(c, in_part=not c.twin and int(reached) >= stamp >> CLOCK & CLOCK_MASK)
+        found[n] = replace(c, others_arrived=not c.twin and int(reached) >= stamp >> CLOCK & CLOCK_MASK)
     return found
