@@ -36,9 +36,9 @@ class Conflict:
     """The first problem of an access: the `position` of the lane in the access, the unit, and the
     other instruction and thread of the batch.
 
-    `other_thread` is -1 if it may be one of several, `other` is -1 if there is no other instruction; `twin` is
-    the stamp of the asynchronous operation, if the other is one. `others_arrived` says that the lane comes
-    after arrivals at mbarriers by the other thread's warp, but by other lanes only.
+    `other_thread` is -1 if it may be one of several, `other` is -1 if there is no other instruction; `twin`
+    is the stamp of the asynchronous operation, if the other is one. `others_arrived` says that the lane
+    comes after arrivals at mbarriers by the other thread's warp, but by other lanes only.
     """
 
     kind: str
