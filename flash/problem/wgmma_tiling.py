@@ -25,7 +25,7 @@ _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
 # Where the producer also finds keys in pages, or keeps the bounds of a window beside those of a part of the
 # keys or from part to part of the problem, and where its threads copy each row.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
-_REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (56, 152)}
+_REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (64, 144)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
