@@ -90,27 +90,26 @@ def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
 
 def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
     """The labels and the instructions of each block."""
+    body = kernel.body or ()
+    # Most statements are instructions that do not leave their block; sets and slices pass over these.
+    opcodes = {s.opcode for s in body if s.__class__ is Instr}
+    leaving = {opcode for opcode in opcodes if _head(opcode) in JUMPS | ENDS}
+    stops = [i for i, s in enumerate(body) if s.__class__ is not Instr or s.opcode in leaving]
     pieces: list[tuple[list[str], list[Instr]]] = []
     labels: list[str] = []
     instrs: list[Instr] = []
-    leaves: dict[str, bool] = {}  # by opcode: splitting the opcode of every instruction would be slow
-    for statement in kernel.body or ():
-        if isinstance(statement, Instr):
-            instrs.append(statement)
-            opcode = statement.opcode
-            leave = leaves.get(opcode)
-            if leave is None:
-                leave = leaves[opcode] = _head(opcode) in JUMPS | ENDS
-            if leave:
-                pieces.append((labels, instrs))
-                labels, instrs = [], []
-        elif isinstance(statement, Label):
-            if instrs:
-                pieces.append((labels, instrs))
-                labels, instrs = [], []
-            labels.append(statement.name)
-    if labels or instrs:
-        pieces.append((labels, instrs))
+    start = 0
+    for stop in (*stops, len(body)):
+        instrs += body[start:stop]  # type: ignore[arg-type]  # only instructions are between stops
+        start = stop + 1
+        last = body[stop] if stop < len(body) else None
+        if isinstance(last, Instr):
+            instrs.append(last)
+        if (instrs and isinstance(last, Instr | Label)) or (last is None and (labels or instrs)):
+            pieces.append((labels, instrs))
+            labels, instrs = [], []
+        if isinstance(last, Label):
+            labels.append(last.name)
     return pieces
 
 

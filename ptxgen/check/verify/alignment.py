@@ -31,7 +31,7 @@ class Residue(NamedTuple):
 
 UNKNOWN: Final = Residue(1, 0)
 _POINTER: Final = Residue(_POINTER_ALIGN, 0)
-_LOADS_OF_POINTERS: Final = frozenset({"ld.param.u64", "ld.param.b64"})
+LOADS_OF_POINTERS: Final = frozenset({"ld.param.u64", "ld.param.b64"})
 _Rule = Callable[..., Residue]
 
 
@@ -132,37 +132,37 @@ def rule_of(opcode: str) -> _Rule | None:
 
 
 class Definition(NamedTuple):
-    """An instruction that writes an integer register; if it has no rule, the value is unknown."""
+    """An instruction that writes an integer register, by a rule or with a parameter that may be a pointer."""
 
-    name: str
+    register: Reg
     instr: Instr
     rule: _Rule | None
 
 
 def residues(
-    definitions: Iterable[Definition], aligns: Mapping[str, int], launched: Set[str]
-) -> dict[str, Residue]:
+    definitions: Iterable[Definition], unruled: Iterable[Reg], aligns: Mapping[str, int], launched: Set[str]
+) -> dict[Reg, Residue]:
     """The residue of each register that is written by `definitions`, in the order of the text.
 
-    `aligns` has the alignment of each variable in memory; `launched` are the 64-bit parameters that
-    a launch gives.
+    Of `unruled` registers nothing is known, as other instructions write them. `aligns` has the alignment of
+    each variable in memory; `launched` are the 64-bit parameters that a launch gives.
     """
-    state: dict[str, Residue] = {}
+    state = dict.fromkeys(unruled, UNKNOWN)
     pending = []
     for definition in definitions:
-        name, instr, rule = definition
+        register, instr, rule = definition
         if rule is not None:
             pending.append(definition)
-        elif instr.opcode in _LOADS_OF_POINTERS and _loads(instr, launched):
-            state[name] = _either(state.get(name, _POINTER), _POINTER)
+        elif _loads(instr, launched):
+            state[register] = _either(state.get(register, _POINTER), _POINTER)
         else:
-            state[name] = UNKNOWN
-    ruled = {name for name, _, _ in pending}
+            state[register] = UNKNOWN
+    ruled = {register for register, _, _ in pending}
     changed = True
     while changed:  # a loop's registers settle after a few rounds, since each change halves a modulus
         changed = False
-        for name, instr, rule in pending:
-            old = state.get(name)
+        for register, instr, rule in pending:
+            old = state.get(register)
             if old is UNKNOWN or rule is None:
                 continue
             values = [_value(operand, state, ruled, aligns) for operand in instr.operands[1:]]
@@ -170,7 +170,7 @@ def residues(
                 continue  # not known yet, for example in the first pass over a loop
             new = rule(*values) if old is None else _either(old, rule(*values))
             if new != old:
-                state[name] = UNKNOWN if new == UNKNOWN else new
+                state[register] = UNKNOWN if new == UNKNOWN else new
                 changed = True
     return state
 
@@ -184,12 +184,11 @@ def _loads(instr: Instr, launched: Set[str]) -> bool:
 
 
 def _value(
-    operand: Operand, state: Mapping[str, Residue], ruled: Set[str], aligns: Mapping[str, int]
+    operand: Operand, state: Mapping[Reg, Residue], ruled: Set[Reg], aligns: Mapping[str, int]
 ) -> Residue | None:
     """The residue of an operand; None if a rule will give it later."""
     if isinstance(operand, Reg):
-        name = operand.name
-        return state.get(name) if name in ruled else state.get(name, UNKNOWN)
+        return state.get(operand) if operand in ruled else state.get(operand, UNKNOWN)
     if isinstance(operand, IntImm):
         return Residue(0, operand.value)
     if isinstance(operand, Symbol) and operand.name in aligns:
@@ -198,7 +197,7 @@ def _value(
 
 
 def misalignment(
-    address: Address, nbytes: int, state: Mapping[str, Residue], aligns: Mapping[str, int]
+    address: Address, nbytes: int, state: Mapping[Reg, Residue], aligns: Mapping[str, int]
 ) -> int:
     """The number of bytes by which an address is certainly past a multiple of `nbytes`; 0 if it may
     be aligned.
@@ -207,7 +206,7 @@ def misalignment(
     if base is None:
         modulus, residue = 0, 0
     elif isinstance(base, Reg):
-        modulus, residue = state.get(base.name, UNKNOWN)
+        modulus, residue = state.get(base, UNKNOWN)
     else:
         modulus, residue = aligns.get(base.name, 1), 0
     start = residue + address.offset

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
-from ptxgen.ir import Guard, Instr
+from ptxgen.ir import Guard, Instr, Reg
 from ptxgen.records import dataclass
 
 
@@ -20,66 +20,66 @@ class Uses:
     the registers with guarded writes that do not count yet, and their guards.
     """
 
-    written: set[str] = field(default_factory=set)
-    exposed: dict[str, Instr] = field(default_factory=dict)
-    maybe: dict[str, Guard] = field(default_factory=dict)
+    written: set[Reg] = field(default_factory=set)
+    exposed: dict[Reg, Instr] = field(default_factory=dict)
+    maybe: dict[Reg, Guard] = field(default_factory=dict)
 
-    def read(self, name: str, instr: Instr) -> None:
+    def read(self, register: Reg, instr: Instr) -> None:
         """`instr` reads a register."""
-        if name in self.written or name in self.exposed:
+        if register in self.written or register in self.exposed:
             return
-        if self.maybe and instr.guard is not None and self.maybe.get(name) == instr.guard:
+        if self.maybe and instr.guard is not None and self.maybe.get(register) == instr.guard:
             return
-        self.exposed[name] = instr
+        self.exposed[register] = instr
 
-    def read_all(self, names: Iterable[str], instr: Instr) -> None:
+    def read_all(self, registers: Iterable[Reg], instr: Instr) -> None:
         """`instr` reads several registers."""
-        for name in names:
-            if name not in self.written:
-                self.read(name, instr)
+        for register in registers:
+            if register not in self.written:
+                self.read(register, instr)
 
-    def write(self, name: str, guard: Guard | None) -> None:
+    def write(self, register: Reg, guard: Guard | None) -> None:
         """An instruction under `guard` writes a register."""
         if self.maybe:
-            self.maybe = {n: g for n, g in self.maybe.items() if g.register.name != name}
-        if guard is None or name in self.written:
-            self.written.add(name)
+            self.maybe = {r: g for r, g in self.maybe.items() if g.register.name != register.name}
+        if guard is None or register in self.written:
+            self.written.add(register)
             return
         opposite = Guard(guard.register, not guard.negated)
-        if self.maybe.get(name) == opposite:
-            self.written.add(name)
+        if self.maybe.get(register) == opposite:
+            self.written.add(register)
         else:
-            self.maybe[name] = guard
+            self.maybe[register] = guard
 
 
-def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Instr]:
+def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[Reg, Instr]:
     """Registers that some path reads without writing them before, with the first such read.
 
     `uses` has an entry for each block. Code that cannot be reached does not count.
     """
     order = reverse_post_order(graph)
     # Only registers that are live across blocks get a bit.
-    bit: dict[str, int] = {}
+    bit: dict[Reg, int] = {}
     for index in order:
-        for name in uses[index].exposed:
-            bit.setdefault(name, 1 << len(bit))
+        for register in uses[index].exposed:
+            bit.setdefault(register, 1 << len(bit))
     if not bit:
         return {}
     at_start = _written_before(graph, uses, order, bit)
-    found: dict[str, Instr] = {}
+    found: dict[Reg, Instr] = {}
     for index in sorted(order):
-        for name, instr in uses[index].exposed.items():
-            if not at_start[index] & bit[name]:
-                found.setdefault(name, instr)
+        for register, instr in uses[index].exposed.items():
+            if not at_start[index] & bit[register]:
+                found.setdefault(register, instr)
     return found
 
 
 def _written_before(
-    graph: Sequence[Block], uses: Sequence[Uses], order: Sequence[int], bit: Mapping[str, int]
+    graph: Sequence[Block], uses: Sequence[Uses], order: Sequence[int], bit: Mapping[Reg, int]
 ) -> Mapping[int, int]:
     """For each block in `order`, the bits of the registers that every path to it has written."""
     everything = (1 << len(bit)) - 1
-    written = {i: sum(bit[n] for n in bit.keys() & uses[i].written) for i in order}
+    written = {i: sum(bit[r] for r in bit.keys() & uses[i].written) for i in order}
     at_start = {}
     at_end = dict.fromkeys(order, everything)
     before = predecessors(graph)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify.symbols import dynamic_shared
-from ptxgen.ir import Function, Kernel, Label, Module, Param, Prototype, Targets
+from ptxgen.ir import Function, Instr, Kernel, Label, Module, Param, Prototype, Targets
 from ptxgen.isa.special import SPECIALS
 from ptxgen.register_names import range_of
 from ptxgen.types import REGISTER_PREFIX, TYPES
@@ -47,8 +47,9 @@ def name_problems(kernel: Kernel | Function) -> Iterator[Problem]:
     labels.
     """
     yield from _duplicates(kernel)
-    yield from _identifiers(kernel)
-    yield from _shadows(kernel)
+    declared = tuple(_declared(kernel))
+    yield from _identifiers(kernel, declared)
+    yield from _shadows(kernel, declared)
     yield from _registers(kernel)
     for param in _params(kernel):
         wrong = param.type not in TYPES or (param.type in _NO_PARAM and not param.register)
@@ -96,24 +97,24 @@ def _declared(kernel: Kernel | Function) -> Iterator[tuple[str, str]]:
     yield from (("a shared variable", shared.name) for shared in kernel.shared)
     yield from (("a variable", variable.name) for variable in kernel.variables)
     for s in kernel.body or ():
-        if isinstance(s, (Label, Targets, Prototype)):
+        if s.__class__ is not Instr and isinstance(s, (Label, Targets, Prototype)):
             yield "a label", s.name
 
 
-def _identifiers(kernel: Kernel | Function) -> Iterator[Problem]:
+def _identifiers(kernel: Kernel | Function, declared: Iterable[tuple[str, str]]) -> Iterator[Problem]:
     prefixes = (("a register", f"{r.prefix}{'0' if r.count else ''}") for r in kernel.registers)
-    for what, name in dict.fromkeys((*_declared(kernel), *prefixes)):
+    for what, name in dict.fromkeys((*declared, *prefixes)):
         if name in _TAKEN or not _IDENTIFIER.fullmatch(name):
             kind = "register" if what == "a register" else "symbol"
             yield Problem(kind, _misnamed(what, name), kernel.name)
 
 
-def _shadows(kernel: Kernel | Function) -> Iterator[Problem]:
+def _shadows(kernel: Kernel | Function, declared: Iterable[tuple[str, str]]) -> Iterator[Problem]:
     """Names that are declared as two kinds; duplicates of one kind are reported elsewhere."""
     ranges = {r.prefix: r for r in kernel.registers if r.count}
     single = {r.prefix for r in kernel.registers if not r.count}
     before: dict[str, str] = {}
-    for what, name in _declared(kernel):
+    for what, name in declared:
         first = before.setdefault(name, what)
         # A label or a variable may have the name of its kernel: it is visible only inside.
         if first not in (what, "a kernel", "a function"):

@@ -6,10 +6,10 @@ and values of operands are done once for each opcode and kinds of operands: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from ptxgen.check.verify.alignment import rule_of
+from ptxgen.check.verify.alignment import LOADS_OF_POINTERS, rule_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import (
     Address,
@@ -32,6 +32,8 @@ from ptxgen.isa.special import SPECIALS, special
 from ptxgen.isa.table import op_of
 from ptxgen.text import render_operand
 from ptxgen.types import TYPES, ScalarType, pred
+
+_Parts: TypeAlias = Callable[[tuple[Operand, ...]], tuple[Any, ...]]
 
 ADDRESS_CLASSES: Final = ("b32", "b64")
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
@@ -85,12 +87,19 @@ class Shape:
     kind of name wanted there and the bits of a value. `unmoved` are the indices and names of
     addresses that take no offset. `valued` says whether the instruction has any of these, or is a
     barrier, a call or a policy with a fraction. `gates` has the targets that the opcode and special
-    registers need; `rule` gives the residue of the result.
+    registers need. `is_address` says whether the results may be addresses, `has_residue` whether the
+    residue of the only one can be known, and `rule` gives it (None: of a loaded pointer).
+
+    `parts` tells quickly whether another instruction with this opcode has this shape, if its operands are of
+    the same classes: it gives its registers, the written ones first and `registers` in number, and behind
+    them all else that the shape depends on. The shape is this one if the `part_kind` of each part is that in
+    `kinds`, which is None where that does not tell.
     """
 
     __slots__ = (
-        *("accesses", "calls", "complaints", "declared", "dests", "gates", "integers", "names", "op"),
-        *("rule", "size_index", "symbols", "unmoved", "valued"),
+        *("accesses", "calls", "complaints", "declared", "dests", "gates", "has_residue", "integers"),
+        *("is_address", "kinds", "names", "op", "parts", "registers", "rule", "size_index", "symbols"),
+        *("unmoved", "valued"),
     )
 
     def __init__(self, instr: Instr) -> None:
@@ -119,6 +128,10 @@ class Shape:
         # Compiled code, since most of the time of checking a kernel is spent in it.
         source = "".join(f"{path}.name, " for path, _, _ in registers)
         self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
+        self.registers = len(registers)
+        parts = _parts_of(wanted)
+        self.parts: _Parts = parts or (lambda _: ())
+        self.kinds = [*map(part_kind, parts(operands))] if parts else None
         self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
         # ptxas takes no offset from the handle of a texture or surface, or from a tensor map.
         self.unmoved = tuple(
@@ -139,6 +152,8 @@ class Shape:
         whole = all(o.type is None or o.type is pred or o.type.is_integer for o in op.operands)
         single = self.dests == 1 and isinstance(operands[0], Reg)
         self.rule = rule_of(op.opcode) if whole and single else None
+        self.is_address = self.dests > 0 and self.declared[0] in ADDRESS_CLASSES
+        self.has_residue = self.is_address and (self.rule is not None or op.opcode in LOADS_OF_POINTERS)
         self.valued = (
             bool(self.integers or self.symbols or self.accesses or self.unmoved)
             or op.effect is Effect.BARRIER
@@ -213,6 +228,46 @@ def _listed(path: str, items: Iterable[Operand]) -> Iterator[tuple[str, Reg]]:
     for i, item in enumerate(items):
         if isinstance(item, Reg):
             yield f"{path}[{i}]", item
+
+
+def part_kind(part: Any) -> object:
+    """What a shape depends on in a part of the operands (`Shape.parts`)."""
+    if isinstance(part, Reg):
+        return part.declared
+    return part if isinstance(part, int | str | type) else part.__class__
+
+
+def _parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> _Parts | None:
+    """See `Shape.parts`; None if registers and other items may be mixed in an operand."""
+    written: list[str] = []
+    read: list[str] = []
+    others: list[str] = []
+    lengths: list[str] = []
+    for i, (bound, got) in enumerate(wanted):
+        into = written if bound.written else read
+        match got:
+            case Reg():
+                into.append(f"o[{i}]")
+            case Vector() if all(isinstance(item, Reg) for item in got.items):
+                into.append(f"*o[{i}].items")
+                lengths.append(f"len(o[{i}].items)")
+            case Address():
+                (into if isinstance(got.base, Reg) else others).append(f"o[{i}].base")
+            case Not():
+                into.append(f"o[{i}].register")
+            case FloatImm():
+                others.append(f"o[{i}].width")
+            case Special():
+                others.append(f"o[{i}].name")
+            case IntImm() | Symbol() | Sink():
+                pass
+            case _:
+                return None
+    # The number of parts tells the length of one vector.
+    sources = [*written, *read, *others, *lengths[1:]]
+    if sources == [f"o[{i}]" for i in range(len(wanted))]:
+        return tuple
+    return eval(f"lambda o: ({''.join(f'{source}, ' for source in sources)})")  # type: ignore[no-any-return]
 
 
 _KINDS: Final[dict[type, Callable[[Any], object]]] = {

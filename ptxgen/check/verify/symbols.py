@@ -78,7 +78,7 @@ class Symbols:
             self.variables.pop(name, None)
         self.functions = {function.name: function for function in module.functions}
         self.kernels = frozenset(kernel.name for kernel in module.kernels)
-        statements = body.body or ()
+        statements = [s for s in body.body or () if s.__class__ is not Instr]
         self.prototypes = {s.name: s for s in statements if isinstance(s, Prototype)}
         self.lists = {s.name: s for s in statements if isinstance(s, Targets)}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from ptxgen.check.flow import Block, blocks, reverse_post_order
@@ -20,7 +21,7 @@ from ptxgen.check.verify.budget import declaration_problems, module_problems
 from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.verify.definitions import Uses, undefined
 from ptxgen.check.verify.names import module_name_problems, name_problems
-from ptxgen.check.verify.shapes import ADDRESS_CLASSES, Shape, kinds, registers_of, shape_of
+from ptxgen.check.verify.shapes import Shape, kinds, part_kind, registers_of, shape_of
 from ptxgen.check.verify.symbols import Symbols
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
@@ -36,6 +37,7 @@ from ptxgen.ir import (
     Operand,
     Pragma,
     Reg,
+    RegisterRange,
     Symbol,
     Targets,
     TensorAddress,
@@ -57,7 +59,7 @@ _SHOWN: Final = 20  # problems that an error lists
 _SIZED: Final = ("cp.async.c", "createpolicy.")  # beginnings of the opcodes with two sizes or a fraction
 _ONE: Final = 0x3F800000  # 1.0 as f32; the positive numbers up to it are the bits from 1 to this
 _MOST_COPIED: Final = 16  # bytes that cp.async.cg copies
-_NAMED: Final = 10_000  # registers of a range that are looked up by name; a larger range is searched
+_NAMED: Final = 10_000  # registers of a range that are looked up as they are; a larger range is searched
 
 
 def verify(module: Module) -> tuple[Problem, ...]:
@@ -113,6 +115,24 @@ def require_valid(module: Module) -> None:
     raise VerifyError("\n".join([f"the module has {count}:", *shown]), found)
 
 
+class _PartKinds(dict[object, object]):
+    """By part of operands (`Shape.parts`), its kind; None for a register that the body declares otherwise."""
+
+    def __init__(self, ranges: Iterable[RegisterRange], class_of: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._class_of = class_of
+        for r in ranges:
+            names = [f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))]
+            # Tuples that equal the registers, made without a call for each.
+            self.update(zip(zip(names, repeat(r.declared)), repeat(r.declared)))
+
+    def __missing__(self, part: object) -> object:
+        if isinstance(part, Reg) and self._class_of(part.name) != part.declared:
+            return None
+        kind = self[part] = part_kind(part)
+        return kind
+
+
 class _BodyCheck:
     """One walk over the instructions of a kernel or a function, and the data that it gathers for
     the checks after it.
@@ -128,16 +148,17 @@ class _BodyCheck:
         self.found: list[tuple[int, Problem]] = []
         self.ranges = {r.prefix: r for r in body.registers if r.count}
         self.passed = _passed_in_registers(body)
-        self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
-        self.known.update(self.passed)
-        for r in body.registers:
-            self.known.update(
-                dict.fromkeys([f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))], r.declared)
-            )
-        self.labels = Counter(s.name for s in body.body or () if s.__class__ is Label)
+        single = {r.prefix: r.declared for r in body.registers if not r.count} | self.passed
+        # A name that a range declares, too, which is reported elsewhere, counts as the range's.
+        self.known = {name: declared for name, declared in single.items() if not range_of(name, self.ranges)}
+        self.others = [s for s in body.body or () if s.__class__ is not Instr]
+        self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
         self.symbols = Symbols(module, body, suggestions)
+        self.kinds = _PartKinds(self.ranges.values(), self._class_of)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
+        self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
         self.integers: list[Definition] = []
+        self.unruled: set[Reg] = set()  # registers of integers of which no rule tells the residue
         self.accesses: list[tuple[int, Instr, Shape]] = []
 
     def problems(self) -> Iterator[Problem]:
@@ -164,46 +185,73 @@ class _BodyCheck:
     def _block(self, block: Block) -> Uses:
         uses = Uses()
         written = uses.written
-        known, shapes = self.known.get, self.shapes.get
+        kind, latest = self.kinds.__getitem__, self.latest.get
         for index, instr in enumerate(block.instrs, block.start):
             operands = instr.operands
-            key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in operands])
-            self.index = index
-            shape = shapes(key) or self._shape(instr, key, uses)
-            if shape is None:
-                continue
-            names = shape.names(operands)
-            if [known(name) for name in names] != shape.declared:
-                self._declared(instr)
+            shape = latest((instr.opcode, *map(type, operands)))
+            if shape is None or [*map(kind, parts := shape.parts(operands))] != shape.kinds:
+                self.index = index
+                shape = self._shape(instr, uses)
+                if shape is None:
+                    continue
+                parts = self._registers(instr, shape)
             if shape.valued:
+                self.index = index
                 self._values(instr, shape)
             dests = shape.dests
+            writes, reads = parts[:dests], parts[dests : shape.registers]
             if instr.guard is not None or uses.maybe:
-                self._guarded(instr, names[:dests], names[dests:], uses)
+                self.index = index
+                self._guarded(instr, writes, reads, uses)
             else:  # the same as `_guarded`, but faster
-                if not written.issuperset(names[dests:]):
-                    uses.read_all(names[dests:], instr)
-                written.update(names[:dests])
-            if dests and shape.declared[0] in ADDRESS_CLASSES:
-                rule = shape.rule
-                self.integers += [Definition(name, instr, rule) for name in names[:dests]]
+                if not written.issuperset(reads):
+                    uses.read_all(reads, instr)
+                written.update(writes)
+            if shape.is_address:
+                if shape.has_residue:
+                    self.integers.append(Definition(writes[0], instr, shape.rule))
+                else:
+                    self.unruled.update(writes)
         return uses
 
-    def _shape(self, instr: Instr, key: tuple[object, ...], uses: Uses) -> Shape | None:
-        """The shape of the first instruction of its kind in this kernel; None if the instruction is wrong."""
-        shape = shape_of(instr)
-        if not shape.complaints:
+    def _shape(self, instr: Instr, uses: Uses) -> Shape | None:
+        """The shape of an instruction; None if the instruction is wrong, which is reported."""
+        operands = instr.operands
+        key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in operands])
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = shape_of(instr)
+            if shape.complaints:
+                self._declared(instr)
+                for kind, message in shape.complaints:
+                    self._report(kind, message, instr)
+                # The first operand counts as written, so that one mistake is reported as one problem.
+                first = [r.name for o in operands[:1] for r in registers_of(o)]
+                uses.written.update(self._as_declared(first))
+                return None
             self._gates(instr, shape)
             self.shapes[key] = shape
-            return shape
-        self._declared(instr)
-        for kind, message in shape.complaints:
-            self._report(kind, message, instr)
-        # The first operand counts as written, so that one mistake is reported as one problem.
-        uses.written.update(r.name for o in instr.operands[:1] for r in registers_of(o))
-        return None
+        self.latest[instr.opcode, *map(type, operands)] = shape
+        return shape
 
-    def _guarded(self, instr: Instr, writes: Sequence[str], reads: Sequence[str], uses: Uses) -> None:
+    def _registers(self, instr: Instr, shape: Shape) -> tuple[Reg, ...]:
+        """The registers of an instruction as the body declares them, the written ones first."""
+        names = shape.names(instr.operands)
+        if [self._class_of(name) for name in names] != shape.declared:
+            self._declared(instr)
+        return self._as_declared(names)
+
+    def _as_declared(self, names: Iterable[str]) -> tuple[Reg, ...]:
+        return tuple([Reg(name, self.known[name]) for name in names])
+
+    def _class_of(self, name: str) -> str | None:
+        """The class of a register as the body declares it, or as it was used first if it is not declared."""
+        known = self.known.get(name)
+        if known is None and (found := range_of(name, self.ranges)) is not None:
+            known = self.known[name] = found.declared
+        return known
+
+    def _guarded(self, instr: Instr, writes: Sequence[Reg], reads: Sequence[Reg], uses: Uses) -> None:
         """Record the reads and writes of an instruction under a guard, or after guarded writes."""
         guard = instr.guard
         if guard is not None:
@@ -211,12 +259,12 @@ class _BodyCheck:
             if got.declared != "pred":
                 message = f"a guard must be of class pred, got {got.name} of class {got.declared}"
                 self._report("operand", message, instr)
-            if self.known.get(got.name) != got.declared:
+            if self._class_of(got.name) != got.declared:
                 self._declared(instr)
-            uses.read(got.name, instr)
+            uses.read_all(self._as_declared([got.name]), instr)
         uses.read_all(reads, instr)
-        for name in writes:
-            uses.write(name, guard)
+        for register in writes:
+            uses.write(register, guard)
 
     def _declared(self, instr: Instr) -> None:
         """Check that each register of the instruction is declared, with the class that the operand has."""
@@ -225,13 +273,11 @@ class _BodyCheck:
             registers.append(instr.guard.register)
         for register in registers:
             name = register.name
-            declared = self.known.get(name)
+            declared = self._class_of(name)
             if declared is None:
-                found = range_of(name, self.ranges)
-                if found is None:
-                    message = f"{name} is not declared; add it to a .reg line"
-                    self._report("register", message, instr)
-                declared = self.known[name] = found.declared if found else register.declared
+                message = f"{name} is not declared; add it to a .reg line"
+                self._report("register", message, instr)
+                declared = self.known[name] = register.declared
             if declared != register.declared:
                 message = f"{name} is declared {declared}, but is used as {register.declared}"
                 self._report("register", message, instr)
@@ -326,14 +372,14 @@ class _BodyCheck:
     def _undefined(self, graph: tuple[Block, ...], uses: list[Uses]) -> None:
         if not graph:
             return
-        for name in self.passed:
+        for passed in self._as_declared(self.passed):
             for use in uses:
-                use.exposed.pop(name, None)
-        suspects = undefined(graph, uses)
-        if not suspects:
+                use.exposed.pop(passed, None)
+        read = undefined(graph, uses)
+        if not read:
             return
-        suspects = used_undefined(graph, suspects, self.passed)
-        anywhere = set().union(*(u.written for u in uses))
+        suspects = used_undefined(graph, {r.name: instr for r, instr in read.items()}, self.passed)
+        anywhere = {r.name for u in uses for r in u.written}
         guarded = guarded_writes(graph)
         indices = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
         for name, instr in suspects.items():
@@ -349,7 +395,7 @@ class _BodyCheck:
     def _alignment(self) -> None:
         aligns = variable_aligns(self.module, self.body)
         launched = launched_pointers(self.body)
-        state = residues(self.integers, aligns, launched) if self.accesses else {}
+        state = residues(self.integers, self.unruled, aligns, launched) if self.accesses else {}
         for index, instr, shape in self.accesses:
             self.index = index
             for position, size in shape.accesses:
@@ -380,7 +426,7 @@ class _BodyCheck:
             if count > 1:
                 message = f"{count} labels are called {name!r}; rename all but one"
                 self._report("label", message)
-        for statement in self.body.body or ():
+        for statement in self.others:
             if isinstance(statement, Note) and not _fits_a_line(statement.text):
                 message = f"the note {statement.text!r} does not fit a comment line"
                 self._report("text", message)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -329,6 +330,60 @@ def test_a_register_is_used_as_it_is_declared():
     wrong = Reg("%r0", "f32")
     found = hand_made(ZERO, Instr("add.rn.f32", (wrong, wrong, wrong)))
     assert [(p.kind, p.message) for p in found] == [("register", "%r0 is declared b32, but is used as f32")]
+
+
+_MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, "
+_SUMS = ", {%f1, %f2, %f3, %f4};"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("add.s32 %r2, %r1, %r1;", "add.s32 %r2, %r1, %f1;"),
+        ("add.s32 %r2, %r1, %r1;", "add.s32 %r2, %r1, %r5;"),
+        ("add.s32 %r2, %r1, %r1;", "add.s32 %rd1, %r1, %r1;"),
+        ("shl.b32 %r2, %r1, 31;", "shl.b32 %r2, %r1, 32;"),
+        ("mov.u32 %r2, %tid.x;", "mov.u32 %r2, %clusterid.x;"),
+        ("mov.u32 %r2, scratch;", "mov.u32 %r2, nothing;"),
+        ("and.pred %p2, %p1, !%p1;", "and.pred %p2, %p1, !%p3;"),
+        ("ld.shared.u32 %r2, [%r1];", "ld.shared.u32 %r2, [%f1];"),
+        ("ld.shared.u32 %r2, [%r1];", "ld.shared.u32 %r2, [nothing];"),
+        ("ld.shared.u32 %r2, [scratch];", "ld.shared.u32 %r2, [scratch+2];"),
+        ("ld.shared.v2.u32 {%r2, %r3}, [scratch];", "ld.shared.v2.u32 {%r2, %f3}, [scratch];"),
+        ("ld.shared.v2.u32 {%r2, %r3}, [scratch];", "ld.shared.v2.u32 {%r2, %r3, %r4}, [scratch];"),
+        ("ld.shared.v2.u32 {%r2, _}, [scratch];", "ld.shared.v2.u32 {_, _}, [scratch];"),
+        (
+            f"{_MMA}{{%r1, %r2, %r1, %r2}}, {{%r1, %r2}}{_SUMS}",
+            f"{_MMA}{{%r1, %r2}}, {{%r1, %r2, %r1, %r2}}{_SUMS}",
+        ),
+        ("@%p1 mov.u32 %r2, %r1;", "@%p3 mov.u32 %r2, %r1;"),
+    ],
+)
+def test_an_instruction_is_checked_alike_behind_one_of_its_form(right: str, wrong: str):
+    alone = {(p.kind, p.message) for p in problems(wrong)}
+    assert alone
+    assert not problems(right)
+    assert {(p.kind, p.message) for p in problems(f"{right}\n{wrong}")} == alone
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (("add.s32", R[0], R[0], R[0]), ("add.s32", R[0], R[0], R[5])),
+        (("add.s32", R[0], R[0], R[0]), ("add.s32", R[0], R[0], Reg("%r0", "b64"))),
+        (("mov.u32", R[0], Special("%tid.x")), ("mov.u32", R[0], Special("%tid.w"))),
+        (("mov.b32", R[0], FloatImm(0, 32)), ("mov.b32", R[0], FloatImm(0, 64))),
+        (("mov.u32", R[0], R[0]), ("mov.u32", R[0], Reg("%q0", "b32"))),
+    ],
+)
+def test_what_text_cannot_say_is_checked_alike_behind_one_of_its_form(
+    right: tuple[Any, ...], wrong: tuple[Any, ...]
+):
+    first, second = (Instr(opcode, tuple(operands)) for opcode, *operands in (right, wrong))
+    alone = {(p.kind, p.message) for p in hand_made(ZERO, second)}
+    assert alone
+    assert not hand_made(ZERO, first)
+    assert {(p.kind, p.message) for p in hand_made(ZERO, first, second)} == alone
 
 
 def test_a_guard_must_be_a_predicate():
