@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.marks import marked
-from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, AccumulatorTiles
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
@@ -199,7 +199,7 @@ class MmaOutputs:
         the first of O, a multiple of 16; `ahead` are the operands of the first 16 keys and the first columns
         that `read_ahead` has read.
         """
-        t, value = self.t, self._v.stage(stage)
+        t, value, tiles = self.t, self._v.stage(stage), AccumulatorTiles(O.row)
         for j, p in enumerate(P):
             for n in range(0, O.columns // LANE_COLUMNS, 2):
                 block = n // 2
@@ -207,9 +207,10 @@ class MmaOutputs:
                     b = ahead[block]
                 else:
                     b = self._load(value(block + first // _DEPTH, self._first_key + _DEPTH * j), trans=True)
+                left, right = b[:2], b[2:]
                 for m in range(t.row_tiles):
-                    self._multiply(O, m, n, p[m], b[:2])
-                    self._multiply(O, m, n + 1, p[m], b[2:])
+                    self._multiply(tiles[m, n], p[m], left)
+                    self._multiply(tiles[m, n + 1], p[m], right)
 
     def read_ahead(self, stage: Value | None, most: int) -> list[tuple[Value, ...]]:
         """The operands that `outputs` takes for the first 16 keys and the first blocks of 16 columns, at
@@ -248,17 +249,12 @@ class MmaOutputs:
 
     def _multiply(
         self,
-        D: Fragment,
-        m: int,
-        n: int,
+        tile: tuple[Var, ...],
         a: tuple[Value, ...],
         b: tuple[Value, ...],
-        c: list[Value] | None = None,
+        c: tuple[Value, ...] | None = None,
     ) -> None:
-        """D = A B + C for the 16 x 8 tile in row m and column n of tiles; C is D if it is not
-        given.
-        """
-        tile = accumulators(D.row, m, n)
+        """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
         self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
 
 
@@ -305,15 +301,16 @@ class MmaProducts(MmaOutputs):
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
         t, query, key = self.t, self._q.stage(), self._k.stage(stage)
-        zeros = [self.k.mov(0.0, type=f32)] * 4
+        tiles, zeros = AccumulatorTiles(S.row), (self.k.mov(0.0, type=f32),) * 4
         for d in range(t.score_columns // _DEPTH):
             begin = None if d else zeros
             q = self._rows(query, d)
             for n in range(0, t.tile // MMA_KEYS, 2):
                 b = self._load(key(d, self._first_key + MMA_KEYS * n))
+                left, right = b[:2], b[2:]
                 for m in range(t.row_tiles):
-                    self._multiply(S, m, n, q[m], b[:2], begin)
-                    self._multiply(S, m, n + 1, q[m], b[2:], begin)
+                    self._multiply(tiles[m, n], q[m], left, begin)
+                    self._multiply(tiles[m, n + 1], q[m], right, begin)
 
     def _rows(self, query: Callable[[int, int], TilePointer], d: int) -> list[tuple[Value, ...]]:
         """The A operands of this warp's rows in step d of the columns."""

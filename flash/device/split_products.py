@@ -25,7 +25,7 @@ from flash.device.pipeline import Arrival
 from flash.device.split_tile import ELEMENT_SCALE, SplitTile, power_of_two_scale, split_pair
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
-from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, accumulators, over_lanes
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, AccumulatorTiles, over_lanes
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
 
@@ -99,33 +99,37 @@ class SplitProducts:
         query, key = of_query.stage(), of_key.stage(stage)
         small = k.fragment(S.rows, S.columns, initial=None)
         others = [k.fragment(S.rows, S.columns) for _ in range(_WIDE, t.score_columns, _WIDE)]
+        sums, of_small = [AccumulatorTiles(x.row) for x in (S, *others)], AccumulatorTiles(small.row)
         for d in range(t.score_columns // _DEPTH):
             with self._apart(d % _STEPS == 0 < d and t.score_columns > _WIDE):
-                self._add_scores([S, *others][d * _DEPTH // _WIDE], small, query, key, d)
+                self._add_scores(sums[d * _DEPTH // _WIDE], of_small, query, key, d)
         for of_columns in others:
             for total, other in zip(S.all(), of_columns.all(), strict=True):
                 k.add(total, other, into=total)
-        for scores, of_small in zip(S, small, strict=True):
-            for score, more in zip(scores, of_small, strict=True):
+        for scores, rest in zip(S, small, strict=True):
+            for score, more in zip(scores, rest, strict=True):
                 k.fma(more, UNSCALED, score * UNSCALED, into=score)
         queries, keys = self.tiles.queries, self.tiles.keys
         with k.when(keys.scales(self.tiles.mark) | queries.scales(QUERIES_MARK), uniform=True):
             self._unscale(S)
 
-    def _add_scores(self, S: Fragment, small: Fragment, query: Reader, key: Reader, d: int) -> None:
+    def _add_scores(
+        self, S: AccumulatorTiles, small: AccumulatorTiles, query: Reader, key: Reader, d: int
+    ) -> None:
         """S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
         t = self.t
-        begin = None if d else [self.k.mov(0.0, type=f32)] * 4
+        begin = None if d else (self.k.mov(0.0, type=f32),) * 4
         places = [query(2 * d, MMA_ROWS * m) for m in range(t.row_tiles)]
         high = [self._load(at) for at in places]
         low = [self._load(at.moved(at.value ^ CHUNK_BYTES)) for at in places]
         for n in range(t.tile // MMA_KEYS):
             b = self._load(key(2 * d, MMA_KEYS * n))
+            high_of_b, low_of_b = b[:2], b[2:]
             for m in range(t.row_tiles):
-                self._multiply(accumulators(small.row, m, n), low[m], b[:2], begin)
-                self._multiply(accumulators(S.row, m, n), high[m], b[:2], begin)
+                self._multiply(small[m, n], low[m], high_of_b, begin)
+                self._multiply(S[m, n], high[m], high_of_b, begin)
             for m in range(t.row_tiles):
-                self._multiply(accumulators(small.row, m, n), high[m], b[2:])
+                self._multiply(small[m, n], high[m], low_of_b)
 
     def _unscale(self, S: Fragment) -> None:
         """Multiply scores by the factors of their rows of Q and K."""
@@ -179,19 +183,20 @@ class SplitProducts:
         """
         k, t, tiles = self.k, self.t, range(_SIDE_BY_SIDE)
         sums = k.fragment(O.rows, LANE_COLUMNS * _SIDE_BY_SIDE, initial=None)
-        zeros = [k.mov(0.0, type=f32)] * 4
+        of_sums, zeros = AccumulatorTiles(sums.row), (k.mov(0.0, type=f32),) * 4
         places = list(product(range(t.row_tiles), tiles))
         highs = []
         for j in range(t.tile // _DEPTH):
             b = [self._load(value(first + n, _DEPTH * j), trans=True) for n in tiles]
-            highs.append([of[:2] for of in b])
+            high, low = [of[:2] for of in b], [of[2:] for of in b]
+            highs.append(high)
             for m, n in places:
-                self._multiply(accumulators(sums.row, m, n), a[m][j][1], b[n][:2], None if j else zeros)
+                self._multiply(of_sums[m, n], a[m][j][1], high[n], None if j else zeros)
             for m, n in places:
-                self._multiply(accumulators(sums.row, m, n), a[m][j][0], b[n][2:])
+                self._multiply(of_sums[m, n], a[m][j][0], low[n])
         for j, high in enumerate(highs):
             for m, n in places:
-                self._multiply(accumulators(sums.row, m, n), a[m][j][0], high[n])
+                self._multiply(of_sums[m, n], a[m][j][0], high[n])
         for row, more, factor in zip(O, sums, undone, strict=True):
             begin = LANE_COLUMNS * first
             for output, x in zip(row[begin : begin + len(more)], more, strict=True):
@@ -227,7 +232,7 @@ class SplitProducts:
     def _load(self, at: TilePointer, *, trans: bool = False) -> Operand:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
-    def _multiply(self, tile: list[Var], a: Operand, b: Operand, c: list[Value] | None = None) -> None:
+    def _multiply(self, tile: tuple[Var, ...], a: Operand, b: Operand, c: Operand | None = None) -> None:
         """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 

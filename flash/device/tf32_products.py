@@ -30,7 +30,7 @@ from typing import Final
 from flash.device.mma_products import Tiles, WarpPlace, apart, operand_readers
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
-from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, accumulators
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, AccumulatorTiles
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
@@ -112,6 +112,7 @@ class Tf32Outputs:
         t, value = self.t, self._v.stage(stage)
         columns = _FEW_TILES if self._is_crowded else _READ
         tiles = list(product(range(t.row_tiles), range(columns)))  # tiles of O, side by side
+        of_outputs = AccumulatorTiles(O.row)
         for steps in self._groups(range(t.tile // t.operands.depth)):
             p = [[self._weights(P, m, j) for j in steps] for m in range(t.row_tiles)]
             parts = product(range(O.columns // (LANE_COLUMNS * _READ)), range(0, _READ, columns))
@@ -127,7 +128,7 @@ class Tf32Outputs:
                     )
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
 
-                totals = [accumulators(O.row, m, panel * _READ + part + i) for m, i in tiles]
+                totals = [of_outputs[m, panel * _READ + part + i] for m, i in tiles]
                 with apart(self.k, value(0, 0)) if self._is_crowded else nullcontext():
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows, joins=self._joins)
 
@@ -207,7 +208,7 @@ class Tf32Outputs:
 
     def _add(
         self,
-        totals: Sequence[list[Var]],
+        totals: Sequence[tuple[Var, ...]],
         a: Sequence[Sequence[Split]],
         steps: range,
         b: Callable[[int], list[Split]],
@@ -222,7 +223,7 @@ class Tf32Outputs:
             for i, step in enumerate(steps):
                 self._multiply(totals, [of[i].high for of in a], [of.high for of in b(step)])
             return
-        k, sums = self.k, [[self.k.var(f32, 0.0) for _ in total] for total in totals]
+        k, sums = self.k, [tuple([self.k.var(f32, 0.0) for _ in total]) for total in totals]
         high_of_b = []
         for i, step in enumerate(steps):
             of_b = b(step)
@@ -238,7 +239,10 @@ class Tf32Outputs:
                 k.add(old, new, into=old)
 
     def _multiply(
-        self, totals: Sequence[list[Var]], a: Sequence[tuple[Value, ...]], b: Sequence[tuple[Value, ...]]
+        self,
+        totals: Sequence[tuple[Var, ...]],
+        a: Sequence[tuple[Value, ...]],
+        b: Sequence[tuple[Value, ...]],
     ) -> None:
         """totals += A B for some tiles, in one step."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):
@@ -300,6 +304,7 @@ class Tf32Products(Tf32Outputs):
             for m in range(t.row_tiles)
         ]
         tiles = list(product(range(t.row_tiles), range(2)))  # tiles of S, side by side
+        of_scores = AccumulatorTiles(S.row)
 
         for n in range(0, t.tile // MMA_KEYS, 2):
 
@@ -308,7 +313,7 @@ class Tf32Products(Tf32Outputs):
                 of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 
-            totals = [accumulators(S.row, m, n + i) for m, i in tiles]
+            totals = [of_scores[m, n + i] for m, i in tiles]
             self._add(totals, [q[m] for m, _ in tiles], steps, keys, joins=self.is_split)
 
 

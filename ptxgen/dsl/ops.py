@@ -17,7 +17,7 @@ from ptxgen import ir
 from ptxgen.dsl.choice import Plan, accepts, plan_call
 from ptxgen.dsl.names import unknown_word
 from ptxgen.dsl.tensors import TensorPointer
-from ptxgen.dsl.values import Pointer, Value, Var
+from ptxgen.dsl.values import Bits, Pointer, Value, Var
 from ptxgen.errors import TypeMismatchError, UnsupportedTargetError, shown
 from ptxgen.isa.spec import Modifier, Op
 from ptxgen.isa.table import rows, rows_named
@@ -41,9 +41,26 @@ class _OurFiles(dict[str, bool]):
 
 _OURS: Final = _OurFiles()
 
-# By declared type and number, the registers %f0, %f1, …; all kernels share these objects, for speed.
-_REGISTERS: Final[dict[str, dict[int, ir.Reg]]] = {declared: {} for declared in REGISTER_PREFIX}
 
+class _Registers(dict[int, ir.Reg]):
+    """By number, the registers of a declared type, such as %f0 and %f1."""
+
+    def __init__(self, declared: str) -> None:
+        super().__init__()
+        self._declared = declared
+
+    def __missing__(self, number: int) -> ir.Reg:
+        # Another thread may be making it, too.
+        return self.setdefault(number, ir.Reg(f"{REGISTER_PREFIX[self._declared]}{number}", self._declared))
+
+
+# By declared type; all kernels share these objects, for speed.
+_REGISTERS: Final = {declared: _Registers(declared) for declared in REGISTER_PREFIX}
+
+
+# A tuple of values, which is kept so that no other object gets its id; what choosing a row needs to know of
+# it; the operand that it is; whether all of its values are variables.
+_Vector: TypeAlias = tuple[tuple[Value, ...], tuple[object, ...], ir.Vector, bool]
 
 # By row name, kinds of the operands and modifiers; a plan does not depend on the kernel.
 _PLANS: Final[dict[tuple[Any, ...], Plan]] = {}
@@ -56,9 +73,10 @@ class Ops:
         self.name = name
         self.target = target
         self._statements: list[ir.Statement] = []
-        self._counts: dict[str, int] = {}
+        self._counts = dict.fromkeys(REGISTER_PREFIX, 0)
         self._guard: ir.Guard | None = None
         self._plans: dict[tuple[Any, ...], Plan] = {}  # those of `_PLANS` that the target admits
+        self._vectors: dict[int, _Vector] = {}  # by id of the tuple
         self._origins: dict[tuple[int, int], ir.Origin] = {}  # by id of code and index in it
         self._place: ir.Origin | None = None  # that of all instructions of a `placed`
         self._version = target.ptx  # lowest PTX version with the target and all ops used so far
@@ -100,17 +118,17 @@ class Ops:
         sources: list[Any] = []
         literals = []  # the positions of operands whose form depends on the row
         for arg in args:
-            if isinstance(arg, Value):
+            kind: Any = arg.__class__
+            if kind is Value or kind is Var:
                 if arg.k is not self:
                     raise self._foreign(name, arg)
-                type, reg = arg.type, arg.reg
-                # Untyped bits may be in registers of several classes (`Value.as_`).
-                kinds.append(type if type.register == reg.declared else (type, reg.declared))
-                sources.append(reg)
+                kinds.append(arg.type)
+                sources.append(arg.reg)
                 continue
-            kind = arg.__class__
-            source = None
-            if kind is not int and kind is not float:
+            source: Any = None
+            if kind is tuple and (known := self._vectors.get(id(arg))) is not None:
+                _, kind, source, _ = known
+            elif kind is not int and kind is not float:
                 kind, source = self._operand(name, arg)
             if source is None:
                 literals.append(len(sources))
@@ -124,8 +142,8 @@ class Ops:
         if single is None:
             result, operands = self._results(plan, sources, into)
         elif plan.count:
-            result = self._elements(plan, single, plan.count, into)
-            operands = (ir.Vector(tuple([v.reg for v in result])), *sources)
+            result, vector = self._elements(plan, single, plan.count, into)
+            operands = (vector, *sources)
         else:
             result = self.fresh(single) if into is None else self._check_into(name, single, into)
             operands = (result.reg, *sources)
@@ -168,13 +186,9 @@ class Ops:
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
         declared = type.register
-        number = self._counts.get(declared, 0)
+        number = self._counts[declared]
         self._counts[declared] = number + 1
-        known = _REGISTERS[declared]
-        reg = known.get(number)
-        if reg is None:  # another thread may be making it, too
-            reg = known.setdefault(number, ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
-        return Value(self, reg, type)
+        return Value(self, _REGISTERS[declared][number], type)
 
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
@@ -217,20 +231,27 @@ class Ops:
             raise TypeMismatchError(f"{name}: the result is {result}, but into= names {into!r}")
         return into
 
-    def _elements(self, plan: Plan, type: ScalarType, count: int, into: object) -> Sequence[Value]:
-        """The `count` values of the vector result: those of `into`, checked, or new ones."""
+    def _elements(
+        self, plan: Plan, type: ScalarType, count: int, into: object
+    ) -> tuple[Sequence[Value], ir.Vector]:
+        """The `count` values of the vector result, those of `into`, checked, or new ones; and the operand."""
         if into is None:
-            return tuple([self.fresh(type) for _ in range(count)])
+            values = tuple([self.fresh(type) for _ in range(count)])
+            return values, ir.Vector(tuple([v.reg for v in values]))
         name = plan.op.row.name
         if not isinstance(into, (tuple, list)) or len(into) != count:
             raise TypeMismatchError(
                 f"{name}: the result is a vector, so into= must be {count} variables, got {shown(into)}"
             )
+        if (known := self._vectors.get(id(into))) is not None:
+            values, kinds, operand, are_variables = known
+            if are_variables and kinds == (type,) * count:
+                return values, operand
         for variable in into:
             # The usual case at once; the check knows other types of the same size, and what is wrong.
             if variable.__class__ is not Var or variable.k is not self or variable.type is not type:
                 self._check_into(name, type, variable)
-        return tuple(into)
+        return tuple(into), ir.Vector(tuple([v.reg for v in into]))
 
     def _results(self, plan: Plan, sources: list[Any], into: object) -> tuple[Any, tuple[ir.Operand, ...]]:
         """The results of an op, in the form that `emit` returns, and its operands as printed."""
@@ -248,9 +269,9 @@ class Ops:
             elif not bound.written:
                 operands += itertools.islice(remaining, 1)
             elif bound.count:
-                values = self._elements(plan, next(written), bound.count, into)
+                values, vector = self._elements(plan, next(written), bound.count, into)
                 results.append(values)
-                operands.append(ir.Vector(tuple([v.reg for v in values])))
+                operands.append(vector)
             else:
                 value = self.fresh(next(written))
                 results.append(value)
@@ -264,23 +285,46 @@ class Ops:
         """All that choosing and checking a row needs to know of an argument that is no `Value`, and
         the operand that it is; None for literals, whose form depends on the row.
         """
-        if isinstance(arg, (tuple, list)):
-            kinds: list[object] = []
-            items: list[ir.Reg] = []
-            for item in arg:
-                if isinstance(item, Value):
-                    if item.k is not self:
-                        raise self._foreign(name, item)
-                    type, reg = item.type, item.reg
-                    kinds.append(type if type.register == reg.declared else (type, reg.declared))
-                    items.append(reg)
-                else:
-                    kinds.append(item.__class__)
-            return tuple(kinds), ir.Vector(tuple(items)) if len(items) == len(kinds) else None
         if isinstance(arg, Pointer):
             base = arg.base
             if isinstance(base, Value) and base.k is not self:
                 raise self._foreign(name, base)
             dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
             return (Pointer, arg.space, base.type if isinstance(base, Value) else None, dims), arg.address
+        if isinstance(arg, (tuple, list)):
+            return self._vector_operand(name, arg)
+        if isinstance(arg, Value):
+            if arg.k is not self:
+                raise self._foreign(name, arg)
+            return _kind(arg), arg.reg
         return arg.__class__, arg if isinstance(arg, (ir.Special, ir.Symbol)) else None
+
+    def _vector_operand(
+        self, name: str, items: tuple[Any, ...] | list[Any]
+    ) -> tuple[tuple[object, ...], ir.Vector | None]:
+        """`_operand` of a tuple or a list, whose items are values and numbers."""
+        kinds: list[object] = []
+        registers: list[ir.Reg] = []
+        variables = plain = 0
+        for item in items:
+            kind = item.__class__
+            if isinstance(item, Value):
+                if item.k is not self:
+                    raise self._foreign(name, item)
+                variables += kind is Var
+                plain += kind is Value
+                kind = _kind(item)
+                registers.append(item.reg)
+            kinds.append(kind)
+        if len(registers) < len(items):
+            return tuple(kinds), None
+        found = tuple(kinds), ir.Vector(tuple(registers))
+        # A tuple of these never changes; other classes may refuse to give their register at times.
+        if isinstance(items, tuple) and variables + plain == len(items):
+            self._vectors[id(items)] = (items, *found, not plain)
+        return found
+
+
+def _kind(value: Value) -> object:
+    """What choosing a row needs to know of a value."""
+    return (value.type, value.reg.declared) if isinstance(value, Bits) else value.type

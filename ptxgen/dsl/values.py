@@ -98,9 +98,9 @@ class Value:
         of another size, and for predicates.
         """
         self._check_as(type)
-        if type.register == self.reg.declared or type.kind == "b":
+        if type.register == self.reg.declared:
             return Value(self.k, self.reg, type)
-        return self._moved(type)
+        return Bits(self.k, self.reg, type) if type.kind == "b" else self._moved(type)
 
     def _check_as(self, type: ScalarType) -> None:
         require_type("as_", type)
@@ -237,6 +237,12 @@ def require_value(who: str, value: object) -> None:
     """Raise `TypeMismatchError` if `value`, an argument of `who`, is no `Value`."""
     if not isinstance(value, Value):
         raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
+
+
+class Bits(Value):
+    """Untyped bits in a register of another class than that of their type, from `Value.as_`."""
+
+    __slots__ = ()
 
 
 class Var(InPlace, Value):

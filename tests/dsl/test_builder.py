@@ -608,7 +608,7 @@ class SlowReg(ir.Reg):
 def test_kernels_built_at_once_by_several_threads_have_their_own_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ops, "_REGISTERS", {name: type(kept)() for name, kept in ops._REGISTERS.items()})
+    monkeypatch.setattr(ops, "_REGISTERS", {name: type(kept)(name) for name, kept in ops._REGISTERS.items()})
     monkeypatch.setattr(ops, "ir", SimpleNamespace(**{**vars(ir), "Reg": SlowReg}))
 
     def registers(_: int) -> list[str]:

@@ -1036,6 +1036,16 @@ def accumulator_stored_before_the_wait(p: Parts) -> None:
             _ = kept * 2
 
 
+def accumulators_stored_again_before_the_wait(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        kept = tuple(acc[0, n] for n in range(4))
+        p.k.st(p.P, kept, space="global", vec="v4", type=f32)
+        with p.ring.drain() as stage:
+            acc += stage.a @ stage.b
+            p.k.st(p.P, kept, space="global", vec="v4", type=f32)
+
+
 def drained_before_the_wait(p: Parts) -> None:
     with p.consumer:
         acc = p.k.wgmma.accumulator(64, 32)
@@ -1269,7 +1279,8 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
     (fp8_with_rows_along_the_sum, ConfigError, "t @ u: of fp8, wgmma takes the rows of a and the columns"),
     (ring_of_a_shape_alone, ConfigError, "ring: tile 'c' must be (shape, dtype) or (shape, dtype, swizzle)"),
     (accumulator_touched_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
-    (accumulator_stored_before_the_wait, TypeMismatchError, "wait before with k.wgmma.wait()"),
+    (accumulator_stored_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
+    (accumulators_stored_again_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
     (drained_before_the_wait, TypeMismatchError, "shared memory is given back at "),
     (touched_in_the_next_iteration, TypeMismatchError, "in the iteration before writes it; wait before"),
     (

@@ -93,9 +93,20 @@ def over_lanes(
     return value
 
 
-def accumulators(row: Callable[[int], Sequence[Var]], m: int, n: int) -> list[Var]:
-    """A lane's four elements of the 16 x 8 tile in row m and column n of tiles, in the order of the
-    `mma` operand; `row(i)` are the lane's elements of its i-th row.
+class AccumulatorTiles(dict[tuple[int, int], tuple[Var, ...]]):
+    """By row and column of 16 x 8 tiles, a lane's four elements of the tile in the order of the `mma`
+    operand; `row(i)` are the lane's elements of its i-th row.
+
+    A tile is the same tuple each time, which the emitter checks once.
     """
-    columns = slice(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
-    return [x for i in range(LANE_ROWS * m, LANE_ROWS * (m + 1)) for x in row(i)[columns]]
+
+    def __init__(self, row: Callable[[int], Sequence[Var]]) -> None:
+        super().__init__()
+        self._row = row
+
+    def __missing__(self, place: tuple[int, int]) -> tuple[Var, ...]:
+        m, n = place
+        columns = slice(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
+        rows = range(LANE_ROWS * m, LANE_ROWS * (m + 1))
+        tile = self[place] = tuple([x for i in rows for x in self._row(i)[columns]])
+        return tile

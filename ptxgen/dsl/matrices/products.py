@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, accumulators
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, AccumulatorTiles
 from ptxgen.dsl.matrices.layout import Layout
 from ptxgen.dsl.matrices.staged import StagedTile
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
@@ -60,17 +60,18 @@ def multiply(
     depth = a.shape[1] // depth_of(a.dtype)
     row_tiles, pairs = layout.warp_rows // MMA_ROWS, layout.warp_columns // (2 * MMA_COLUMNS)
     mma = _instruction(k, a.dtype, b.dtype)
-    zeros = [k.mov(0, type=result_of(a.dtype))] * (LANE_ROWS * LANE_COLUMNS) if fresh else None
+    zeros = (k.mov(0, type=result_of(a.dtype)),) * (LANE_ROWS * LANE_COLUMNS) if fresh else None
+    tiles = AccumulatorTiles(sums.__getitem__)
     for d in range(depth):
-        left = [a.load(m, d) for m in range(row_tiles)]
+        left = [tuple(a.load(m, d)) for m in range(row_tiles)]
         for n in range(pairs):
             right = b.load(n, d)
-            half = len(right) // 2
+            halves = tuple(right[: len(right) // 2]), tuple(right[len(right) // 2 :])
             for m in range(row_tiles):
-                for i in range(2):
-                    into = accumulators(sums.__getitem__, m, 2 * n + i)
+                for i, half in enumerate(halves):
+                    into = tiles[m, 2 * n + i]
                     start = zeros if zeros is not None and d == 0 else into
-                    mma(left[m], right[i * half : (i + 1) * half], start, into)
+                    mma(left[m], half, start, into)
 
 
 def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None]:
@@ -84,7 +85,7 @@ def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None
         row, modifiers = k.mma_int8, {"shape": "m16n8k32", "atype": a.name, "btype": b.name}
 
     def emit(left: Any, right: Any, start: Any, into: Any) -> None:
-        row(tuple(left), tuple(right), tuple(start), **modifiers, into=into)
+        row(left, right, start, **modifiers, into=into)
 
     return emit
 
