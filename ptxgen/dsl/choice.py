@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +16,7 @@ from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows_named
 from ptxgen.types import TYPES, ScalarType, f32, pred
 
-_KEPT: Final = 4096  # literals
+_KEPT: Final = 1024  # literals of the calls with one plan
 _MANY: Final = 1000  # more than an instruction has modifiers and operands
 _UNTYPED: Final = (TYPES["b32"], TYPES["b64"])
 _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
@@ -33,12 +31,23 @@ class Plan:
     of the call: results or fixed literals.
     """
 
-    __slots__ = ("_sources", "_whats", "count", "dest_types", "has_own_operands", "op", "opcode", "result")
+    __slots__ = (
+        "_literals",
+        "_sources",
+        "_whats",
+        "count",
+        "dest_types",
+        "has_own_operands",
+        "op",
+        "opcode",
+        "result",
+    )
 
     def __init__(self, op: Op, dest_types: tuple[ScalarType, ...]) -> None:
         self.op = op
         self.opcode = op.opcode
         self.dest_types = dest_types
+        self._literals: dict[object, ir.IntImm | ir.FloatImm] = {}
         self._sources = tuple(o for o in op.sources if o.literal is None)
         self._whats = tuple(f"{op.row.name}: operand {o.name}" for o in self._sources)
         alone = len(op.dests) == 1 and op.operands[0].written
@@ -49,9 +58,18 @@ class Plan:
 
     def literal(self, arg: Any, position: int) -> ir.IntImm | ir.FloatImm | ir.Vector:
         """The operand for a Python number, or a vector with one, as source number `position`."""
+        kind = arg.__class__
+        # The literals of Python's own numbers are kept; the text tells 0.0 from -0.0, which are equal.
+        key = (position, kind, arg or str(arg)) if kind is int or kind is float else None
+        found = self._literals.get(key)
+        if found is not None:
+            return found
         want, what = self._sources[position].type, self._whats[position]
         if not isinstance(arg, (tuple, list)):
-            return immediate(arg, want, what)
+            found = immediate(arg, want, what)
+            if key and len(self._literals) < _KEPT:
+                self._literals[key] = found
+            return found
         return ir.Vector(
             tuple([item.reg if isinstance(item, Value) else immediate(item, want, what) for item in arg])
         )
@@ -63,16 +81,6 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
     An unsigned operand also takes a negative number, as its two's complement: -1 is all ones.
     `what` names the operand in the `TypeMismatchError` that is raised for any other value.
     """
-    # The literals of Python's own numbers are kept; the sign tells 0.0 from -0.0, which are equal.
-    if value.__class__ is int:
-        return _literal(value, 1.0, want, what)
-    if value.__class__ is float:
-        return _literal(value, math.copysign(1.0, value), want, what)
-    return _literal.__wrapped__(value, 1.0, want, what)
-
-
-@functools.lru_cache(maxsize=_KEPT, typed=True)
-def _literal(value: object, _sign: float, want: ScalarType | None, what: str) -> ir.IntImm | ir.FloatImm:
     if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
         raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}{_cure(value)}")
     if want is not None and want.is_float:

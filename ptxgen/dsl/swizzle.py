@@ -164,8 +164,11 @@ class SwizzledTile:
         return found
 
     def panel_of(self, chunk: int) -> Panel:
-        """The panel that holds a chunk of the row."""
-        return next(p for p in self.panels if p.first <= chunk < p.first + p.chunks)
+        """The panel that holds a chunk of the row. Raises `ConfigError` if there is no such chunk."""
+        for panel in self.panels:
+            if panel.first <= chunk < panel.first + panel.chunks:
+                return panel
+        raise ConfigError(f"swizzled tile {self.name!r}: chunk {chunk} is in none of its panels")
 
 
 class BlockReader:

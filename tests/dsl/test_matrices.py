@@ -380,6 +380,14 @@ def test_parts_of_a_swizzled_tile_are_whole_panels(number: int, parts: int, pane
         tile.part(number, parts)
 
 
+@pytest.mark.parametrize("chunk", [-1, 24])
+def test_a_chunk_of_a_swizzled_tile_is_in_one_of_its_panels(chunk: int) -> None:
+    tile = builder().swizzled("T", (16, 192), f16)
+    assert [tile.panel_of(n).first for n in (0, 7, 8, 23)] == [0, 0, 8, 16]
+    with refused(ConfigError, f"swizzled tile 'T': chunk {chunk} is in none of its panels"):
+        tile.panel_of(chunk)
+
+
 def test_a_tile_written_by_hand_is_an_operand() -> None:
     k = builder(threads=32)
     source, C = k.pointer("X", f16), k.pointer("C")

@@ -194,7 +194,9 @@ class _BodyCheck:
                 shape = self._shape(instr, uses)
                 if shape is None:
                     continue
-                parts = self._registers(instr, shape)
+                parts = shape.parts(operands)
+                if [*map(kind, parts)] != shape.kinds:
+                    parts = self._registers(instr, shape)
             if shape.valued:
                 self.index = index
                 self._values(instr, shape)

@@ -107,6 +107,6 @@ class AccumulatorTiles(dict[tuple[int, int], tuple[Var, ...]]):
     def __missing__(self, place: tuple[int, int]) -> tuple[Var, ...]:
         m, n = place
         columns = slice(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
-        rows = range(LANE_ROWS * m, LANE_ROWS * (m + 1))
-        tile = self[place] = tuple([x for i in rows for x in self._row(i)[columns]])
+        upper, lower = self._row(LANE_ROWS * m), self._row(LANE_ROWS * m + 1)
+        tile = self[place] = (*upper[columns], *lower[columns])
         return tile
