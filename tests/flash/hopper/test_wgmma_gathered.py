@@ -327,7 +327,7 @@ def test_what_no_kernel_gathers_is_said() -> None:
         return replace(config.tile_request, **how).why_not_wgmma(target("sm_90a"))
 
     assert said(128) == said(256, 1) == ""
-    assert said(96, tile=80, block_q=192) == ""
+    assert said(96, tile=64, block_q=192) == ""
     many = "tile=16, block_q=192 with stages=2 does not fit registers"
     assert said(128, tile=16, block_q=192) == many
     assert said(128, 16, tile=16, block_q=192) == ""
