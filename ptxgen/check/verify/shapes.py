@@ -6,10 +6,11 @@ and values of operands are done once for each opcode and kinds of operands: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from ptxgen.check.verify.alignment import LOADS_OF_POINTERS, rule_of
+from ptxgen.check.verify.parts import Parts, part_kind, parts_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import (
     Address,
@@ -32,8 +33,6 @@ from ptxgen.isa.special import SPECIALS, special
 from ptxgen.isa.table import op_of
 from ptxgen.text import render_operand
 from ptxgen.types import TYPES, ScalarType, pred
-
-_Parts: TypeAlias = Callable[[tuple[Operand, ...]], tuple[Any, ...]]
 
 ADDRESS_CLASSES: Final = ("b32", "b64")
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
@@ -129,8 +128,8 @@ class Shape:
         source = "".join(f"{path}.name, " for path, _, _ in registers)
         self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
         self.registers = len(registers)
-        parts = _parts_of(wanted)
-        self.parts: _Parts = parts or (lambda _: ())
+        parts = parts_of(wanted)
+        self.parts: Parts = parts or (lambda _: ())
         self.kinds = [*map(part_kind, parts(operands))] if parts else None
         self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
         # ptxas takes no offset from the handle of a texture or surface, or from a tensor map.
@@ -228,46 +227,6 @@ def _listed(path: str, items: Iterable[Operand]) -> Iterator[tuple[str, Reg]]:
     for i, item in enumerate(items):
         if isinstance(item, Reg):
             yield f"{path}[{i}]", item
-
-
-def part_kind(part: Any) -> object:
-    """What a shape depends on in a part of the operands (`Shape.parts`)."""
-    if isinstance(part, Reg):
-        return part.declared
-    return part if isinstance(part, int | str | type) else part.__class__
-
-
-def _parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> _Parts | None:
-    """See `Shape.parts`; None if registers and other items may be mixed in an operand."""
-    written: list[str] = []
-    read: list[str] = []
-    others: list[str] = []
-    lengths: list[str] = []
-    for i, (bound, got) in enumerate(wanted):
-        into = written if bound.written else read
-        match got:
-            case Reg():
-                into.append(f"o[{i}]")
-            case Vector() if all(isinstance(item, Reg) for item in got.items):
-                into.append(f"*o[{i}].items")
-                lengths.append(f"len(o[{i}].items)")
-            case Address():
-                (into if isinstance(got.base, Reg) else others).append(f"o[{i}].base")
-            case Not():
-                into.append(f"o[{i}].register")
-            case FloatImm():
-                others.append(f"o[{i}].width")
-            case Special():
-                others.append(f"o[{i}].name")
-            case IntImm() | Symbol() | Sink():
-                pass
-            case _:
-                return None
-    # The number of parts tells the length of one vector.
-    sources = [*written, *read, *others, *lengths[1:]]
-    if sources == [f"o[{i}]" for i in range(len(wanted))]:
-        return tuple
-    return eval(f"lambda o: ({''.join(f'{source}, ' for source in sources)})")  # type: ignore[no-any-return]
 
 
 _KINDS: Final[dict[type, Callable[[Any], object]]] = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ptxgen.check.flow import Block, blocks, reverse_post_order
@@ -21,7 +20,8 @@ from ptxgen.check.verify.budget import declaration_problems, module_problems
 from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.verify.definitions import Uses, undefined
 from ptxgen.check.verify.names import module_name_problems, name_problems
-from ptxgen.check.verify.shapes import Shape, kinds, part_kind, registers_of, shape_of
+from ptxgen.check.verify.parts import PartKinds
+from ptxgen.check.verify.shapes import Shape, kinds, registers_of, shape_of
 from ptxgen.check.verify.symbols import Symbols
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
@@ -37,7 +37,6 @@ from ptxgen.ir import (
     Operand,
     Pragma,
     Reg,
-    RegisterRange,
     Symbol,
     Targets,
     TensorAddress,
@@ -59,7 +58,6 @@ _SHOWN: Final = 20  # problems that an error lists
 _SIZED: Final = ("cp.async.c", "createpolicy.")  # beginnings of the opcodes with two sizes or a fraction
 _ONE: Final = 0x3F800000  # 1.0 as f32; the positive numbers up to it are the bits from 1 to this
 _MOST_COPIED: Final = 16  # bytes that cp.async.cg copies
-_NAMED: Final = 10_000  # registers of a range that are looked up as they are; a larger range is searched
 
 
 def verify(module: Module) -> tuple[Problem, ...]:
@@ -115,24 +113,6 @@ def require_valid(module: Module) -> None:
     raise VerifyError("\n".join([f"the module has {count}:", *shown]), found)
 
 
-class _PartKinds(dict[object, object]):
-    """By part of operands (`Shape.parts`), its kind; None for a register that the body declares otherwise."""
-
-    def __init__(self, ranges: Iterable[RegisterRange], class_of: Callable[[str], str | None]) -> None:
-        super().__init__()
-        self._class_of = class_of
-        for r in ranges:
-            names = [f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))]
-            # Tuples that equal the registers, made without a call for each.
-            self.update(zip(zip(names, repeat(r.declared)), repeat(r.declared)))
-
-    def __missing__(self, part: object) -> object:
-        if isinstance(part, Reg) and self._class_of(part.name) != part.declared:
-            return None
-        kind = self[part] = part_kind(part)
-        return kind
-
-
 class _BodyCheck:
     """One walk over the instructions of a kernel or a function, and the data that it gathers for
     the checks after it.
@@ -154,7 +134,7 @@ class _BodyCheck:
         self.others = [s for s in body.body or () if s.__class__ is not Instr]
         self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
         self.symbols = Symbols(module, body, suggestions)
-        self.kinds = _PartKinds(self.ranges.values(), self._class_of)
+        self.kinds = PartKinds(self.ranges.values(), self._class_of)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
         self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
         self.integers: list[Definition] = []
