@@ -421,6 +421,20 @@ def test_an_overrun_into_the_neighbouring_region_is_found() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("other", "at", "wanted"),
+    [(32, 0, ("A", 0, 35)), (32, 512, ("B", 0, 35)), (512, 0, ("smem", 0, -1)), (512, 4, ("smem", 0, -1))],
+)
+def test_an_address_that_is_chosen_is_in_the_region_of_all_choices(
+    other: int, at: int, wanted: tuple[str, int, int]
+) -> None:
+    chosen = f"setp.eq.u32 %p1, %r0, 3; add.u32 %r2, %r9, {other}; selp.b32 %r1, %r9, %r2, %p1;"
+    found = only(regions(f"{chosen} st.shared.u32 [%r1+{at}], %r0;"))
+    assert (found.verdict, found.allocation, found.first, found.last) == ("proved", *wanted)
+    outside = only(regions(f"{chosen} st.shared.u32 [%r1+{at + 510}], %r0;"))
+    assert outside.verdict != "proved"
+
+
 def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
     module = parse(text(""))
     kernel = replace(module.kernels[0], dynamic_shared="smem", regions=(ir.Region("A", 0, 512, 16),))

@@ -287,12 +287,18 @@ class Search:
     def _in_some_region(
         self, listing: Listing, rows: Lanes, start: Lanes, end: Lanes, touch: Touch, name: str
     ) -> Found:
-        """The verdict on an address whose region is not constant: each access has to lie inside one
-        region.
+        """The verdict on an address that no constant places in a region: each access has to lie inside one
+        region, which the verdict names if it is the same for all.
         """
         inside = np.zeros(len(rows), np.bool_)
         for home in self.regions.values():
-            inside |= (start >= home.start) & (end <= home.start + home.nbytes)
+            here = (start >= home.start) & (end <= home.start + home.nbytes)
+            if here.all():
+                found = self._aligned(listing, rows, start, touch, home)
+                return found._replace(
+                    first=int(start.min()) - home.start, last=int(end.max()) - home.start - 1
+                )
+            inside |= here
         if not inside.all():
             row = self._worst(listing, rows, ~inside)
             at, last = int(start[row]), int(end[row]) - 1
