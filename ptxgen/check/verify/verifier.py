@@ -128,9 +128,11 @@ class _BodyCheck:
         self.found: list[tuple[int, Problem]] = []
         self.ranges = {r.prefix: r for r in body.registers if r.count}
         self.passed = _passed_in_registers(body)
-        single = {r.prefix: r.declared for r in body.registers if not r.count} | self.passed
-        # A name that a range declares, too, which is reported elsewhere, counts as the range's.
-        self.known = {name: declared for name, declared in single.items() if not range_of(name, self.ranges)}
+        self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
+        self.known.update(self.passed)
+        for name in self.known:  # what a range declares, too, counts as the range's
+            if (found := range_of(name, self.ranges)) is not None:
+                self.known[name] = found.declared
         self.others = [s for s in body.body or () if s.__class__ is not Instr]
         self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
         self.symbols = Symbols(module, body, suggestions)

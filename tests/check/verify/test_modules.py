@@ -159,6 +159,14 @@ def test_problems_of_functions_say_so():
     ]
 
 
+def test_a_parameter_in_a_register_may_be_one_of_a_range():
+    body = "{ .reg .b32 %r<5>; add.s32 %r0, %r1, %r1; ret; }"
+    text = f".func (.reg .b32 %r0) f(.reg .b32 %r1) {body} .entry k {{ ret; }}"
+    assert verify(parse(HEAD + text)) == ()
+    (problem,) = verify(parse(HEAD + text.replace("%r1, %r1", "%r1, %r2")))
+    assert problem.message == "%r2 is read but never written; write it on every path before"
+
+
 def test_names_of_a_module_mean_one_thing():
     module = parse(HEAD + ".global .u32 f; .global .u32 %tid; .entry g { ret; } .entry k { ret; }")
     assert [(problem.kind, problem.message) for problem in verify(module)] == [
