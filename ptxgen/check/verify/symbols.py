@@ -4,7 +4,7 @@ each use fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from ptxgen.ir import (
     Prototype,
     Reg,
     Sink,
+    Statement,
     Symbol,
     Targets,
 )
@@ -51,11 +52,14 @@ def dynamic_shared(body: Kernel | Function) -> str:
 
 
 class Symbols:
-    """The names of one kernel or function. Each method returns the mistake in a use of a name, or
-    the empty string. All checks of a module share `suggestions`.
+    """The names of one kernel or function, whose statements other than instructions are `others`. Each
+    method returns the mistake in a use of a name, or the empty string. All checks of a module share
+    `suggestions`.
     """
 
-    def __init__(self, module: Module, body: Kernel | Function, suggestions: Suggestions) -> None:
+    def __init__(
+        self, module: Module, body: Kernel | Function, others: Sequence[Statement], suggestions: Suggestions
+    ) -> None:
         self.hint = suggestions.did_you_mean
         results = body.results if isinstance(body, Function) else ()
         self.params = {p.name: param_bytes(p) for p in (*results, *body.params) if not p.register}
@@ -78,9 +82,8 @@ class Symbols:
             self.variables.pop(name, None)
         self.functions = {function.name: function for function in module.functions}
         self.kernels = frozenset(kernel.name for kernel in module.kernels)
-        statements = [s for s in body.body or () if s.__class__ is not Instr]
-        self.prototypes = {s.name: s for s in statements if isinstance(s, Prototype)}
-        self.lists = {s.name: s for s in statements if isinstance(s, Targets)}
+        self.prototypes = {s.name: s for s in others if isinstance(s, Prototype)}
+        self.lists = {s.name: s for s in others if isinstance(s, Targets)}
 
     def value(self, name: str, bits: int) -> str:
         """The mistake in the address of a variable, a parameter or a function used as an operand of

@@ -135,7 +135,7 @@ class _BodyCheck:
                 self.known[name] = found.declared
         self.others = [s for s in body.body or () if s.__class__ is not Instr]
         self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
-        self.symbols = Symbols(module, body, suggestions)
+        self.symbols = Symbols(module, body, self.others, suggestions)
         self.kinds = PartKinds(self.ranges.values(), self._class_of)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
         self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
