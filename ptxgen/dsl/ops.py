@@ -114,14 +114,13 @@ class Ops:
         row lacks, `TypeMismatchError` for an operand that does not fit, and
         `UnsupportedTargetError` if the target has no such instruction.
         """
-        kinds: list[Any] = [name]
+        # Most of the time of emission is spent here, and calls would take half of it.
+        kinds: list[Any] = [name, *modifiers.items()] if modifiers else [name]
         sources: list[Any] = []
         literals = []  # the positions of operands whose form depends on the row
         for arg in args:
             kind: Any = arg.__class__
-            if kind is Value or kind is Var:
-                if arg.k is not self:
-                    raise self._foreign(name, arg)
+            if (kind is Value or kind is Var) and arg.k is self:
                 kinds.append(arg.type)
                 sources.append(arg.reg)
                 continue
@@ -134,7 +133,10 @@ class Ops:
                 literals.append(len(sources))
             kinds.append(kind)
             sources.append(source)
-        plan = self._plan(kinds, name, args, modifiers)
+        try:
+            plan = self._plans[tuple(kinds)]
+        except (KeyError, TypeError):  # TypeError: of a modifier that cannot be hashed
+            plan = self._plan(kinds, name, args, modifiers)
         for i in literals:
             sources[i] = plan.literal(args[i], i)
         single = plan.result
@@ -147,7 +149,7 @@ class Ops:
         else:
             result = self.fresh(single) if into is None else self._check_into(name, single, into)
             operands = (result.reg, *sources)
-        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, self.origin(2)))
+        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, self._place or self.origin(2)))
         return result
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
@@ -161,16 +163,18 @@ class Ops:
         if self._place is not None:
             return self._place
         frame = sys._getframe(depth)
-        while _OURS[frame.f_code.co_filename]:
-            frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
         code = frame.f_code
+        while _OURS[code.co_filename]:
+            frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
+            code = frame.f_code
         # A place is looked up by the index of its bytecode, since the line of an index is found by a
         # search of the whole function. The origin keeps the code object, and so its id.
         place = id(code), frame.f_lasti
-        found = self._origins.get(place)
-        if found is None:
+        try:
+            return self._origins[place]
+        except KeyError:
             found = self._origins[place] = ir.Origin(code, frame.f_lineno)
-        return found
+            return found
 
     @contextmanager
     def placed(self) -> Iterator[None]:
@@ -193,17 +197,17 @@ class Ops:
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
     ) -> Plan:
-        """The plan of a call, which the target admits; `kinds` are its name and those of its operands."""
-        key = (*kinds, *modifiers, *modifiers.values()) if modifiers else tuple(kinds)
+        """The plan, which the target admits, of a call that is the first of its form in this kernel. `kinds`
+        are its name, its modifiers, and what its operands are.
+        """
+        key = tuple(kinds)
         try:
-            plan = self._plans.get(key)
-            known = plan or _PLANS.get(key)
+            known = _PLANS.get(key)
         except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
-            plan = known = None
-        if plan is None:
-            plan = known or plan_call(name, args, modifiers)
-            self._admit(plan.op)
-            _PLANS[key] = self._plans[key] = plan
+            known = None
+        plan = known or plan_call(name, args, modifiers)
+        self._admit(plan.op)
+        _PLANS[key] = self._plans[key] = plan
         return plan
 
     def _admit(self, op: Op) -> None:
@@ -222,7 +226,9 @@ class Ops:
             "a value lives in the KernelBuilder that made it"
         )
 
-    def _check_into(self, name: str, result: ScalarType, into: object) -> Var:
+    def _check_into(self, name: str, result: ScalarType, into: Any) -> Var:
+        if into.__class__ is Var and into.k is self and into.type is result:
+            return into
         if not isinstance(into, Var):
             raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {shown(into)}")
         if into.k is not self:
@@ -308,11 +314,15 @@ class Ops:
         variables = plain = 0
         for item in items:
             kind = item.__class__
+            if kind is Value and item.k is self:
+                plain += 1
+                kinds.append(item.type)
+                registers.append(item.reg)
+                continue
             if isinstance(item, Value):
                 if item.k is not self:
                     raise self._foreign(name, item)
                 variables += kind is Var
-                plain += kind is Value
                 kind = _kind(item)
                 registers.append(item.reg)
             kinds.append(kind)

@@ -10,7 +10,7 @@ and other 64-bit parameters are assumed to be multiples of 16, as a launch check
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Reg, Symbol
@@ -132,11 +132,14 @@ def rule_of(opcode: str) -> _Rule | None:
 
 
 class Definition(NamedTuple):
-    """An instruction that writes an integer register, by a rule or with a parameter that may be a pointer."""
+    """An instruction that writes an integer register, by a rule or with a parameter that may be a pointer;
+    `reads` are the registers that it reads.
+    """
 
     register: Reg
     instr: Instr
     rule: _Rule | None
+    reads: Sequence[Reg]
 
 
 def residues(
@@ -150,18 +153,29 @@ def residues(
     state = dict.fromkeys(unruled, UNKNOWN)
     pending = []
     for definition in definitions:
-        register, instr, rule = definition
+        register, instr, rule, _ = definition
         if rule is not None:
             pending.append(definition)
         elif _loads(instr, launched):
             state[register] = _either(state.get(register, _POINTER), _POINTER)
         else:
             state[register] = UNKNOWN
-    ruled = {register for register, _, _ in pending}
-    changed = True
-    while changed:  # a loop's registers settle after a few rounds, since each change halves a modulus
-        changed = False
-        for register, instr, rule in pending:
+    _settle(pending, state, aligns)
+    return state
+
+
+def _settle(pending: Sequence[Definition], state: dict[Reg, Residue], aligns: Mapping[str, int]) -> None:
+    """Add to `state` the residues that follow by the rules of definitions, in the order of the text."""
+    ruled = {definition.register for definition in pending}
+    read: set[Reg] = set()
+    again: set[Reg] | None = None  # registers that were read before more was known of them; None: all
+    # A loop's registers settle after a few rounds, since each change halves a modulus.
+    while again is None or again:
+        changed: set[Reg] = set()
+        for register, instr, rule, reads in pending:
+            if again is not None and again.isdisjoint(reads) and changed.isdisjoint(reads):
+                continue
+            read.update(reads)
             old = state.get(register)
             if old is UNKNOWN or rule is None:
                 continue
@@ -171,8 +185,9 @@ def residues(
             new = rule(*values) if old is None else _either(old, rule(*values))
             if new != old:
                 state[register] = UNKNOWN if new == UNKNOWN else new
-                changed = True
-    return state
+                if register in read:
+                    changed.add(register)
+        again = changed
 
 
 def _loads(instr: Instr, launched: Set[str]) -> bool:

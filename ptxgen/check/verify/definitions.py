@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import chain
 
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
 from ptxgen.ir import Guard, Instr, Reg
@@ -34,9 +35,13 @@ class Uses:
 
     def read_all(self, registers: Iterable[Reg], instr: Instr) -> None:
         """`instr` reads several registers."""
+        if self.maybe:
+            for register in registers:
+                self.read(register, instr)
+            return
         for register in registers:
             if register not in self.written:
-                self.read(register, instr)
+                self.exposed.setdefault(register, instr)
 
     def write(self, register: Reg, guard: Guard | None) -> None:
         """An instruction under `guard` writes a register."""
@@ -59,10 +64,8 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[Reg, Inst
     """
     order = reverse_post_order(graph)
     # Only registers that are live across blocks get a bit.
-    bit: dict[Reg, int] = {}
-    for index in order:
-        for register in uses[index].exposed:
-            bit.setdefault(register, 1 << len(bit))
+    live = dict.fromkeys(chain.from_iterable(uses[index].exposed for index in order))
+    bit = {register: 1 << i for i, register in enumerate(live)}
     if not bit:
         return {}
     at_start = _written_before(graph, uses, order, bit)

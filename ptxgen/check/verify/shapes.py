@@ -35,6 +35,7 @@ from ptxgen.text import render_operand
 from ptxgen.types import TYPES, ScalarType, pred
 
 ADDRESS_CLASSES: Final = ("b32", "b64")
+SIZED: Final = ("cp.async.c", "createpolicy.")  # beginnings of the opcodes with two sizes or a fraction
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
 _SHIFTS: Final = frozenset({"shl", "shr"})
 # PTX ISA, section "bar": the number of a barrier, and the number of threads, which are whole warps.
@@ -84,8 +85,9 @@ class Shape:
     there, which is also the alignment needed (0: none), unless the literal at index `size_index`
     gives it. `integers` has the limits of literals. `symbols` has the indices of names, with the
     kind of name wanted there and the bits of a value. `unmoved` are the indices and names of
-    addresses that take no offset. `valued` says whether the instruction has any of these, or is a
-    barrier, a call or a policy with a fraction. `gates` has the targets that the opcode and special
+    addresses that take no offset. `is_special` says whether the instruction has any of these, or is a
+    barrier, or has two sizes or a fraction; `valued` whether it has a literal, name or address that is
+    checked, is a call, or is special. `gates` has the targets that the opcode and special
     registers need. `is_address` says whether the results may be addresses, `has_residue` whether the
     residue of the only one can be known, and `rule` gives it (None: of a loaded pointer).
 
@@ -97,7 +99,18 @@ class Shape:
 
     __slots__ = (
         *("accesses", "calls", "complaints", "declared", "dests", "gates", "has_residue", "integers"),
-        *("is_address", "kinds", "names", "op", "parts", "registers", "rule", "size_index", "symbols"),
+        *(
+            "is_address",
+            "is_special",
+            "kinds",
+            "names",
+            "op",
+            "parts",
+            "registers",
+            "rule",
+            "size_index",
+            "symbols",
+        ),
         *("unmoved", "valued"),
     )
 
@@ -153,12 +166,8 @@ class Shape:
         self.rule = rule_of(op.opcode) if whole and single else None
         self.is_address = self.dests > 0 and self.declared[0] in ADDRESS_CLASSES
         self.has_residue = self.is_address and (self.rule is not None or op.opcode in LOADS_OF_POINTERS)
-        self.valued = (
-            bool(self.integers or self.symbols or self.accesses or self.unmoved)
-            or op.effect is Effect.BARRIER
-            or self.calls
-            or op.row.name == "createpolicy_fractional"
-        )
+        self.is_special = bool(self.unmoved) or op.effect is Effect.BARRIER or op.opcode.startswith(SIZED)
+        self.valued = bool(self.integers or self.symbols or self.accesses) or self.is_special or self.calls
         named = [special(got.name) for got in operands if isinstance(got, Special)]
         self.gates: tuple[tuple[str, Gate], ...] = (
             (op.opcode, op.gate),

@@ -21,7 +21,7 @@ from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.verify.definitions import Uses, undefined
 from ptxgen.check.verify.names import module_name_problems, name_problems
 from ptxgen.check.verify.parts import PartKinds
-from ptxgen.check.verify.shapes import Shape, kinds, registers_of, shape_of
+from ptxgen.check.verify.shapes import SIZED, Shape, kinds, registers_of, shape_of
 from ptxgen.check.verify.symbols import Symbols
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
@@ -55,7 +55,6 @@ from ptxgen.types import TYPES
 _MINORS: Final = {6: 6, 7: 9, 8: 9}
 _ANY_MINOR: Final = 10
 _SHOWN: Final = 20  # problems that an error lists
-_SIZED: Final = ("cp.async.c", "createpolicy.")  # beginnings of the opcodes with two sizes or a fraction
 _ONE: Final = 0x3F800000  # 1.0 as f32; the positive numbers up to it are the bits from 1 to this
 _MOST_COPIED: Final = 16  # bytes that cp.async.cg copies
 
@@ -193,7 +192,7 @@ class _BodyCheck:
                 written.update(writes)
             if shape.is_address:
                 if shape.has_residue:
-                    self.integers.append(Definition(writes[0], instr, shape.rule))
+                    self.integers.append(Definition(writes[0], instr, shape.rule, reads))
                 else:
                     self.unruled.update(writes)
         return uses
@@ -275,24 +274,26 @@ class _BodyCheck:
             value = operands[limit.operand].value  # type: ignore[union-attr]  # an IntImm
             if value not in limit.legal:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
-        self._unmoved(operands, shape, instr)
-        if shape.op is not None and shape.op.effect is Effect.BARRIER:
-            self._barrier(instr, shape.op)
-        if shape.op is not None and instr.opcode.startswith(_SIZED):
-            self._sizes(operands, shape.op, instr)
+        if shape.is_special:
+            self._special(instr, shape)
         for index, kind, bits in shape.symbols:
             self._symbol(operands[index].name, kind, bits, instr)  # type: ignore[union-attr]  # one
         if shape.calls:
             for message in self.symbols.call(instr):
                 self._report("call", message, instr)
 
-    def _unmoved(self, operands: tuple[Operand, ...], shape: Shape, instr: Instr) -> None:
-        """Check that addresses which take no offset have none."""
+    def _special(self, instr: Instr, shape: Shape) -> None:
+        """Check the addresses, numbers of threads, sizes and fractions that have rules of their own."""
+        operands, op = instr.operands, op_of(instr)
         for index, name in shape.unmoved:
             address = operands[index]
             if isinstance(address, Address | TensorAddress) and address.offset:
-                row, text = op_of(instr).row.name, render_operand(address)
-                self._report("operand", f"operand {name} of {row} takes no offset, got {text}", instr)
+                text = render_operand(address)
+                self._report("operand", f"operand {name} of {op.row.name} takes no offset, got {text}", instr)
+        if op.effect is Effect.BARRIER:
+            self._barrier(instr, op)
+        if op.opcode.startswith(SIZED):
+            self._sizes(operands, op, instr)
 
     # ------------------------------------------------------------------------------ one instruction
 
