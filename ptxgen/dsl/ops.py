@@ -99,7 +99,7 @@ class Ops:
         """The words of the DSL and all instructions, for completion."""
         return sorted({*super().__dir__(), *rows()})
 
-    def emit(
+    def emit(  # noqa: C901, PLR0912  # most of the time of emission; calls would take half of it
         self,
         name: str,
         args: tuple[Any, ...],
@@ -114,7 +114,6 @@ class Ops:
         row lacks, `TypeMismatchError` for an operand that does not fit, and
         `UnsupportedTargetError` if the target has no such instruction.
         """
-        # Most of the time of emission is spent here, and calls would take half of it.
         kinds: list[Any] = [name, *modifiers.items()] if modifiers else [name]
         sources: list[Any] = []
         literals = []  # the positions of operands whose form depends on the row
@@ -140,16 +139,32 @@ class Ops:
         for i in literals:
             sources[i] = plan.literal(args[i], i)
         single = plan.result
-        result: Any
         if single is None:
             result, operands = self._results(plan, sources, into)
         elif plan.count:
             result, vector = self._elements(plan, single, plan.count, into)
             operands = (vector, *sources)
-        else:
-            result = self.fresh(single) if into is None else self._check_into(name, single, into)
+        elif into is None:  # the same as `fresh`
+            declared = single.register
+            number = self._counts[declared]
+            self._counts[declared] = number + 1
+            result = Value(self, _REGISTERS[declared][number], single)
             operands = (result.reg, *sources)
-        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, self._place or self.origin(2)))
+        else:
+            result = self._check_into(name, single, into)
+            operands = (result.reg, *sources)
+        origin = self._place
+        if origin is None:  # the same as `origin`
+            frame = sys._getframe(1)
+            code = frame.f_code
+            while _OURS[code.co_filename]:
+                frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
+                code = frame.f_code
+            place = id(code), frame.f_lasti
+            origin = self._origins.get(place)
+            if origin is None:
+                origin = self._origins[place] = ir.Origin(code, frame.f_lineno)
+        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, origin))
         return result
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
@@ -244,15 +259,15 @@ class Ops:
         if into is None:
             values = tuple([self.fresh(type) for _ in range(count)])
             return values, ir.Vector(tuple([v.reg for v in values]))
+        if (known := self._vectors.get(id(into))) is not None:
+            values, kinds, operand, are_variables = known
+            if are_variables and kinds == (type,) * count:
+                return values, operand
         name = plan.op.row.name
         if not isinstance(into, (tuple, list)) or len(into) != count:
             raise TypeMismatchError(
                 f"{name}: the result is a vector, so into= must be {count} variables, got {shown(into)}"
             )
-        if (known := self._vectors.get(id(into))) is not None:
-            values, kinds, operand, are_variables = known
-            if are_variables and kinds == (type,) * count:
-                return values, operand
         for variable in into:
             # The usual case at once; the check knows other types of the same size, and what is wrong.
             if variable.__class__ is not Var or variable.k is not self or variable.type is not type:
