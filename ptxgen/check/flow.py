@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ptxgen.ir import Function, Instr, Kernel, Label, Symbol, Targets
+from ptxgen.ir import Function, Instr, Kernel, Label, Statement, Symbol, Targets
 from ptxgen.records import dataclass
 
 JUMPS: Final = frozenset({"bra", "brx"})
@@ -37,12 +37,14 @@ def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
     A wrong program raises nothing here (`verify` reports it): a branch to a missing label has no
     successor for it, and of two equal labels the first counts.
     """
-    pieces = _pieces(kernel)
+    body = kernel.body or ()
+    stops = _stops(body)
+    pieces = _pieces(body, stops)
     where: dict[str, int] = {}
     for index, (labels, _) in enumerate(pieces):
         for name in labels:
             where.setdefault(name, index)
-    tables = {s.name: s.targets for s in kernel.body or () if isinstance(s, Targets)}
+    tables = {s.name: s.targets for s in map(body.__getitem__, stops) if isinstance(s, Targets)}
     found = []
     start = 0
     for index, (labels, instrs) in enumerate(pieces):
@@ -88,13 +90,22 @@ def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, before))
 
 
-def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
-    """The labels and the instructions of each block."""
-    body = kernel.body or ()
-    # Most statements are instructions that do not leave their block; sets and slices pass over these.
-    opcodes = {s.opcode for s in body if s.__class__ is Instr}
-    leaving = {opcode for opcode in opcodes if _head(opcode) in JUMPS | ENDS}
-    stops = [i for i, s in enumerate(body) if s.__class__ is not Instr or s.opcode in leaving]
+class _Leaving(dict[str, bool]):
+    """By opcode, whether its instructions may leave a block."""
+
+    def __missing__(self, opcode: str) -> bool:
+        self[opcode] = _head(opcode) in JUMPS | ENDS
+        return self[opcode]
+
+
+def _stops(body: Sequence[Statement]) -> list[int]:
+    """The indices of all statements but the instructions that do not leave their block, which are most."""
+    leaving = _Leaving()
+    return [i for i, s in enumerate(body) if s.__class__ is not Instr or leaving[s.opcode]]
+
+
+def _pieces(body: Sequence[Statement], stops: Sequence[int]) -> list[tuple[list[str], list[Instr]]]:
+    """The labels and the instructions of each block; `stops` are those of `_stops`."""
     pieces: list[tuple[list[str], list[Instr]]] = []
     labels: list[str] = []
     instrs: list[Instr] = []

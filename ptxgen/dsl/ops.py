@@ -99,7 +99,7 @@ class Ops:
         """The words of the DSL and all instructions, for completion."""
         return sorted({*super().__dir__(), *rows()})
 
-    def emit(  # noqa: C901, PLR0912  # most of the time of emission; calls would take half of it
+    def emit(  # noqa: C901, PLR0912, PLR0915  # most of the time of emission; calls would take half of it
         self,
         name: str,
         args: tuple[Any, ...],
@@ -133,8 +133,10 @@ class Ops:
             kinds.append(kind)
             sources.append(source)
         try:
-            plan = self._plans[tuple(kinds)]
-        except (KeyError, TypeError):  # TypeError: of a modifier that cannot be hashed
+            plan = self._plans.get(tuple(kinds))
+        except TypeError:  # a modifier that cannot be hashed
+            plan = None
+        if plan is None:
             plan = self._plan(kinds, name, args, modifiers)
         for i in literals:
             sources[i] = plan.literal(args[i], i)
@@ -151,8 +153,10 @@ class Ops:
             result = Value(self, _REGISTERS[declared][number], single)
             operands = (result.reg, *sources)
         else:
-            result = self._check_into(name, single, into)
-            operands = (result.reg, *sources)
+            if into.__class__ is not Var or into.k is not self or into.type is not single:
+                self._check_into(name, single, into)
+            result = into
+            operands = (into.reg, *sources)
         origin = self._place
         if origin is None:  # the same as `origin`
             frame = sys._getframe(1)
@@ -241,16 +245,13 @@ class Ops:
             "a value lives in the KernelBuilder that made it"
         )
 
-    def _check_into(self, name: str, result: ScalarType, into: Any) -> Var:
-        if into.__class__ is Var and into.k is self and into.type is result:
-            return into
+    def _check_into(self, name: str, result: ScalarType, into: object) -> None:
         if not isinstance(into, Var):
             raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {shown(into)}")
         if into.k is not self:
             raise self._foreign(name, into)
         if not accepts(result, into):
             raise TypeMismatchError(f"{name}: the result is {result}, but into= names {into!r}")
-        return into
 
     def _elements(
         self, plan: Plan, type: ScalarType, count: int, into: object
