@@ -280,6 +280,7 @@ def test_survivors_are_shown_and_are_an_error(
     assert shown.endswith("\n1 of 1 mutants judged: 0 are caught, 0 change no verdict, 1 survive\n")
 
 
+@pytest.mark.slow
 def test_all_is_well_if_each_is_caught(judging: list[Mutant]) -> None:
     assert tool.main([*MODULE_ARGUMENTS, "--kind", "comparison"]) == tool.OK
     assert judging

@@ -121,7 +121,7 @@ FORMS = (
     "flash",
     "torch",
     pytest.param("torch compiled", marks=pytest.mark.slow),
-    "torch tracked",
+    pytest.param("torch tracked", marks=pytest.mark.slow),
     "flash_attn",
     pytest.param("flash_attn kv", marks=pytest.mark.slow),
     pytest.param("flash_attn qkv", marks=pytest.mark.slow),

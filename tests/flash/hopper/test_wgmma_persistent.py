@@ -75,7 +75,7 @@ def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, 
 # results
 
 
-@pytest.mark.sample(4, gate=6)
+@pytest.mark.sample(2, gate=6)
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
 @pytest.mark.parametrize("block_q", [64, 128])

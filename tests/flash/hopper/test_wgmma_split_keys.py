@@ -195,6 +195,7 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("head_dim", [128, *(nightly(d) for d in (16, 64, 96))])
 @pytest.mark.parametrize("how", FEATURES, ids=str)
 def test_all_accesses_and_barriers_are_proved(head_dim: int, how: dict[str, Any]) -> None:

@@ -323,7 +323,7 @@ REST: list[Case] = [
 NAMED = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2, gate=8)
 @pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
 def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) -> None:
     case = NAMED[name]

@@ -155,6 +155,7 @@ def flex(torch: Any) -> Callable[..., Array]:
 
 
 @pytest.mark.filterwarnings("ignore")  # flex_attention warns that it is not compiled
+@pytest.mark.sample(3, gate=20)
 @EVERY_CASE
 @pytest.mark.judged
 def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[..., Array]) -> None:

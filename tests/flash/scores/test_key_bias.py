@@ -113,6 +113,7 @@ def test_a_key_that_is_hidden_from_all_queries_is_as_if_it_were_not_there() -> N
     np.testing.assert_array_equal(none, 0)
 
 
+@pytest.mark.sample(3, gate=6)
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"precision": "tf32"}], ids=str)
 @pytest.mark.parametrize("packed", [False, True])
 def test_its_kernels_are_proved(how: dict[str, Any], packed: bool) -> None:
