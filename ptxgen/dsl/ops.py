@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
@@ -99,7 +100,7 @@ class Ops:
         """The words of the DSL and all instructions, for completion."""
         return sorted({*super().__dir__(), *rows()})
 
-    def emit(  # noqa: C901, PLR0912, PLR0915  # most of the time of emission; calls would take half of it
+    def emit(  # noqa: C901, PLR0912  # kernels wait for it; more calls would take a tenth of its time
         self,
         name: str,
         args: tuple[Any, ...],
@@ -157,18 +158,9 @@ class Ops:
                 self._check_into(name, single, into)
             result = into
             operands = (into.reg, *sources)
-        origin = self._place
-        if origin is None:  # the same as `origin`
-            frame = sys._getframe(1)
-            code = frame.f_code
-            while _OURS[code.co_filename]:
-                frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
-                code = frame.f_code
-            place = id(code), frame.f_lasti
-            origin = self._origins.get(place)
-            if origin is None:
-                origin = self._origins[place] = ir.Origin(code, frame.f_lineno)
-        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, origin))
+        self._statements.append(
+            ir.Instr(plan.opcode, operands, self._guard, self._place or self._origin_of(sys._getframe(1)))
+        )
         return result
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
@@ -179,9 +171,10 @@ class Ops:
         """The innermost stack frame outside the DSL: the line of kernel source being executed. The
         first `depth` frames, with that of this method, are known to be the DSL's.
         """
-        if self._place is not None:
-            return self._place
-        frame = sys._getframe(depth)
+        return self._place or self._origin_of(sys._getframe(depth))
+
+    def _origin_of(self, frame: FrameType) -> ir.Origin:
+        """The innermost frame outside the DSL, from this one on."""
         code = frame.f_code
         while _OURS[code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
@@ -189,11 +182,10 @@ class Ops:
         # A place is looked up by the index of its bytecode, since the line of an index is found by a
         # search of the whole function. The origin keeps the code object, and so its id.
         place = id(code), frame.f_lasti
-        try:
-            return self._origins[place]
-        except KeyError:
+        found = self._origins.get(place)
+        if found is None:
             found = self._origins[place] = ir.Origin(code, frame.f_lineno)
-            return found
+        return found
 
     @contextmanager
     def placed(self) -> Iterator[None]:

@@ -18,12 +18,14 @@ class Uses:
     A guarded write alone does not count as a write. It counts together with a write under the
     opposite guard, and for a read under the same guard, within one block and while the guard's
     register keeps its value. So every register that counts as written has been written. `maybe` are
-    the registers with guarded writes that do not count yet, and their guards.
+    the registers with guarded writes that do not count yet, and their guards; `guards` has at least the
+    names of the registers of these.
     """
 
     written: set[Reg] = field(default_factory=set)
     exposed: dict[Reg, Instr] = field(default_factory=dict)
     maybe: dict[Reg, Guard] = field(default_factory=dict)
+    guards: set[str] = field(default_factory=set)
 
     def read(self, register: Reg, instr: Instr) -> None:
         """`instr` reads a register."""
@@ -45,7 +47,7 @@ class Uses:
 
     def write(self, register: Reg, guard: Guard | None) -> None:
         """An instruction under `guard` writes a register."""
-        if self.maybe:
+        if register.name in self.guards:
             self.maybe = {r: g for r, g in self.maybe.items() if g.register.name != register.name}
         if guard is None or register in self.written:
             self.written.add(register)
@@ -55,6 +57,7 @@ class Uses:
             self.written.add(register)
         else:
             self.maybe[register] = guard
+            self.guards.add(guard.register.name)
 
 
 def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[Reg, Instr]:

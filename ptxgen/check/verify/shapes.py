@@ -99,19 +99,8 @@ class Shape:
 
     __slots__ = (
         *("accesses", "calls", "complaints", "declared", "dests", "gates", "has_residue", "integers"),
-        *(
-            "is_address",
-            "is_special",
-            "kinds",
-            "names",
-            "op",
-            "parts",
-            "registers",
-            "rule",
-            "size_index",
-            "symbols",
-        ),
-        *("unmoved", "valued"),
+        *("is_address", "is_special", "kinds", "names", "op", "parts", "registers", "rule", "size_index"),
+        *("symbols", "unmoved", "valued"),
     )
 
     def __init__(self, instr: Instr) -> None:

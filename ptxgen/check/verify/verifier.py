@@ -244,7 +244,7 @@ class _BodyCheck:
                 self._report("operand", message, instr)
             if self._class_of(got.name) != got.declared:
                 self._declared(instr)
-            uses.read_all(self._as_declared([got.name]), instr)
+            uses.read(Reg(got.name, self.known[got.name]), instr)
         uses.read_all(reads, instr)
         for register in writes:
             uses.write(register, guard)
