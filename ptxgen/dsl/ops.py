@@ -100,7 +100,7 @@ class Ops:
         """The words of the DSL and all instructions, for completion."""
         return sorted({*super().__dir__(), *rows()})
 
-    def emit(  # noqa: C901, PLR0912  # kernels wait for it; more calls would take a tenth of its time
+    def emit(  # noqa: C901, PLR0912  # most of the time of emission is spent here, much of it on calls
         self,
         name: str,
         args: tuple[Any, ...],

@@ -217,7 +217,7 @@ Scalar: TypeAlias = Value | int | float
 
 def is_int(value: object) -> bool:
     """Whether `value` is a Python int, and not a bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    return value.__class__ is int or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def is_count(value: object) -> TypeGuard[int]:
@@ -290,7 +290,7 @@ def as_bits(value: Scalar, type: ScalarType) -> Scalar:
 def require_steps(*steps: object) -> None:
     """Raise `TypeMismatchError` unless all `steps` are Python ints, known while building."""
     for step in steps:
-        if step.__class__ is not int and not is_int(step):
+        if not is_int(step):
             raise TypeMismatchError(
                 f"the offset of a pointer must be a Python int, got {shown(step)}; what is known "
                 "only on the GPU goes into pointer.element(index) or tile.pointer(row, column)"
@@ -320,8 +320,7 @@ class Pointer:
     __slots__ = ("base", "dtype", "offset", "space")
 
     def __init__(self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0) -> None:
-        if offset.__class__ is not int:
-            require_steps(offset)
+        require_steps(offset)
         if not -_MAX_OFFSET <= offset <= _MAX_OFFSET:
             raise TypeMismatchError(
                 f"the offset of a pointer must fit 32 bits, got {shown(offset)} bytes; "

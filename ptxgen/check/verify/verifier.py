@@ -43,7 +43,6 @@ from ptxgen.ir import (
     require_module,
 )
 from ptxgen.isa.spec import Effect, Gate, Op
-from ptxgen.isa.table import op_of
 from ptxgen.register_names import range_of
 from ptxgen.target import Target
 from ptxgen.target import target as target_named
@@ -274,17 +273,17 @@ class _BodyCheck:
             value = operands[limit.operand].value  # type: ignore[union-attr]  # an IntImm
             if value not in limit.legal:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
-        if shape.is_special:
-            self._special(instr, shape)
+        if shape.is_special and shape.op is not None:
+            self._special(instr, shape, shape.op)
         for index, kind, bits in shape.symbols:
             self._symbol(operands[index].name, kind, bits, instr)  # type: ignore[union-attr]  # one
         if shape.calls:
             for message in self.symbols.call(instr):
                 self._report("call", message, instr)
 
-    def _special(self, instr: Instr, shape: Shape) -> None:
+    def _special(self, instr: Instr, shape: Shape, op: Op) -> None:
         """Check the addresses, numbers of threads, sizes and fractions that have rules of their own."""
-        operands, op = instr.operands, op_of(instr)
+        operands = instr.operands
         for index, name in shape.unmoved:
             address = operands[index]
             if isinstance(address, Address | TensorAddress) and address.offset:
