@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from flash.cpu import loops, products
 from flash.cpu.blocks import Workspace
-from flash.cpu.engine import Engine
+from flash.cpu.engine import Engine, Limits
 from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows
+from flash.cpu.threads import Bell
 
 Array = NDArray[Any]
 _InMemory = tuple[Array, Array, int]  # what `loops.products` calls memory, places and apart
+_AllInMemory = tuple[Array, Array, tuple[int, int]]  # the same of `loops.attend`
 
 # The type by which the loops know numbers of a type.
 _KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
@@ -31,6 +33,11 @@ _KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
 }
 _IS_KNOWN_AS: Final = {known: kind for kind, known in _KNOWN_AS.items()}
 _F32: Final = np.dtype(np.float32)
+
+# Looks at a number that another thread changes, 1.5 ms if nobody else wants the core. To be woken takes a
+# thread 0.1 ms, and in a virtual machine it often gets the core of the one that wakes it first. (libgomp's
+# threads wait 5 ms.)
+_LOOKS: Final = 2**20
 
 # With more rows for each head of K, BLAS multiplies in less time, also if it needs a copy of K as f32.
 _FEW_ROWS: Final = 8
@@ -65,21 +72,50 @@ def _outputs_of_values(
         _sums_of_seen(found, weight, hidden, out)
 
 
+class _Heads:
+    """Heads whose attention threads compute together; `given` are arguments of `loops.attend` behind those
+    of threads.
+    """
+
+    def __init__(self, count: int, *given: Any) -> None:
+        self._count = count
+        self._progress = np.zeros(3, np.int64)
+        self._given = given
+
+    def lead(self, bell: Bell) -> bool:
+        """See `Shared`."""
+        return bool(loops.attend(True, bell, self._progress, _LOOKS, *self._given))
+
+    def help(self, bell: Bell) -> None:
+        """See `Shared`."""
+        loops.attend(False, bell, self._progress, _LOOKS, *self._given)
+
+    def is_begun(self) -> bool:
+        """See `Shared`."""
+        return bool(self._progress[0] >= self._count)
+
+
 def _attend(
-    space: Workspace,
-    k: KeyRows,
-    v: KeyRows,
-    place: KeyPlace,
-    q: Array,
-    total: Array,
-    out: Array,
-    least_total: float,
-    least_sum: float,
-) -> bool | None:
-    if not (_is_for_loops(space, k, q.shape[1]) and _is_for_loops(space, v, q.shape[1])):
+    k: KeyRows, v: KeyRows, keys: slice, q: Array, total: Array, out: Array, limits: Limits, threads: int
+) -> tuple[_Heads, Array] | None:
+    if out.dtype != _F32 or q.shape[2] > _FEW_ROWS:
         return None
-    k_found, v_found = _in_memory(space, "k", k, place), _in_memory(space, "v", v, place)
-    return bool(loops.attend(q, *k_found, *v_found, total, out, least_total, least_sum))
+    of_k, of_v = (_all_in_memory(source, keys) for source in (k, v))
+    if of_k is None or of_v is None:
+        return None
+    batch, kv_heads = total.shape[:2]
+    is_safe = np.empty((batch, kv_heads), np.bool_)
+    together = -(-kv_heads // threads) if _are_side_by_side(of_k) else 1
+    parts = batch * -(-kv_heads // together)
+    return _Heads(parts, together, q, *of_k, *of_v, total, out, is_safe, *limits), is_safe
+
+
+def _are_side_by_side(rows: _AllInMemory) -> bool:
+    """Whether rows of the heads lie between those of a head: the fewer of them a thread reads together, the
+    longer each takes, up to 1.7 times.
+    """
+    _, places, (_, of_head) = rows
+    return len(places) > 1 and bool(of_head < places[1] - places[0])
 
 
 ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, 4, _attend, _FEW_ROWS)
@@ -98,7 +134,7 @@ def _sums_of_seen(found: _InMemory, weight: Array, hidden: Array, out: Array) ->
         odd = values[wild].astype(_F32)
         values[wild] = 0
         here = slice(head, head + 1)
-        loops.sums(weight[here], _fixed(rows.reshape(-1)), np.arange(len(places)) * dim, 0, out[here])
+        loops.sums(weight[here], _fixed(values.reshape(-1)), np.arange(len(places)) * dim, 0, out[here])
         for n, row in zip(np.flatnonzero(wild), odd, strict=True):
             at = head, slice(None), n, None
             out[head] += np.where(hidden[at], 0, weight[at] * row)
@@ -112,29 +148,52 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
     """The memory with the keys or values at `place`, where in it each begins, and how far apart heads are, in
     elements. Buffer `name` has a copy of those that have no dense rows in memory.
     """
-    kind = _KNOWN_AS[source.dtype]
     if isinstance(source, PagedRows):
         found = source.in_memory(place.heads, place.keys)
         if found is not None:
             memory, places, apart = found
-            return _fixed(memory.view(kind)), places, apart
+            return _fixed(memory), places, apart
         x = space.planes(
             name, place.heads.stop - place.heads.start, place.length, source.shape[3], source.dtype
         )
         source.read(place.heads, place.keys, x)
     else:
         x = source[place]
-        if not (x.flags.c_contiguous and x.flags.aligned) and not _has_dense_rows(x):
+        if not _has_dense_rows(x):
             copy = space.planes(name, len(x), x.shape[1], x.shape[2], source.dtype)
             copy[...] = x
             x = copy
+    return _rows_in_memory(x)
+
+
+def _all_in_memory(source: KeyRows, keys: slice) -> _AllInMemory | None:
+    """The memory with `keys` of all heads, where in it each of the first head begins, and how far apart items
+    of the batch and heads are, in elements; None if they have no dense rows in memory.
+    """
+    if source.dtype not in _KNOWN_AS or not source.shape[3]:
+        return None
+    if isinstance(source, PagedRows):
+        found = source.in_memory(slice(0, source.shape[1]), keys)
+        if found is None:
+            return None
+        memory, places, apart = found
+        return _fixed(memory), places, (0, apart)
+    x = source[:, :, keys]
+    if not _has_dense_rows(x):
+        return None
+    memory, places, apart = _rows_in_memory(x)
+    return memory, places, (x.strides[0] // x.itemsize, apart)
+
+
+def _rows_in_memory(x: Array) -> _InMemory:
+    """What `_in_memory` gives, of x [..., kv_heads, n, dim] with dense rows."""
+    size, (apart, step) = x.itemsize, x.strides[-3:-1]
     if x.flags.c_contiguous:
-        return _fixed(x.reshape(-1).view(kind)), _places(place.length, x.shape[2]), x.shape[1] * x.shape[2]
-    unit = x.itemsize
-    apart, step = x.strides[0] // unit, x.strides[1] // unit
-    end = (len(x) - 1) * apart + (x.shape[1] - 1) * step + x.shape[2]
-    memory = as_strided(x, (max(0, end),), (unit,), writeable=False)
-    return memory.view(kind), _places(place.length, step), apart
+        memory = x.reshape(-1)
+    else:
+        ends = ((n - 1) * stride for n, stride in zip(x.shape[:-1], x.strides, strict=False))
+        memory = as_strided(x, (sum(ends) // size + x.shape[-1],), (size,), writeable=False)
+    return _fixed(memory), _places(x.shape[-2], step // size), apart // size
 
 
 def _places(count: int, step: int) -> Array:
@@ -148,8 +207,8 @@ def _more_places(count: int, step: int) -> Array:
 
 
 def _fixed(memory: Array) -> Array:
-    """A view that cannot be written: the loops are compiled for such memory only."""
-    found = memory.view()
+    """A view that cannot be written, of numbers as the loops know them: they are compiled for such memory."""
+    found = memory.view(_KNOWN_AS[memory.dtype])
     found.flags.writeable = False
     return found
 
@@ -157,5 +216,6 @@ def _fixed(memory: Array) -> Array:
 def _has_dense_rows(x: Array) -> bool:
     """Whether rows of `x` are dense, and whole elements apart."""
     *outer, unit = x.strides
-    dense = unit == x.itemsize or x.shape[2] == 1
-    return dense and x.flags.aligned and all(stride >= 0 and not stride % x.itemsize for stride in outer)
+    size = x.itemsize
+    dense = unit == size or x.shape[-1] == 1
+    return dense and x.flags.aligned and all(stride >= 0 and not stride % size for stride in outer)

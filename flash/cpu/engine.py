@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace
 from flash.cpu.paged_rows import KeyPlace, KeyRows
 from flash.cpu.products import outputs_of_values, scores_of_keys, weigh
+from flash.cpu.threads import Shared
 
 Array = NDArray[Any]
+
+
+class Limits(NamedTuple):
+    """The least safe sum of the exponentials of a row, and the least safe size of the largest sum of a row of
+    values that is not 0.
+    """
+
+    total: float
+    size: float
 
 
 class ScoresOfKeys(Protocol):
@@ -48,19 +58,20 @@ class Attend(Protocol):
 
     def __call__(
         self,
-        space: Workspace,
         k: KeyRows,
         v: KeyRows,
-        place: KeyPlace,
+        keys: slice,
         q: Array,
         total: Array,
         out: Array,
-        least_total: float,
-        least_sum: float,
-    ) -> bool | None:
-        """Add the sums of the exponentials of `q @ k^T` to `total`, and write the sums of these times v,
-        divided by `total`, to `out`. Return whether the sums are safe, by these limits; else what was written
-        is of no use. None, and nothing is written, if the steps by themselves take less time.
+        limits: Limits,
+        threads: int,
+    ) -> tuple[Shared, Array] | None:
+        """Work that adds the sums of the exponentials of `q @ k^T` to `total` [batch, kv_heads, rows], and
+        writes the sums of these times v, divided by `total`, to `out` [batch, kv_heads, rows, d_v]; and where
+        it writes whether the sums of a head are safe, by these limits, [batch, kv_heads]: what was written
+        for other heads is of no use. q is [batch, kv_heads, rows, d]; `keys` are seen, and so many `threads`
+        will share the work. None if the steps by themselves take less time.
         """
 
 

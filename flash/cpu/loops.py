@@ -7,9 +7,11 @@ memory, so that those in pages are read where they lie, and their sums are those
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from flash.cpu.compiler import compiled, part_of_loop
@@ -18,6 +20,8 @@ from flash.cpu.vectors import (
     KEYS,
     addition_to,
     bits_of,
+    count_at,
+    counted,
     float_of,
     in_widest_vectors,
     products_of,
@@ -100,6 +104,9 @@ def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
         total[row] += added
 
 
+# A thread that waits without sleeping leaves its core to another one after so many looks, 0.1 us.
+_LOOKS_TO_YIELD: Final = 256
+
 # Keys of a head that are read before those of the next head, so that memory is read in its order, wherever
 # pages have the heads of a row side by side.
 _KEYS_OF_A_HEAD: Final = 16
@@ -112,6 +119,15 @@ _products_of_two_rows: Final = products_of(2)
 _products_of_a_row: Final = products_of(1)
 _add_to_four_rows: Final = addition_to(4)
 _add_to_a_row: Final = addition_to(1)
+
+
+if os.name == "posix":
+    _yield_core: Any = types.ExternalFunction("sched_yield", types.int32())
+else:
+
+    @part_of_loop(_AS_WRITTEN)
+    def _yield_core() -> None:
+        """Keep the core: Windows has no such function in what every process loads."""
 
 
 @part_of_loop(_AS_WRITTEN)
@@ -227,57 +243,115 @@ def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) ->
 
 @part_of_loop(_AS_WRITTEN)
 def _are_safe(total: Array, out: Array, least_total: float, least_sum: float) -> bool:
-    """Whether sums lost nothing to overflow or underflow, nor met NaN; `flash.cpu.attention` says why."""
-    kv_heads, rows, dim = out.shape
-    for head in range(kv_heads):
-        for row in range(rows):
-            if not least_total <= total[head * rows + row] < _INFINITY:
+    """Whether the sums of a head, of weights [rows] and of values [rows, dim], lost nothing to overflow or
+    underflow, nor met NaN; `flash.cpu.attention` says why.
+    """
+    rows, dim = out.shape
+    for row in range(rows):
+        if not least_total <= total[row] < _INFINITY:
+            return False
+        largest = f32(0)
+        for n in range(dim):
+            size = abs(out[row, n])
+            if not size < _INFINITY:
                 return False
-            largest = f32(0)
-            for n in range(dim):
-                size = abs(out[head, row, n])
-                if not size < _INFINITY:
-                    return False
-                largest = max(largest, size)
-            if 0 < largest < least_sum:
+            largest = max(largest, size)
+        if 0 < largest < least_sum:
+            return False
+    return True
+
+
+@part_of_loop(_AS_WRITTEN)
+def _are_finite(x: Array) -> bool:
+    """Whether all numbers of x [rows, dim] are."""
+    rows, dim = x.shape
+    for row in range(rows):
+        for n in range(dim):
+            if not abs(x[row, n]) < _INFINITY:
                 return False
     return True
+
+
+@part_of_loop(_AS_WRITTEN)
+def _waited(leads: bool, bell: Array, heard: int, progress: Array, parts: int, looks: int) -> bool:
+    """Wait, so many looks at most: the leader until all parts are done, helpers until the bell rings or the
+    leader sleeps. Return whether all parts are done, if it is the leader.
+    """
+    of_bell, done, asleep = _address(bell, 0), _address(progress, 1), _address(progress, 2)
+    for look in range(looks):
+        if leads and count_at(done) >= parts:
+            return True
+        if not leads and (count_at(of_bell) != heard or count_at(asleep)):
+            return False
+        if look % _LOOKS_TO_YIELD == 0:
+            _yield_core()
+    if leads:
+        counted(asleep)
+    return False
 
 
 @compiled(_AS_WRITTEN)
 def attend(
+    leads: bool,
+    bell: Array,
+    progress: Array,
+    looks: int,
+    together: int,
     q: Array,
     k: Array,
     k_places: Array,
-    k_apart: int,
+    k_apart: tuple[int, int],
     v: Array,
     v_places: Array,
-    v_apart: int,
+    v_apart: tuple[int, int],
     total: Array,
     out: Array,
+    is_safe: Array,
     least_total: float,
     least_sum: float,
 ) -> bool:
-    """Do `products`, `weights` and `sums`, some keys after the other: add the weights to `total`
-    [kv_heads * rows], and write the sums divided by it to `out` [kv_heads, rows, dim]. Return whether the
-    sums are safe; if not, they are not divided.
+    """Do `products`, `weights` and `sums` of parts that no other thread has begun, each of them so many heads
+    `together`, some keys after the other: add the weights to `total` [batch, kv_heads, rows], and write the
+    sums divided by it to `out` [batch, kv_heads, rows, dim]. Key n of head h of item b begins at
+    k[k_places[n] + b * k_apart[0] + h * k_apart[1]], and so do values. `is_safe` [batch, kv_heads] is written
+    too; what is unsafe is not divided.
+
+    `progress` [3] counts the parts that threads have begun, those that they have done, and whether the leader
+    sleeps. The leader adds 1 to `bell` [1] first. What threads wait for in the end, at most so many `looks`
+    long, and what they return, says `_waited`.
     """
-    kv_heads, rows, dim = out.shape
-    keys = len(k_places)
-    scores = np.empty(kv_heads * rows * min(keys, _KEYS_AT_ONCE), f32)
-    out[:] = f32(0)
-    for first in range(0, keys, _KEYS_AT_ONCE):
-        last = min(first + _KEYS_AT_ONCE, keys)
-        count = last - first
-        score = scores[: kv_heads * rows * count].reshape(kv_heads * rows, count)
-        by_head = score.reshape(kv_heads, rows, count)
-        products(q, k, k_places[first:last], k_apart, by_head)
-        weights(score, total)
-        _add_sums(by_head, v, v_places[first:last], v_apart, out)
-    if not _are_safe(total, out, least_total, least_sum):
-        return False
-    for head in range(kv_heads):
-        for row in range(rows):
-            for n in range(dim):
-                out[head, row, n] /= total[head * rows + row]
-    return True
+    batch, kv_heads, rows, _ = out.shape
+    of_item = (kv_heads + together - 1) // together
+    parts, keys = batch * of_item, len(k_places)
+    begun, done = _address(progress, 0), _address(progress, 1)
+    if leads:
+        counted(_address(bell, 0))
+    scores = np.empty(together * rows * min(keys, _KEYS_AT_ONCE), f32)
+    heard = count_at(_address(bell, 0))
+    part = counted(begun)
+    while part < parts:
+        b, head = part // of_item, part % of_item * together
+        end = min(head + together, kv_heads)
+        own_k = k[b * k_apart[0] + head * k_apart[1] :]
+        own_v = v[b * v_apart[0] + head * v_apart[1] :]
+        own_q, own_total, own = q[b, head:end], total[b, head:end], out[b, head:end]
+        totals = own_total.reshape(own_total.size)
+        own[:] = f32(0)
+        for first in range(0, keys, _KEYS_AT_ONCE):
+            last = min(first + _KEYS_AT_ONCE, keys)
+            count = last - first
+            score = scores[: len(totals) * count].reshape(len(totals), count)
+            by_head = score.reshape(end - head, rows, count)
+            products(own_q, own_k, k_places[first:last], k_apart[1], by_head)
+            weights(score, totals)
+            _add_sums(by_head, own_v, v_places[first:last], v_apart[1], own)
+        for n in range(end - head):
+            safe = _are_finite(own_q[n]) and _are_safe(own_total[n], own[n], least_total, least_sum)
+            is_safe[b, head + n] = safe
+            for row in range(rows if safe else 0):
+                own[n, row] /= own_total[n, row]
+        # Before the part is counted: when all are, the leader may ring for the next call.
+        heard = count_at(_address(bell, 0))
+        counted(done)
+        part = counted(begun)
+    return _waited(leads, bell, heard, progress, parts, looks)

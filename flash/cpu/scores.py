@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.operands.declared import PER_SCORE
+from flash.operands.words import Causal
 from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
-from flash.scores.features import asked
+from flash.scores.features import asked, scored
 from flash.scores.window import Window
 
 Array = NDArray[Any]
+_PLAIN: Final = (type(None), bool, int, float, tuple)  # arguments that do not change
 Kept = dict[type[ScoreFeature], Array]  # the blocks of scores that features keep
 
 
@@ -137,6 +140,33 @@ class ScoreRules:
             if found is not None:
                 return np.repeat(found, rows // len(found))
         return None
+
+
+def rules_of(
+    shape: tuple[int, int, int, int],
+    causal: Causal,
+    dtype: np.dtype[Any],
+    first_batch: int,
+    first_query: int,
+    arguments: Mapping[str, Any],
+) -> ScoreRules:
+    """The rules for a call; see `flash.scores.features.scored`."""
+    given = tuple(sorted(arguments.items()))
+    if all(isinstance(value, _PLAIN) for _, value in given):
+        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, given)
+    return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, arguments, first_query))
+
+
+@functools.lru_cache(maxsize=64, typed=True)  # a step of decoding asks for the same in each layer
+def _rules_of_plain(
+    shape: tuple[int, int, int, int],
+    causal: Causal,
+    dtype: np.dtype[Any],
+    first_batch: int,
+    first_query: int,
+    arguments: tuple[tuple[str, Any], ...],
+) -> ScoreRules:
+    return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, dict(arguments), first_query))
 
 
 def _defining(method: str, features: Sequence[type[ScoreFeature]]) -> tuple[type[ScoreFeature], ...]:

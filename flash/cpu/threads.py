@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 # All calls of the process share so many; no machine has more cores.
@@ -19,6 +20,8 @@ _MOST_HELPERS = 1024
 
 # Having another thread work costs about 0.1 ms, in which a core does a fraction of so many multiplications.
 WORTH_A_THREAD = 2**24
+
+Bell: TypeAlias = NDArray[np.int64]  # a number, which changes
 
 _Space = TypeVar("_Space")
 _Task = TypeVar("_Task")
@@ -57,23 +60,33 @@ class BlasThreads:
                 if not self._users:
                     self._give_back()
 
+    def usual(self) -> int:
+        """The thread count of the BLAS that has the most, when no call holds it."""
+        with self._lock:
+            return _most(self._usual or self._found())
+
     def _hold(self) -> int:
-        """Limit every BLAS to one thread; return the usual thread count of the one that has the
-        most.
-        """
-        if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
-            self._libraries = ThreadpoolController().select(user_api="blas")
+        """Limit every BLAS to one thread; return what `usual` does."""
         if not self._usual:
-            found = self._libraries.lib_controllers
-            self._usual = [(library, library.num_threads) for library in found]
+            self._usual = self._found()
         for library, _ in self._usual:
             library.set_num_threads(1)
-        return max((count for _, count in self._usual), default=0) or os.cpu_count() or 1
+        return _most(self._usual)
+
+    def _found(self) -> list[tuple[Any, int]]:
+        """The libraries, and their present threads."""
+        if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
+            self._libraries = ThreadpoolController().select(user_api="blas")
+        return [(library, library.num_threads) for library in self._libraries.lib_controllers]
 
     def _give_back(self) -> None:
         for library, count in self._usual:
             library.set_num_threads(count)
         self._usual = []
+
+
+def _most(libraries: list[tuple[Any, int]]) -> int:
+    return max((count for _, count in libraries), default=0) or os.cpu_count() or 1
 
 
 class _User:
@@ -83,10 +96,31 @@ class _User:
 BLAS_THREADS = BlasThreads()
 
 
+class Shared(Protocol):
+    """Work in parts, which several threads do together: a leader, which calls `run_together`, and helpers.
+    Each does parts that no other has begun.
+    """
+
+    def lead(self, bell: Bell) -> bool:
+        """Add 1 to the bell, and do parts until all are begun. Return whether all parts are done, for which
+        the leader may wait a short while.
+        """
+
+    def help(self, bell: Bell) -> None:
+        """Do parts until all are begun. Then a helper may wait a short while, without sleeping, until the
+        bell rings for the next call: to be woken takes longer.
+        """
+
+    def is_begun(self) -> bool:
+        """Whether all parts are begun, and a helper that has done its own hears the bell."""
+
+
 class _Helpers:
     """Threads that wait for work of the next call, because waking one takes less time than starting one.
     They are started when they are first needed; a forked process begins with none.
     """
+
+    bell: Bell
 
     def __init__(self) -> None:
         self._begin()
@@ -95,10 +129,44 @@ class _Helpers:
 
     def _begin(self) -> None:
         self._pool = ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="ptxgen-cpu")
+        self._lock = threading.Lock()
+        self._given: deque[tuple[Future[None], Shared]] = deque()
+        self._helping: list[Shared] = []
+        self.bell = np.zeros(1, np.int64)
 
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Have a thread do the work when one is free."""
-        return self._pool.submit(work)
+    def submit(self, shared: Shared) -> Future[None]:
+        """Have a thread help: one that hears the bell, or else one that is woken."""
+        future: Future[None] = Future()
+        with self._lock:
+            self._given.append((future, shared))
+            hear = sum(work.is_begun() for work in self._helping)
+            is_heard = len(self._given) <= hear
+        if not is_heard:
+            self._pool.submit(self._serve)
+        return future
+
+    def _serve(self) -> None:
+        """Help with what is given, until nothing is."""
+        while True:
+            with self._lock:
+                if not self._given:
+                    return
+                future, shared = self._given.popleft()
+                self._helping.append(shared)
+            if future.set_running_or_notify_cancel():
+                _help(future, shared, self.bell)
+            with self._lock:
+                self._helping.remove(shared)
+            del future, shared  # and with it the arrays of a call
+
+
+def _help(future: Future[None], shared: Shared, bell: Bell) -> None:
+    try:
+        shared.help(bell)
+    except BaseException as error:  # the leader raises it
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 _HELPERS = _Helpers()
@@ -120,30 +188,63 @@ def share_out(
     waiting = deque(tasks)
     if not waiting:
         return
+    with BLAS_THREADS.one_each() as usual_threads:
+        helpers = helpers_for(len(waiting), threads or usual_threads, multiplications)
+        run_together(_Queue(waiting, space, do), helpers)
 
-    def work() -> None:
-        own = space()
+
+class _Queue(Generic[_Space, _Task]):
+    """Tasks as work that threads share; see `share_out`."""
+
+    def __init__(
+        self, waiting: deque[_Task], space: Callable[[], _Space], do: Callable[[_Space, _Task], None]
+    ) -> None:
+        self._waiting, self._space, self._do = waiting, space, do
+
+    def lead(self, bell: Bell) -> bool:
+        """See `Shared`; the leader waits for its helpers asleep."""
+        bell[0] += 1
+        self.help(bell)
+        return False
+
+    def help(self, bell: Bell) -> None:  # noqa: ARG002  # a helper sleeps when it has done its tasks
+        """See `Shared`. After an error nobody begins another task."""
+        own = self._space()
         with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
             while True:
                 try:
-                    task = waiting.popleft()
+                    task = self._waiting.popleft()
                 except IndexError:
                     return
-                do(own, task)
+                try:
+                    self._do(own, task)
+                except BaseException:
+                    self._waiting.clear()
+                    raise
 
-    with BLAS_THREADS.one_each() as usual_threads:
-        worth = multiplications // WORTH_A_THREAD
-        helpers = min(threads or usual_threads, len(waiting), worth + 1) - 1
-        if helpers < 1:
-            work()
-            return
-        futures = [_HELPERS.submit(work) for _ in range(helpers)]
-        try:
-            work()
-        finally:
-            waiting.clear()  # after an error nobody begins another task
-            # A helper that other calls keep busy has not begun, and is not waited for.
-            begun = [future for future in futures if not future.cancel()]
-            wait(begun)
-        for future in begun:
-            future.result()
+    def is_begun(self) -> bool:
+        """False: helpers do not hear the bell."""
+        return False
+
+
+def helpers_for(tasks: int, threads: int, multiplications: int) -> int:
+    """How many other threads are worth waking for tasks with so many multiplications in all, which have at
+    most so many `threads`.
+    """
+    return min(threads, tasks, multiplications // WORTH_A_THREAD + 1) - 1
+
+
+def run_together(shared: Shared, helpers: int) -> None:
+    """Do the work on this thread, the leader, and at the same time on so many others at most. Return when all
+    parts are done. An error in a thread is raised here.
+    """
+    futures = [_HELPERS.submit(shared) for _ in range(helpers)]
+    is_done = False
+    try:
+        is_done = shared.lead(_HELPERS.bell)
+    finally:
+        # A helper that other calls keep busy has not begun, and is not waited for.
+        begun = [future for future in futures if not future.cancel()]
+        ended = () if is_done or not begun else wait(begun).done
+    for future in ended:
+        future.result()

@@ -64,6 +64,30 @@ def in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
     return types.void(), mark
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def counted(context: Any, address: Any) -> Any:  # noqa: ARG001
+    """Add 1 to the int64 at an address that several threads count at, and give what it was. What a thread has
+    written before it counted, another reads that counts, or reads the count by `count_at`, afterwards.
+    """
+
+    def add(_: object, builder: Any, __: object, given: Sequence[Any]) -> Any:
+        pointer = builder.inttoptr(given[0], _I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.Constant(_I64, 1), "acq_rel")
+
+    return types.int64(types.uint64), add
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def count_at(context: Any, address: Any) -> Any:  # noqa: ARG001
+    """The int64 at an address at which several threads count."""
+
+    def load(_: object, builder: Any, __: object, given: Sequence[Any]) -> Any:
+        pointer = builder.inttoptr(given[0], _I64.as_pointer())
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return types.int64(types.uint64), load
+
+
 def widened(x: Any) -> Any:
     """The number of an f32, of the bits of a bf16 as uint16, or of those of an f16 as int16, as f32."""
     raise TypeError(f"only compiled loops widen numbers, got {x!r}")

@@ -13,6 +13,7 @@ from flash_oracles import torch_attention
 from judge import assert_agrees_in_float64, assert_attention_is_accurate, assert_close, rounded_normal
 
 from flash.cpu import attention as cpu
+from flash.cpu import job
 from flash.cpu.attention import attention_cpu
 from flash.cpu.blocks import widen
 from flash.cpu.threads import BlasThreads
@@ -49,8 +50,8 @@ HEAD_DIMS = [1, 3, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
-    monkeypatch.setattr(cpu, "BLOCK_K", 24)
+    monkeypatch.setattr(job, "BLOCK_Q", 16)
+    monkeypatch.setattr(job, "BLOCK_K", 24)
 
 
 def inputs(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=np.float32):
@@ -81,12 +82,12 @@ def test_every_pair_of_lengths(seq_q, seq_k, causal):
     check(*inputs(seq_q, seq_k), causal=causal)
 
 
-@pytest.mark.parametrize("safe_total", [cpu.SAFE_TOTAL, np.inf], ids=["unshifted", "shifted"])
+@pytest.mark.parametrize("safe_total", [job.SAFE.total, np.inf], ids=["unshifted", "shifted"])
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 97), (97, 1), (50, 100), (100, 50), (33, 33)])
 @pytest.mark.usefixtures("small_blocks")
 def test_many_blocks_with_and_without_the_row_maximum(seq_q, seq_k, causal, safe_total, monkeypatch):
-    monkeypatch.setattr(cpu, "SAFE_TOTAL", safe_total)
+    monkeypatch.setattr(cpu, "SAFE", job.SAFE._replace(total=safe_total))
     check(*inputs(seq_q, seq_k, heads=4, kv_heads=2, batch=2), causal=causal)
 
 
@@ -476,8 +477,8 @@ def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k,
     d, d_v = 32, 48
     q, k, v = inputs(seq_q, seq_k, d, d_v=d_v, heads=heads, kv_heads=kv_heads, dtype=dtype)
     out = np.empty((1, heads, seq_q, d_v), q.dtype)
-    rows, keys = cpu.BLOCK_Q, cpu.BLOCK_K
-    elements = 2 * rows * (2 * keys + d + 2 * d_v + 8) + 2 * max(cpu.KEY_ELEMENTS, keys * max(d, d_v))
+    rows, keys = job.BLOCK_Q, job.BLOCK_K
+    elements = 2 * rows * (2 * keys + d + 2 * d_v + 8) + 2 * max(job.KEY_ELEMENTS, keys * max(d, d_v))
     tracemalloc.start()
     try:
         attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal, threads=1)
@@ -491,14 +492,14 @@ def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k,
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (3, 1)])
 @pytest.mark.usefixtures("small_blocks")
 def test_two_blocks_at_once_of_one_head_or_of_two(heads, kv_heads, causal, monkeypatch):
-    monkeypatch.setattr(cpu, "_BLOCKS_TO_JOIN", 1)
+    monkeypatch.setattr(job, "BLOCKS_TO_JOIN", 1)
     check(*inputs(50, 70, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.usefixtures("small_blocks")
 def test_a_bad_value_of_one_head_reaches_no_other(bad, monkeypatch):
-    monkeypatch.setattr(cpu, "_BLOCKS_TO_JOIN", 1)
+    monkeypatch.setattr(job, "BLOCKS_TO_JOIN", 1)
     q, k, v = inputs(40, 40, heads=4, kv_heads=4)
     clean, _ = run(q, k, v, causal=True)
     v[:, 2, 30] = bad

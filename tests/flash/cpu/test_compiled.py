@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,7 @@ from judge import assert_attention_is_accurate, rounded_normal
 
 import flash
 from flash.cpu import attention as cpu
+from flash.cpu import few_queries, job
 from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import PagedRows
@@ -27,8 +30,8 @@ DTYPES = [np.float32, np.float16, "bf16"]
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
-    monkeypatch.setattr(cpu, "BLOCK_K", 24)
+    monkeypatch.setattr(job, "BLOCK_Q", 16)
+    monkeypatch.setattr(job, "BLOCK_K", 24)
 
 
 def inputs(shape: tuple[int, ...], keys: int, d: int, d_v: int, kv_heads: int, dtype: Any) -> Any:
@@ -98,12 +101,13 @@ def test_every_feature(name: str, dtype: Any, causal: Any, seq_q: int, seq_k: in
     check(*inputs((2, 4, seq_q), seq_k, 16, 16, 2, dtype), causal=causal, **how)
 
 
-@pytest.mark.parametrize("safe_total", [cpu.SAFE_TOTAL, np.inf], ids=["unshifted", "shifted"])
+@pytest.mark.parametrize("safe_total", [job.SAFE.total, np.inf], ids=["unshifted", "shifted"])
 @pytest.mark.parametrize("score", [-1e4, -95.0, -13.0, 60.0, 70.0, 100.0])
 @pytest.mark.parametrize("seq_q", [1, 4])
 @pytest.mark.usefixtures("small_blocks")
 def test_all_scores_near_one_number(seq_q: int, score: float, safe_total: float, monkeypatch: Any) -> None:
-    monkeypatch.setattr(cpu, "SAFE_TOTAL", safe_total)
+    for module in (cpu, few_queries):
+        monkeypatch.setattr(module, "SAFE", job.SAFE._replace(total=safe_total))
     q, k, v = inputs((1, 2, seq_q), 50, 8, 8, 1, np.float32)
     q[..., 0], k[..., 0] = 1, score
     k[..., 1:] /= 100
@@ -140,21 +144,33 @@ def test_few_rows_are_computed_at_once_where_nothing_changes_their_scores(
 
 
 @pytest.mark.parametrize(("score", "size"), [(1e3, 1.0), (-1e3, 1.0), (-11.0, 1e-29), (50.0, 1e20)])
-def test_sums_of_a_token_that_are_not_safe_are_computed_once_more(
-    score: float, size: float, monkeypatch: Any
+@pytest.mark.parametrize("unsafe", [[(0, 1)], [(0, 2), (1, 0)], [*itertools.product(range(2), range(3))]])
+def test_heads_of_a_token_whose_sums_are_not_safe_are_computed_once_more(
+    unsafe: list[tuple[int, int]], score: float, size: float, monkeypatch: Any
 ) -> None:
-    sweep, shifts = cpu._sweep, []
+    attend, again = cpu._attend, []
 
-    def recorded(*given: Any, shifted: bool) -> Any:
-        shifts.append(shifted)
-        return sweep(*given, shifted=shifted)
+    def recorded(*given: Any, shifted: bool) -> None:
+        _, _, *task = given
+        again.append((*task, shifted))
+        attend(*given, shifted=shifted)
 
-    monkeypatch.setattr(cpu, "_sweep", recorded)
-    q, k, v = inputs((1, 2, 1), 50, 8, 8, 2, np.float32)
-    q[..., 0], k[..., 0] = 1, score
-    v *= np.float32(size)
+    monkeypatch.setattr(cpu, "_attend", recorded)
+    q, k, v = inputs((2, 6, 1), 50, 8, 8, 3, np.float32)
+    q[..., 0], k[..., 0] = 1, 0
+    for at in unsafe:
+        k[(*at, slice(None), 0)] = score
+        v[at] *= np.float32(size)
     check(q, k, v, softmax_scale=1.0)
-    assert shifts == [True]
+    assert sorted(again, key=str) == [(b, slice(2 * kv, 2 * kv + 2), slice(0, 1), True) for b, kv in unsafe]
+
+
+@pytest.mark.parametrize("sink", [None, 0.0])
+def test_a_query_that_its_scale_makes_infinite_is_left_to_the_steps(sink: float | None) -> None:
+    q, k, v = inputs((1, 2, 1), 50, 8, 8, 2, np.float32)
+    q[...], k[...] = 3e38, -1e-39  # times the scale, an infinite sum of products of a finite one
+    how = {} if sink is None else {"sink": np.full((1, 2), sink, np.float32)}
+    check(q, k, v, softmax_scale=2.0, **how)
 
 
 def test_weights_are_exponentials_of_scores(compiled: ModuleType) -> None:
@@ -197,11 +213,24 @@ def test_every_number_of_16_bits_is_read_as_it_is(dtype: Any) -> None:
 @pytest.mark.parametrize("seq_q", [1, 300])
 def test_the_number_of_threads_changes_no_bit(seq_q: int, dtype: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
-    monkeypatch.setattr(cpu, "KEY_ELEMENTS", 2**14)  # tasks of a head of K each
+    monkeypatch.setattr(job, "KEY_ELEMENTS", 2**14)  # tasks of a head of K each
     arrays = inputs((2, 6, seq_q), 700, 32, 16, 3, dtype)
     expected = run(*arrays, causal=True, threads=1)
     for threads in (2, 5):
         assert_same(run(*arrays, causal=True, threads=threads), expected)
+
+
+@pytest.mark.parametrize("looks", [0, 2**12, 2**22], ids=["nobody waits", "some wait", "all wait"])
+def test_calls_at_once_change_no_bit(looks: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("flash.cpu.compiled._LOOKS", looks)
+    of_each = [inputs((2, 6, 1), 300 + n, 32, 16, 3, np.float32) for n in range(6)]
+    expected = [run(*arrays, threads=1) for arrays in of_each]
+    with ThreadPoolExecutor(6) as callers:
+        for _ in range(10):
+            found = callers.map(lambda arrays: run(*arrays, threads=3), of_each)
+            for one, other in zip(found, expected, strict=True):
+                assert_same(one, other)
 
 
 @pytest.mark.parametrize("layout", ["heads first", "rows first", "every other column"])
@@ -211,7 +240,7 @@ def test_the_number_of_threads_changes_no_bit(seq_q: int, dtype: Any, monkeypatc
 def test_pages_give_the_bits_of_contiguous_keys(
     seq_q: int, page_size: int, first: int, dtype: Any, layout: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(cpu, "KEY_ELEMENTS", 2**8)  # tasks of a head of K each
+    monkeypatch.setattr(job, "KEY_ELEMENTS", 2**8)  # tasks of a head of K each
     keys, kv_heads = 90, 3
     q, *of_keys = inputs((1, kv_heads, seq_q), keys, 20, 12, kv_heads, dtype)
     count = -(-(first + keys) // page_size)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from judge import rounded_normal
 
-from flash.cpu import attention as cpu
-from flash.cpu import blocks, chunks
+from flash.cpu import blocks, chunks, job
 from flash.cpu.attention import attention_cpu
 from flash.cpu.blocks import heads_together
 from flash.cpu.paged_rows import PagedRows, Walk
@@ -60,8 +59,8 @@ def attended(q: Any, k: Any, v: Any, *, causal: bool = False, mask: Any = None) 
 def test_pages_give_the_bits_of_contiguous_keys(
     seq_q: int, dims: tuple[int, int], page_size: int, first: int, dtype: Any, layout: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(cpu, "BLOCK_K", 8)
-    monkeypatch.setattr(cpu, "KEY_ELEMENTS", 16 * 16)
+    monkeypatch.setattr(job, "BLOCK_K", 8)
+    monkeypatch.setattr(job, "KEY_ELEMENTS", 16 * 16)
     rng = np.random.default_rng([seq_q, page_size])
     q = rounded_normal(rng, (1, 2 * KV_HEADS, seq_q, dims[0]), dtype)
     k, v = (rounded_normal(rng, (1, KV_HEADS, KEYS, dim), dtype) for dim in dims)

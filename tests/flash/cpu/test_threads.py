@@ -6,10 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from flash.cpu.threads import WORTH_A_THREAD, share_out
+from flash.cpu import threads
+from flash.cpu.threads import WORTH_A_THREAD, Bell, run_together, share_out
 
 ENOUGH = 64 * WORTH_A_THREAD  # multiplications that are worth all threads
 
@@ -99,3 +102,83 @@ def test_a_forked_process_starts_threads_of_its_own():
         [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=90
     )
     assert found.stdout == "2\n", found.stderr
+
+
+# ---- work of which who helps waits for the next call without sleeping
+
+
+class Parts:
+    """Work of so many parts, of which each thread does one, all at once; then who helps waits for the bell if
+    it `hears`, or as if for a long part until `released`. Who leads does the `others` meanwhile.
+    """
+
+    def __init__(self, threads: int, *, hears: bool = True, others: Callable[[], object] = int) -> None:
+        self.threads: list[threading.Thread] = []
+        self._count = threads
+        self._meet = threading.Barrier(threads, timeout=60)
+        self._hears, self._others = hears, others
+        self.released = threading.Event()
+
+    def _work(self, bell: Bell) -> int:
+        self.threads.append(threading.current_thread())
+        self._meet.wait()
+        heard = int(bell[0])  # before a part is done, as who leads may ring for the next call then
+        self._meet.wait()
+        return heard
+
+    def lead(self, bell: Bell) -> bool:
+        bell[0] += 1
+        self._work(bell)
+        self._others()
+        return self._hears
+
+    def help(self, bell: Bell) -> None:
+        heard = self._work(bell)
+        if self._hears:
+            while bell[0] == heard:
+                time.sleep(0.001)
+        else:
+            self.released.wait(timeout=60)
+
+    def is_begun(self) -> bool:
+        return self._hears and len(self.threads) == self._count
+
+
+@pytest.fixture
+def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Helpers of this test alone, none of which exists before."""
+    found = threads._Helpers()
+    monkeypatch.setattr(threads, "_HELPERS", found)
+    yield found
+    found.bell[0] += 1
+    found._pool.shutdown()
+
+
+def test_a_helper_that_waits_hears_of_the_next_call_and_nobody_is_woken(helpers: Any) -> None:
+    calls = [Parts(3) for _ in range(5)]
+    for call in calls:
+        run_together(call, 2)
+    assert all(set(call.threads) == set(calls[0].threads) for call in calls)
+    assert len(helpers._pool._threads) == 2
+
+
+@pytest.mark.usefixtures("helpers")
+def test_a_call_wakes_a_thread_while_helpers_have_parts_of_another_call() -> None:
+    busy, call = Parts(2, hears=False), Parts(2)
+
+    def meanwhile() -> None:
+        try:
+            run_together(call, 1)
+        finally:
+            busy.released.set()
+
+    busy._others = meanwhile
+    run_together(busy, 1)
+    assert len({*busy.threads, *call.threads}) == 3
+
+
+def test_a_call_by_tasks_is_heard_too(helpers: Any) -> None:
+    call = Parts(2)
+    run_together(call, 1)
+    assert working_threads() == set(call.threads)
+    assert len(helpers._pool._threads) == 1

@@ -17,8 +17,7 @@ from kernel_runs import assert_no_spill, nightly
 
 import flash
 from flash.contract.catalogue import build
-from flash.cpu import attention as cpu_attention
-from flash.cpu import paged_rows
+from flash.cpu import job, paged_rows
 from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
@@ -345,8 +344,8 @@ def test_the_reference_reads_pages() -> None:
 
 
 def test_the_cpu_copies_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "BLOCK_K", 8)
-    monkeypatch.setattr(cpu_attention, "KEY_ELEMENTS", 1)
+    monkeypatch.setattr(job, "BLOCK_K", 8)
+    monkeypatch.setattr(job, "KEY_ELEMENTS", 1)
     copied = []
     read = paged_rows.PagedRows.read
 
