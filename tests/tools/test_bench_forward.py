@@ -52,21 +52,31 @@ def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(forward.Reading, "of", of)
     monkeypatch.setattr(forward, "triton", lambda *_: ("64x128x128", reading(75.0)))
+    place = "sm_80", 64, "f16", False
+    known = {place: ("128x128x128", forward.figures(place, reading(48.0)))}
+    monkeypatch.setattr(forward, "flash_attention_2", lambda: known)
     found = forward.forward_quality(SMALL)
     ours, theirs, other = rows(found)
     assert ours[:5] == ["sm_80", "64", "f16", "full", "ours"]
     waits = ["50.0", "25.0", "12.5"]
     assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0", "78.0", *waits]
     assert (theirs[4], theirs[-6]) == ("Triton", "75.0")
-    assert (other[4], other[6:10], other[-1]) == ("FlashAttention-2", ["255", "152", "2", "556"], "-")
+    assert (other[4:6], other[-6]) == (["FlashAttention-2", "128x128x128"], "48.0")
     assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
     goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
     assert goals == {
         "tensor cores: ours / Triton": False,
+        "tensor cores: ours / FlashAttention-2": True,
         "spilled": True,
         "tensor cores busy": False,
         "instructions": True,
     }
+
+
+def test_what_is_known_of_flash_attention_2_has_all_figures() -> None:
+    known = forward.flash_attention_2()
+    assert len(known) == len(forward.TARGETS) * len(forward.HEAD_DIMS) * 2
+    assert {len(figures) for _, figures in known.values()} == {len(forward._FIGURES)}
 
 
 def test_without_the_tools_a_kernel_has_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from flash.commands.measure.issue_model import SCHEDULERS, Unit, Wait, modelled
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
@@ -31,7 +31,8 @@ HEAD_DIMS: Final = (64, 128, 256)
 PRECISE: Final[Precision] = "f32_grade"
 PRECISE_TARGETS: Final = ("sm_80", "sm_90")
 TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
-TRITON_DTYPE: Final = "f16"
+PEER_DTYPE: Final = "f16"
+FLASH_ATTENTION_2: Final = "benchmarks/results/flash-attn-2.json"
 TRITON_HEAD_DIMS: Final = (64, 128)
 SCORES: Final = 2048  # of a warp: the unit of instruction counts
 NEAR: Final = 24  # instructions between two products, within which an exponential is near them
@@ -45,23 +46,12 @@ PRECISE_GOAL: Final = 65
 
 _EXP2: Final = "MUFU.EX2"
 _PRODUCT: Final = "HMMA"
-_COLUMNS: Final = (
-    *("target", "d", "dtype", "mask", "kernel", "tile", "registers", "spilled B", "CTAs", "instructions"),
-    *("HMMA %", "EX2 near HMMA", "longest without HMMA", "tensor cores %", "shared memory %", "TFLOP/s"),
-    *("stalls %", "waits for memory %", "waits for tensor cores %"),
+_FIGURES: Final = (
+    *("registers", "spilled B", "CTAs", "instructions", "HMMA %", "EX2 near HMMA", "longest without HMMA"),
+    *("tensor cores %", "shared memory %", "TFLOP/s", "stalls %", "waits for memory %"),
+    "waits for tensor cores %",
 )
-# FlashAttention-2, f16, full attention, by ptxas 13.0: (registers, spilled bytes, CTAs of a
-# multiprocessor, instructions for SCORES scores, HMMA %, EX2 near HMMA, longest run without HMMA,
-# tensor cores % of an issue model that does not wait for copies). None: not counted.
-_Reading = tuple[int | None, int | None, int | None, int, float | None, str, int | None, int | None]
-FLASH_ATTENTION_2: Final[dict[tuple[str, int], _Reading]] = {
-    ("sm_80", 64): (255, 152, 2, 556, 23.0, "99/132", 168, 74),
-    ("sm_80", 128): (255, 128, 2, 880, 29.1, "43/68", 144, 80),
-    ("sm_80", 256): (None, None, None, 1516, None, "", None, 69),
-    ("sm_90", 64): (None, None, None, 556, None, "", None, None),
-    ("sm_90", 128): (None, None, None, 947, None, "", None, None),
-}
-
+_COLUMNS: Final = ("target", "d", "dtype", "mask", "kernel", "tile", *_FIGURES)
 FORWARD_REMARKS: Final = (
     f"instructions are those of a warp in the main loop for {SCORES} scores; EX2 is near HMMA if at most "
     f"{NEAR} instructions lie between the products around it",
@@ -72,8 +62,8 @@ FORWARD_REMARKS: Final = (
     "TFLOP/s: those of the model on all multiprocessors of the device of the target in "
     "ptxgen/report/rates.py, at its boost clock",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, through the same assembler",
-    "FlashAttention-2's figures were read once from its machine code; its share of tensor cores is that of "
-    "a model without latencies of copies, and is higher than this one's would be",
+    f"FlashAttention-2's figures, f16, are those of {FLASH_ATTENTION_2}, which "
+    "benchmarks/flash_attn_2_forward.py writes",
     " | ".join(_COLUMNS),
 )
 
@@ -103,16 +93,18 @@ def forward_quality(config: AttentionConfig) -> Found:
     _, _, dtype, causal = place
     try:
         ours = Reading.of(Subject.of(build(kernel)), kernel.target)
-        rows: Found = [_row(place, "ours", f"{t.tile}x{t.block_q}x{t.threads}", ours)]
-        if dtype == TRITON_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
+        rows: Found = [_line(place, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(place, ours))]
+        if dtype == PEER_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
             tile, theirs = triton(config.head_dim, causal, kernel.target.name)
-            rows.append(_row(place, "Triton", tile, theirs))
-            rows += _beside(place, ours, theirs)
+            rows.append(_line(place, "Triton", tile, figures(place, theirs)))
+            rows += _beside(place, "Triton", ours, theirs.tensor)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    peer = FLASH_ATTENTION_2.get((kernel.target.name, config.head_dim))
-    if peer and dtype == TRITON_DTYPE and not causal:
-        rows.append(_line(place, "FlashAttention-2", "", [*peer, *[None] * 5]))
+    peer = flash_attention_2().get(place)
+    if peer:
+        tile, known = peer
+        rows.append(_line(place, "FlashAttention-2", tile, known))
+        rows += _beside(place, "FlashAttention-2", ours, known[_FIGURES.index("tensor cores %")])
     return [*rows, *_goals(place, ours)]
 
 
@@ -187,6 +179,13 @@ def triton(head_dim: int, causal: bool, target: str) -> tuple[str, Reading]:
     return tile, Reading.of(subject, find_target(target))
 
 
+@functools.cache
+def flash_attention_2() -> dict[_Place, tuple[str, list[Any]]]:
+    """The tile and the figures of each of FlashAttention-2's kernels."""
+    known = json.loads((ROOT / FLASH_ATTENTION_2).read_text(encoding="utf-8"))
+    return {tuple(kernel["place"]): (kernel["tile"], kernel["figures"]) for kernel in known["kernels"]}
+
+
 _Place = tuple[str, int, str, bool]  # target, head_dim, type of elements or precision, whether causal
 
 
@@ -199,33 +198,23 @@ def _mask(causal: bool) -> str:
     return "causal" if causal else "full"
 
 
-def _row(place: _Place, name: str, tile: str, found: Reading) -> str:
+def figures(place: _Place, found: Reading) -> list[float | str]:
+    """The figures of a row of the table, in the order of `_FIGURES`."""
     a = found.made
     near, count = exponentials_near(found.path)
-    return _line(
-        place,
-        name,
-        tile,
-        [
-            *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
-            *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
-            found.tflops(place),
-            *(100 * found.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
-        ],
-    )
+    return [
+        *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
+        *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
+        found.tflops(place),
+        *(100 * found.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
+    ]
 
 
-def _line(place: _Place, name: str, tile: str, figures: Sequence[float | str | None]) -> str:
-    """A row of the table: `figures` are those of the columns behind the tile, None where unknown."""
+def _line(place: _Place, name: str, tile: str, figures: Sequence[float | str]) -> str:
+    """A row of the table."""
     target, d, dtype, causal = place
-    shown = [_shown(figure) for figure in figures]
-    return " | ".join([target, str(d), dtype, _mask(causal), name, tile or "-", *shown])
-
-
-def _shown(figure: float | str | None) -> str:
-    if figure is None:
-        return "-"
-    return f"{figure:.1f}" if isinstance(figure, float) else str(figure) or "-"
+    shown = [f"{figure:.1f}" if isinstance(figure, float) else str(figure) for figure in figures]
+    return " | ".join([target, str(d), dtype, _mask(causal), name, tile, *shown])
 
 
 def _settings(place: _Place) -> dict[str, Setting]:
@@ -233,13 +222,13 @@ def _settings(place: _Place) -> dict[str, Setting]:
     return {"target": target, "d": d, "dtype": dtype, "causal": causal}
 
 
-def _beside(place: _Place, ours: Reading, theirs: Reading) -> Found:
-    ratio = ours.tensor / theirs.tensor
+def _beside(place: _Place, peer: str, ours: Reading, tensor: float) -> Found:
+    """How busy tensor cores are beside a peer's, which are busy for `tensor` % of the clocks."""
     return [
         measured(
-            "tensor cores: ours / Triton",
+            f"tensor cores: ours / {peer}",
             "x",
-            [ratio],
+            [ours.tensor / tensor],
             config=_settings(place),
             goal=Goal(">=", 1.0),
             headline=True,
