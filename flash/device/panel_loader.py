@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final
 
 from flash.device.tiles import Matrix, Strip
@@ -14,13 +15,15 @@ from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
 from ptxgen.types import b16, s32, u32, u64
 
+_HALVES: Final = 2
 SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # sign bits in a word, by bytes of an element
 
 
 @dataclass(frozen=True)
 class Share:
     """What one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
-    row, from row `row` on.
+    row, from row `row` on. With `half` (u32, 0 or 1) it is the first or the second half of the panels of
+    each row, and `panels` are those of the first one.
     """
 
     panels: tuple[Panel, ...]
@@ -28,6 +31,23 @@ class Share:
     row: Value
     chunk: Value
     place: TilePointer
+    half: Value | None = None
+
+    def moved(self, nbytes: Value) -> Share:
+        """The same share of what begins `nbytes` further."""
+        return replace(self, place=self.place.moved(self.place.value + nbytes))
+
+    @property
+    def first_chunk(self) -> Value:
+        """The thread's chunk of a row in its first panel, counted from the first of `panels`."""
+        if self.half is None:
+            return self.chunk
+        return self.chunk + self.half * self.chunks
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a row in `panels`."""
+        return sum(panel.chunks for panel in self.panels)
 
 
 class PanelLoader:
@@ -39,12 +59,18 @@ class PanelLoader:
     after a barrier behind that.
 
     A thread computes its share of the work each time anew: there are no registers to keep it in.
+
+    `by_halves`: where a CTA has twice as many threads as the tile has chunks in panels of one width, each row
+    is shared by twice as many neighbouring threads, instead of half of the threads having no row.
     """
 
     chunk_bytes = CHUNK_BYTES  # bytes of the matrix that become a chunk of the tile
 
-    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile) -> None:
+    def __init__(
+        self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, *, by_halves: bool = False
+    ) -> None:
         self.k = k
+        self._by_halves = by_halves
         self.matrix = matrix
         self.tile = tile
         self.piece_bytes = matrix.width * tile.dtype.nbytes
@@ -94,10 +120,23 @@ class PanelLoader:
                     f"so that a thread's rows have one phase, got {k.threads}"
                 )
             panels = tuple(p for p in self.tile.panels if p.chunks == chunks)
-            row, chunk = thread // chunks, thread % chunks
-            place = self.tile.chunk_pointer(chunks, row, chunk)
-            place = place if stage is None else place.moved(place.value + stage)
-            yield Share(panels, rows_at_once, row, chunk, place)
+            # Twice as many threads as chunks are two for each chunk of the rows of a panel.
+            if self._by_halves and rows_at_once == _HALVES * self.tile.rows and not len(panels) % _HALVES:
+                share = self._half(panels)
+            else:
+                row, chunk = thread // chunks, thread % chunks
+                place = self.tile.chunk_pointer(chunks, row, chunk)
+                share = Share(panels, rows_at_once, row, chunk, place)
+            yield share if stage is None else share.moved(stage)
+
+    def _half(self, panels: tuple[Panel, ...]) -> Share:
+        """The work of this thread where each row is shared by halves of its panels."""
+        thread, chunks = self.k.thread_id(), panels[0].chunks
+        row, half, chunk = thread // (_HALVES * chunks), thread // chunks % _HALVES, thread % chunks
+        first, second = panels[: len(panels) // _HALVES], panels[len(panels) // _HALVES :]
+        place = self.tile.chunk_pointer(chunks, row, chunk)
+        place = place.moved(place.value + half * (second[0].offset - first[0].offset))
+        return Share(first, self.tile.rows, row, chunk, place, half)
 
     def _source(self, share: Share, row: Callable[[], Value]) -> Value:
         """The address of a thread's first chunk in the row of the matrix at address `row()`."""
@@ -106,7 +145,7 @@ class PanelLoader:
 
     def _first_byte(self, share: Share) -> Value:
         """The offset of a thread's first chunk in a row of the matrix, in bytes, u64."""
-        return self.k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
+        return self.k.cvt((share.first_chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
 
     def _sources(self, share: Share, row: Value) -> Iterator[tuple[int, Value]]:
         """How far a thread's rows lie below its first one, `row`, and the address of its first chunk in
@@ -179,9 +218,10 @@ class PanelLoader:
         """
         chunk = self.tile.chunk
         left = max(self.matrix.columns - panel.first * chunk, 0)
-        if left >= panel.chunks * chunk:
+        others = 0 if share.half is None else share.chunks
+        if left >= (others + panel.chunks) * chunk:
             return None
-        return share.chunk * chunk + piece < left
+        return share.first_chunk * chunk + piece < left
 
     @marked("panel loader: rows of a tile")
     def _rows_of(self, share: Share, first: int) -> AbstractContextManager[object]:

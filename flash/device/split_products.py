@@ -27,6 +27,7 @@ from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, AccumulatorTiles, over_lanes
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
+from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
 QUERIES_MARK: Final = 1  # of the tile of Q, see `SplitTile.split`
@@ -36,9 +37,6 @@ WEIGHT_SCALE: Final = 2.0**_TOP  # of P, whose elements are at most 1
 _DEPTH: Final = 16  # of a product of f16
 _FACTOR_SCALE: Final = 2.0**6  # of factors of rows of V, which are below 2**122
 UNWEIGHTED: Final = 1 / (WEIGHT_SCALE * ELEMENT_SCALE)  # of sums of products of P and V
-_SIDE_BY_SIDE: Final = 2  # tiles of O
-_TILES: Final = 4  # tiles of O in a panel
-_STEPS: Final = 4  # of 16 columns of Q and K, whose operands may be in registers together
 _NARROW: Final = 64  # columns of O
 _WIDE: Final = 128  # columns of Q and K whose products one sum of a tensor core takes
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of O in a chunk
@@ -68,6 +66,24 @@ class SplitTiles:
         )
 
 
+@dataclass(frozen=True)
+class Bursts:
+    """Products whose operands the assembler may have in registers together: those of `steps` of 16 columns of
+    Q and K, and of `tiles` of 8 columns of O, of which `side_by_side` are summed at a time.
+    """
+
+    steps: int = 4
+    tiles: int = 4  # of a panel
+    side_by_side: int = 2
+
+    @classmethod
+    def of(cls, t: MmaTiling) -> Bursts:
+        """Those of a tiling. The products of a tile of O wait for one another, and those of 16 rows are too
+        few to fill the time; but for these more operands fit into registers (docs/tuning.md).
+        """
+        return cls(steps=8, tiles=8, side_by_side=4) if t.has_long_rows else cls()
+
+
 class SplitProducts:
     """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
@@ -76,6 +92,7 @@ class SplitProducts:
         self.t = t
         self.me = me
         self.tiles = tiles
+        self.bursts = Bursts.of(t)
 
     def _score_readers(self) -> tuple[BlockReader, BlockReader]:
         """The readers of Q and K. Of Q the four matrices of an `ldmatrix` are high parts of 16 rows and
@@ -101,7 +118,7 @@ class SplitProducts:
         others = [k.fragment(S.rows, S.columns) for _ in range(_WIDE, t.score_columns, _WIDE)]
         sums, of_small = [AccumulatorTiles(x.row) for x in (S, *others)], AccumulatorTiles(small.row)
         for d in range(t.score_columns // _DEPTH):
-            with self._apart(d % _STEPS == 0 < d and t.score_columns > _WIDE):
+            with self._apart(d % self.bursts.steps == 0 < d and t.score_columns > _WIDE):
                 self._add_scores(sums[d * _DEPTH // _WIDE], of_small, query, key, d)
         for of_columns in others:
             for total, other in zip(S.all(), of_columns.all(), strict=True):
@@ -157,8 +174,8 @@ class SplitProducts:
             self._scale(P, scales, undone)
         steps = range(t.tile // _DEPTH)
         a = [[self._weights(P, scales, m, j) for j in steps] for m in range(t.row_tiles)]
-        for first in range(0, O.columns // LANE_COLUMNS, _SIDE_BY_SIDE):
-            with self._apart(first % _TILES == 0 < first and t.output_columns > _NARROW):
+        for first in range(0, O.columns // LANE_COLUMNS, self.bursts.side_by_side):
+            with self._apart(first % self.bursts.tiles == 0 < first and t.output_columns > _NARROW):
                 self._add_outputs(O, a, undone, value, first)
 
     def _apart(self, is_apart: bool) -> AbstractContextManager[object]:
@@ -181,8 +198,8 @@ class SplitProducts:
         """O += P V for some tiles of 8 columns, from tile `first` on. `a` are the high and low parts of P
         by 16 rows and by 16 keys; `undone` are the factors of its rows.
         """
-        k, t, tiles = self.k, self.t, range(_SIDE_BY_SIDE)
-        sums = k.fragment(O.rows, LANE_COLUMNS * _SIDE_BY_SIDE, initial=None)
+        k, t, tiles = self.k, self.t, range(self.bursts.side_by_side)
+        sums = k.fragment(O.rows, LANE_COLUMNS * len(tiles), initial=None)
         of_sums, zeros = AccumulatorTiles(sums.row), (k.mov(0.0, type=f32),) * 4
         places = list(product(range(t.row_tiles), tiles))
         highs = []

@@ -30,7 +30,7 @@ from flash.device.panel_loader import PanelLoader, Share
 from flash.problem.mma_tiling import PANEL_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
-from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
+from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel
 from ptxgen.records import dataclass
 from ptxgen.types import b32, f16, f16x2, f32, u32
 
@@ -48,9 +48,11 @@ _TILES: Final = 4  # tiles of eight columns in a panel
 _PARTS: Final = 2
 _WORD: Final = u32.nbytes
 _WORDS: Final = CHUNK_BYTES // _WORD  # of a chunk
+_TWO: Final = CHUNK_BYTES // 2  # bytes of two elements
 _WORDS_AT_ONCE: Final = 16  # in flight
 _EVERY_LANE: Final = -1
 _ROW_LANES: Final = (1, 2, 4)  # butterfly distances to the lanes that have other chunks of a row
+_ROW_LANES_BY_HALVES: Final = (*_ROW_LANES, 8)  # and where each has those of half of the panels
 
 
 class SplitTile:
@@ -85,9 +87,9 @@ class SplitTile:
         """
         k, tile = self.k, self.tile
         (share,) = self.loader.shares(stage)
-        rows = _Rows.of(k, tile, share)
+        rows = _Rows.of(k, share)
         turns = max(1, tile.rows // share.rows_at_once)
-        step = min(turns, max(1, _WORDS_AT_ONCE // (_WORDS * len(tile.panels))))
+        step = min(turns, max(1, _WORDS_AT_ONCE // (_WORDS * len(share.panels))))
         fewer = share.rows_at_once > tile.rows
         with k.when(share.row < tile.rows) if fewer else nullcontext():
             if turns == step:
@@ -105,12 +107,13 @@ class SplitTile:
             first = self.factors.pointer(0, rows.row)
             return first.plus_bytes(turn * rows.at_once * f32.nbytes)
 
-        split_rows(self.k, rows, turns, factor_at, lambda: self.k.store(self._flag, mark), not_finite)
+        lanes = _ROW_LANES if rows.half is None else _ROW_LANES_BY_HALVES
+        split_rows(self.k, rows, turns, factor_at, lambda: self.k.store(self._flag, mark), not_finite, lanes)
 
 
 class RowsToSplit(Protocol):
-    """A thread's elements in some rows of a tile. The eight lanes that share a row follow one another, and
-    each has the chunk `chunk` of every panel.
+    """A thread's elements in some rows of a tile. The eight or sixteen lanes that share a row follow one
+    another, and each has the chunk `chunk` of all or of half of the panels.
     """
 
     @property
@@ -132,11 +135,13 @@ def split_rows(
     factor_at: Callable[[int], Pointer],
     note_factors: Callable[[], object],
     not_finite: Callable[[], object] | None,
+    lanes: Sequence[int] = _ROW_LANES,
 ) -> None:
     """Split the rows of `turns` turns, and store their factors, each where `factor_at` says.
 
     `note_factors()` emits what is done where one of them is not 1. With `not_finite`, NaN and infinity
-    become 0, and `not_finite()` emits what is done where there was one.
+    become 0, and `not_finite()` emits what is done where there was one. `lanes` are the butterfly distances
+    to the lanes that share a row.
     """
     split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
     factors = [k.var(f32, 1.0) for _ in split]
@@ -144,7 +149,7 @@ def split_rows(
     some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
     with k.when(some, uniform=True):
         for x, factor in zip(split, factors, strict=True):
-            _scale(k, x, factor, not_finite)
+            _scale(k, x, factor, not_finite, lanes)
         with k.when(functools.reduce(operator.or_, [factor != 1.0 for factor in factors])):
             note_factors()
     k.bar_warp_sync(_EVERY_LANE)  # other lanes have read what is written now
@@ -157,13 +162,19 @@ def split_rows(
 
 
 @marked("split tile: scale")
-def _scale(k: KernelBuilder, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
+def _scale(
+    k: KernelBuilder,
+    x: Sequence[Var],
+    factor: Var,
+    not_finite: Callable[[], object] | None,
+    lanes: Sequence[int],
+) -> None:
     """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
     products are to be multiplied.
     """
     finite = [k.abs(of) < _INFINITY for of in x]
     sizes = [k.selp(k.abs(of), 0.0, known) for of, known in zip(x, finite, strict=True)]
-    largest = over_lanes(k, _largest(k, sizes), _ROW_LANES, k.max)
+    largest = over_lanes(k, _largest(k, sizes), lanes, k.max)
     scale, undone = power_of_two_scale(k, largest, _TOP)
     ordinary = _is_ordinary(largest)
     factor.set(k.selp(1.0, undone, ordinary))
@@ -185,12 +196,16 @@ def _largest(k: KernelBuilder, of: Sequence[Value], *, NaN: bool = False) -> Val
 @dataclass(frozen=True)
 class _Rows:
     """A thread's elements in one row of the tile, row `row`, and in every `at_once`-th from there on:
-    chunk `chunk` of each panel, which begins at `place`; `words` is the first of the words that its
-    first two elements become.
+    chunk `chunk` of each of `panels`, which begins at `place`, or with `half` (u32, 0 or 1), of each of those
+    of one half; `words` is the first of the words that its first two elements become.
+
+    Of two lanes with the same chunk of two halves of a row, which lie in the same banks, one takes the
+    other two elements of its chunk first; so no two of a warp's accesses meet in a bank.
     """
 
     k: KernelBuilder
-    tile: SwizzledTile
+    panels: tuple[Panel, ...]
+    half: Value | None
     at_once: int
     row: Value
     chunk: Value
@@ -198,12 +213,16 @@ class _Rows:
     words: TilePointer
 
     @classmethod
-    def of(cls, k: KernelBuilder, tile: SwizzledTile, share: Share) -> _Rows:
+    def of(cls, k: KernelBuilder, share: Share) -> _Rows:
         """The rows of a thread's share of a stage."""
         # The word's chunk is one xor away: both lie in the same row.
         chunk, word = (share.chunk & 1) * _TILES, (share.chunk >> 1) * _WORD
+        if share.half is not None:
+            chunk = chunk + share.half * _PARTS
         words = share.place.moved((share.place.value ^ ((share.chunk ^ chunk) * CHUNK_BYTES)) + word)
-        return cls(k, tile, share.rows_at_once, share.row, share.chunk, share.place, words)
+        return cls(
+            k, share.panels, share.half, share.rows_at_once, share.row, share.chunk, share.place, words
+        )
 
     def down(self, rows: Value) -> _Rows:
         """The rows that lie `rows` further down, a multiple of eight."""
@@ -214,9 +233,14 @@ class _Rows:
     def elements(self, turn: int) -> list[Value]:
         """A thread's elements in its row of a turn, panel by panel."""
         found: list[Value] = []
-        for panel in self.tile.panels:
-            at = self.place.plus_bytes(panel.offset + turn * self.at_once * PANEL_BYTES)
-            found += self.k.load(Pointer(at.value, "shared", f32, at.offset), _WORDS)
+        starts = [self.place]
+        if self.half is not None:
+            first = self.place.moved(self.place.value + self.half * _TWO)
+            starts = [first, first.moved(first.value ^ _TWO)]
+        for panel in self.panels:
+            for start in starts:
+                at = start.plus_bytes(panel.offset + turn * self.at_once * PANEL_BYTES)
+                found += self.k.load(Pointer(at.value, "shared", f32, at.offset), _WORDS // len(starts))
         return found
 
     def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
@@ -226,7 +250,7 @@ class _Rows:
         per_panel = _WORDS // _PARTS
         for n, parts in enumerate(words):
             nth, second = divmod(n, per_panel)
-            offset = self.tile.panels[nth].offset + turn * self.at_once * PANEL_BYTES
+            offset = self.panels[nth].offset + turn * self.at_once * PANEL_BYTES
             for part, word in enumerate(parts):
                 chunk = _PARTS * second + part
                 place = self.words.moved(self.words.value ^ (chunk * CHUNK_BYTES)) if chunk else self.words

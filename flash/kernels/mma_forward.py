@@ -12,6 +12,7 @@ loop of their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
@@ -227,7 +228,7 @@ class _Turn:
         k, pipeline, products, S = self.k, self.pipeline, self.products, self.S
         weaves = places is None and self.t.weaves_weights and not _is_crowded(self.t, self.cta)
         weaves = weaves and self.scales is None
-        mixes = self.t.has_spare_registers or weaves
+        mixes = self.t.has_spare_registers or self.t.has_long_rows or weaves
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
             pipeline.await_values(on_arrival=values_there)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
@@ -382,7 +383,9 @@ def _start_copies(
     K_tile = k.swizzled("K_tile", (t.tile, t.score_width), dtype, stages=t.stages)
     V_tile = k.swizzled("V_tile", (t.tile, t.output_width), dtype, stages=t.stages)
     narrow = config.features.kv_dtype
-    loader = PanelLoader if narrow is None else widening_loader(narrow)
+    # Eight warps share 16 long rows: by whole rows, half of them would neither copy nor split.
+    wide = functools.partial(PanelLoader, by_halves=t.has_long_rows)
+    loader = wide if narrow is None else widening_loader(narrow)
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     if cta.token_scales is None:
         K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)

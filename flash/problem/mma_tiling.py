@@ -195,6 +195,14 @@ class MmaTiling:
         return self.has_spare_registers and self.registers + kept <= _ROOMY
 
     @property
+    def has_long_rows(self) -> bool:
+        """Whether rows are pairs of more than 128 elements, and a warp has 16 of them: O of more takes all
+        registers.
+        """
+        widest = max(self.score_columns, self.output_columns)
+        return self.operands is PAIRS and self.row_tiles == 1 and widest > _WIDE
+
+    @property
     def checks_sums(self) -> bool:
         """Whether weights are computed before it is known that their shift is large enough
         (`flash/device/sum_checked_softmax.py`), those of a part of a tile among the products of another. By

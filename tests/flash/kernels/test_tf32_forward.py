@@ -78,6 +78,25 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision
     check(config, Problem(45, 70, head_dim, head_dim).arrays())
 
 
+# Of rows of 192 and 256 columns each half is copied and split by threads of its own; 250 and 130 end within a
+# panel of the second half, and 160 is no even number of panels.
+LONG_ROWS = [(256, 256), (192, 256), (250, 130), (160, 160)]
+
+
+@pytest.mark.sample(2, gate=4)
+@pytest.mark.parametrize("mask", [{}, {"causal": True}, {"causal": "top_left"}, {"window": (40, 9)}])
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), LONG_ROWS)
+def test_long_rows_are_right_with_ragged_lengths_and_masks(
+    head_dim: int, head_dim_v: int, mask: dict[str, Any]
+) -> None:
+    config = grade(head_dim, head_dim_v, **mask)
+    assert (config.kernel().tiling.tile, config.kernel().tiling.threads) == (16, 256)
+    arrays = Problem(141, 83, head_dim, head_dim_v).arrays()
+    out, lse, _ = run_forward(config, arrays, sanitize=True)
+    how: Any = {"softmax_scale": config.scale, **mask}
+    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
+
+
 @pytest.mark.slow
 def test_one_product_of_tf32_has_head_dims_up_to_256() -> None:
     check(grade(256, precision="tf32"), Problem(20, 37, 256, 256).arrays())
@@ -180,6 +199,24 @@ def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int) -> None:
     how: Any = {"tile": 16, "block_q": 64}
     check(grade(40, 24, **how), (q * far, k / far, v * of_rows[:, None]))
     check(grade(40, 24, softmax_scale=2.0**-17, **how), (q, k * of_rows[:, None], v / far))
+
+
+@pytest.mark.parametrize("column", [3, 131, -3])
+def test_both_halves_of_a_long_row_get_one_factor(column: int) -> None:
+    q, k, v = Problem(40, 50, 256, 256).arrays()
+    k[..., 20, column], v[..., 21, column], v[..., 22, :] = 300, 3e8, 2.0**-30 * v[..., 22, :]
+    check(grade(256), (q, k, v))
+
+
+@pytest.mark.parametrize("column", [3, -3])
+def test_nan_in_either_half_of_a_long_row_of_v_reaches_its_column_alone(column: int) -> None:
+    q, k, v = Problem(40, 50, 256, 256).arrays()
+    clean, _, _ = run_forward(grade(256), (q, k, v))
+    v[..., 20, column] = np.nan
+    out, _, _ = run_forward(grade(256), (q, k, v), sanitize=True)
+    assert np.isnan(out[..., column]).all()
+    others = np.delete(np.arange(256), column)
+    np.testing.assert_array_equal(out[..., others], clean[..., others])
 
 
 def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others() -> None:
@@ -318,25 +355,32 @@ def test_what_is_left_open_is_ieee() -> None:
 _SYNCHRONISING = ("bar.sync", "bar.warp.sync", "cp.async.wait_group", "cp.async.commit_group")
 
 
-def _mutant_config() -> AttentionConfig:
-    # Wider values than keys: the epilogue takes several passes.
-    return grade(16, 64, tile=16, block_q=64, causal=True)
+_MUTANTS = {
+    "wide values": grade(16, 64, tile=16, block_q=64, causal=True),  # the epilogue takes several passes
+    "long rows": grade(256, causal=True),  # V is awaited before the softmax
+}
 
 
-def _synchronising() -> list[int]:
-    body = build(_mutant_config().kernel()).kernel.body
-    return [at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING]
+def _synchronising() -> list[tuple[str, int]]:
+    return [
+        (name, at)
+        for name, config in _MUTANTS.items()
+        for at, s in enumerate(build(config.kernel()).kernel.body)
+        if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
+    ]
 
 
 @pytest.mark.interpreter
 @pytest.mark.sample(0, gate=4)
-@pytest.mark.parametrize("at", _synchronising())
-def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
-    arrays = Problem(64, 150, 16, 64).arrays()
+@pytest.mark.parametrize(("name", "at"), _synchronising())
+def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
+    config = _MUTANTS[name]
+    queries = config.kernel().tiling.block_q
+    arrays = Problem(queries, queries + 86, config.head_dim, config.value_dim).arrays()
     arrays[2][..., -9, :] = np.nan
     arrays[0][..., 40, :] *= 300  # a row with a factor, which the first warp does not split
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_without(_mutant_config(), arrays, at)
+        run_without(config, arrays, at)
 
 
 @pytest.mark.slow
@@ -352,7 +396,7 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("head_dim", mostly_nightly([5, 16, 40, 64, 128, 160], [5, 64, 160]))
+@pytest.mark.parametrize("head_dim", mostly_nightly([5, 16, 40, 64, 128, 160, 256], [5, 64, 160]))
 def test_every_access_is_proved(head_dim: int, precision: str) -> None:
     for alignment in ("auto", 4):
         made = build(grade(head_dim, precision=precision, causal=True, alignment=alignment).kernel())
@@ -367,7 +411,7 @@ def test_every_access_is_proved(head_dim: int, precision: str) -> None:
 # Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
 @pytest.mark.slow
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160])
+@pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160, 256])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = grade(head_dim, causal=True)
     t = config.kernel().tiling
@@ -396,6 +440,14 @@ def test_the_text_verifies_and_reads_back(head_dim: int, precision: str) -> None
 def test_no_default_kernel_spills(name: str, precision: str, head_dim: int, assembler: Assembler) -> None:
     for causal in (False, True):
         assert_no_spill(grade(head_dim, precision=precision, target=name, causal=causal), assembler)
+
+
+@pytest.mark.slow
+def test_every_access_of_the_halves_of_long_rows_is_proved() -> None:
+    for how in ({}, {"causal": True, "alignment": 4}):
+        made = build(grade(256, **how).kernel())
+        assert made.proof.complete, made.proof.unknown
+        assert made.global_proof.complete, made.global_proof.unknown
 
 
 @pytest.mark.slow
