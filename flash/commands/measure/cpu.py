@@ -215,6 +215,8 @@ CPU_REMARKS: Final = (
     "contestants have turns of several calls, of which the first two do not count: PyTorch's "
     "OpenMP threads spin for about 5 ms after a call, at the expense of the next contestant",
     "a ratio is of the medians of the same round; its n is the number of rounds",
+    "in a virtual machine threads of a contestant may share a core for some rounds: PyTorch's, which spin, "
+    "then take 8 ms or more, and ours as long as one thread",
     "with pages, PyTorch gathers the keys of a token into contiguous ones, because its attention takes no "
     "pages, and that is part of its time; as 'torch, contiguous' it is given these",
 )
