@@ -66,7 +66,7 @@ def attention_cpu(
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
     and with pages of another type up to 2 * KEY_ELEMENTS of it (the names in capitals are of
     `flash.cpu.job`); and, if the engine computes few rows at once, q and out as other arrays of the
-    arithmetic's type, and 2048 scores of each row.
+    arithmetic's type, 2048 scores of each row, and copies of k and v if their rows are not dense.
     `engine` computes the blocks. `threads` is the most threads that work, by default as many as BLAS would
     use. BLAS is held to one thread in the whole process while blocks are computed step by step. Repeated
     calls give the same bits, whatever the number of threads and the addresses and strides of the arrays.

@@ -98,11 +98,9 @@ class _Heads:
 def _attend(
     k: KeyRows, v: KeyRows, keys: slice, q: Array, total: Array, out: Array, limits: Limits, threads: int
 ) -> tuple[_Heads, Array] | None:
-    if out.dtype != _F32 or q.shape[2] > _FEW_ROWS:
+    if out.dtype != _F32 or not all(source.dtype in _KNOWN_AS and source.shape[3] for source in (k, v)):
         return None
     of_k, of_v = (_all_in_memory(source, keys) for source in (k, v))
-    if of_k is None or of_v is None:
-        return None
     batch, kv_heads = total.shape[:2]
     is_safe = np.empty((batch, kv_heads), np.bool_)
     together = -(-kv_heads // threads) if _are_side_by_side(of_k) else 1
@@ -166,21 +164,22 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
     return _rows_in_memory(x)
 
 
-def _all_in_memory(source: KeyRows, keys: slice) -> _AllInMemory | None:
+def _all_in_memory(source: KeyRows, keys: slice) -> _AllInMemory:
     """The memory with `keys` of all heads, where in it each of the first head begins, and how far apart items
-    of the batch and heads are, in elements; None if they have no dense rows in memory.
+    of the batch and heads are, in elements. It is that of a copy if they have no dense rows in memory.
     """
-    if source.dtype not in _KNOWN_AS or not source.shape[3]:
-        return None
     if isinstance(source, PagedRows):
-        found = source.in_memory(slice(0, source.shape[1]), keys)
-        if found is None:
-            return None
-        memory, places, apart = found
-        return _fixed(memory), places, (0, apart)
-    x = source[:, :, keys]
-    if not _has_dense_rows(x):
-        return None
+        heads = slice(0, source.shape[1])
+        found = source.in_memory(heads, keys)
+        if found is not None:
+            memory, places, apart = found
+            return _fixed(memory), places, (0, apart)
+        x = np.empty((1, heads.stop, keys.stop - keys.start, source.shape[3]), source.dtype)
+        source.read(heads, keys, x[0])
+    else:
+        x = source[:, :, keys]
+        if not _has_dense_rows(x):
+            x = np.array(x, order="C")
     memory, places, apart = _rows_in_memory(x)
     return memory, places, (x.strides[0] // x.itemsize, apart)
 

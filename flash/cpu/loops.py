@@ -244,7 +244,7 @@ def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) ->
 @part_of_loop(_AS_WRITTEN)
 def _are_safe(total: Array, out: Array, least_total: float, least_sum: float) -> bool:
     """Whether the sums of a head, of weights [rows] and of values [rows, dim], lost nothing to overflow or
-    underflow, nor met NaN; `flash.cpu.attention` says why.
+    underflow, nor met NaN; `flash.cpu.job.SAFE` says why.
     """
     rows, dim = out.shape
     for row in range(rows):

@@ -17,7 +17,7 @@ from flash.scores.features import asked, scored
 from flash.scores.window import Window
 
 Array = NDArray[Any]
-_PLAIN: Final = (type(None), bool, int, float, tuple)  # arguments that do not change
+_PLAIN: Final = (type(None), bool, int, float)
 Kept = dict[type[ScoreFeature], Array]  # the blocks of scores that features keep
 
 
@@ -151,13 +151,20 @@ def rules_of(
     arguments: Mapping[str, Any],
 ) -> ScoreRules:
     """The rules for a call; see `flash.scores.features.scored`."""
-    given = tuple(sorted(arguments.items()))
-    if all(isinstance(value, _PLAIN) for _, value in given):
-        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, given)
+    if all(map(_is_plain, arguments.values())):
+        given = tuple(arguments.items())
+        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, given, repr(given))
     return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, arguments, first_query))
 
 
-@functools.lru_cache(maxsize=64, typed=True)  # a step of decoding asks for the same in each layer
+def _is_plain(value: object) -> bool:
+    """Whether an argument is made of numbers that do not change."""
+    return isinstance(value, _PLAIN) or (
+        isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)
+    )
+
+
+@functools.lru_cache(maxsize=64)  # a step of decoding asks for the same in each layer
 def _rules_of_plain(
     shape: tuple[int, int, int, int],
     causal: Causal,
@@ -165,6 +172,7 @@ def _rules_of_plain(
     first_batch: int,
     first_query: int,
     arguments: tuple[tuple[str, Any], ...],
+    words: str,  # noqa: ARG001  # tells 1 from True and 1.0, which are equal
 ) -> ScoreRules:
     return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, dict(arguments), first_query))
 

@@ -65,6 +65,12 @@ class BlasThreads:
         with self._lock:
             return _most(self._usual or self._found())
 
+    def forget_callers(self) -> None:
+        """Begin anew in a forked process, where the threads of other calls are not, and may have the lock."""
+        self._lock = threading.Lock()
+        self._users = weakref.WeakSet()
+        self._give_back()
+
     def _hold(self) -> int:
         """Limit every BLAS to one thread; return what `usual` does."""
         if not self._usual:
@@ -94,6 +100,10 @@ class _User:
 
 
 BLAS_THREADS = BlasThreads()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BLAS_THREADS.forget_callers)
+
+_UNHEARD: Bell = np.zeros(1, np.int64)  # the bell of calls without helpers
 
 
 class Shared(Protocol):
@@ -134,16 +144,24 @@ class _Helpers:
         self._helping: list[Shared] = []
         self.bell = np.zeros(1, np.int64)
 
-    def submit(self, shared: Shared) -> Future[None]:
-        """Have a thread help: one that hears the bell, or else one that is woken."""
-        future: Future[None] = Future()
+    def give(self, future: Future[None], shared: Shared) -> None:
+        """Have a thread help: one that hears the bell, or else one that is woken. `future` tells when it has;
+        it is cancelled if no thread can be started, as when Python ends.
+        """
+        given = future, shared
         with self._lock:
-            self._given.append((future, shared))
+            self._given.append(given)
             hear = sum(work.is_begun() for work in self._helping)
             is_heard = len(self._given) <= hear
-        if not is_heard:
+        if is_heard:
+            return
+        try:
             self._pool.submit(self._serve)
-        return future
+        except RuntimeError:
+            future.cancel()
+            with self._lock:
+                if given in self._given:
+                    self._given.remove(given)
 
     def _serve(self) -> None:
         """Help with what is given, until nothing is."""
@@ -152,11 +170,12 @@ class _Helpers:
                 if not self._given:
                     return
                 future, shared = self._given.popleft()
-                self._helping.append(shared)
             if future.set_running_or_notify_cancel():
+                with self._lock:
+                    self._helping.append(shared)
                 _help(future, shared, self.bell)
-            with self._lock:
-                self._helping.remove(shared)
+                with self._lock:
+                    self._helping.remove(shared)
             del future, shared  # and with it the arrays of a call
 
 
@@ -209,18 +228,18 @@ class _Queue(Generic[_Space, _Task]):
 
     def help(self, bell: Bell) -> None:  # noqa: ARG002  # a helper sleeps when it has done its tasks
         """See `Shared`. After an error nobody begins another task."""
-        own = self._space()
-        with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
-            while True:
-                try:
-                    task = self._waiting.popleft()
-                except IndexError:
-                    return
-                try:
+        try:
+            own = self._space()
+            with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
+                while self._waiting:
+                    try:
+                        task = self._waiting.popleft()
+                    except IndexError:  # another thread was quicker
+                        return
                     self._do(own, task)
-                except BaseException:
-                    self._waiting.clear()
-                    raise
+        except BaseException:
+            self._waiting.clear()
+            raise
 
     def is_begun(self) -> bool:
         """False: helpers do not hear the bell."""
@@ -238,10 +257,13 @@ def run_together(shared: Shared, helpers: int) -> None:
     """Do the work on this thread, the leader, and at the same time on so many others at most. Return when all
     parts are done. An error in a thread is raised here.
     """
-    futures = [_HELPERS.submit(shared) for _ in range(helpers)]
+    futures: list[Future[None]] = []
     is_done = False
     try:
-        is_done = shared.lead(_HELPERS.bell)
+        for _ in range(helpers):
+            futures.append(Future())  # before it is given, so that it is cancelled, whatever happens
+            _HELPERS.give(futures[-1], shared)
+        is_done = shared.lead(_HELPERS.bell if futures else _UNHEARD)
     finally:
         # A helper that other calls keep busy has not begun, and is not waited for.
         begun = [future for future in futures if not future.cancel()]

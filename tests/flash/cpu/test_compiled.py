@@ -261,9 +261,13 @@ def test_pages_give_the_bits_of_contiguous_keys(
     assert_same(*results)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
-def test_where_keys_lie_with_what_strides_changes_no_bit(dtype: Any) -> None:
-    q, k, v = inputs((1, 6, 1), 61, 24, 24, 2, dtype)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("keys", [61, 700, 2100])
+@pytest.mark.parametrize("is_safe", [True, False], ids=["safe", "a head is not safe"])
+def test_where_keys_lie_with_what_strides_changes_no_bit(keys: int, dtype: Any, is_safe: bool) -> None:
+    q, k, v = inputs((1, 6, 1), keys, 24, 24, 2, dtype)
+    if not is_safe:
+        v[0, 1, 5, 3] = np.nan
     wanted = run(q, k, v)
     fused = np.stack([k, v], axis=3)  # [batch, kv_heads, seq, which, dim]
     loose = np.zeros(k.nbytes + 1, np.uint8)[1:].view(k.dtype).reshape(k.shape)

@@ -104,6 +104,65 @@ def test_a_forked_process_starts_threads_of_its_own():
     assert found.stdout == "2\n", found.stderr
 
 
+FORKS_WITH_A_LOCK = """
+import os, threading
+from flash.cpu.threads import BLAS_THREADS
+
+ready, forked = threading.Event(), threading.Event()
+
+def hold():
+    with BLAS_THREADS.one_each(), BLAS_THREADS._lock:
+        ready.set()
+        forked.wait(60)
+
+BLAS_THREADS.usual()
+thread = threading.Thread(target=hold)
+thread.start()
+ready.wait(60)
+child = os.fork()
+if not child:
+    os._exit(0 if BLAS_THREADS.usual() > 0 and not BLAS_THREADS._users else 1)
+forked.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_does_not_wait_for_calls_of_the_other():
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS_WITH_A_LOCK], capture_output=True, text=True, timeout=90
+    )
+    assert found.stdout == "0\n", found.stderr
+
+
+def test_where_no_thread_can_be_started_a_call_does_its_work_alone(helpers, monkeypatch):
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(helpers._pool, "submit", fail)
+    done = []
+    share_out(range(20), lambda: None, lambda _, task: done.append(task), threads=4, multiplications=ENOUGH)
+    assert done == list(range(20))
+    assert not helpers._given
+
+
+def test_after_an_error_of_the_caller_between_tasks_no_task_is_begun():
+    caller, done = threading.current_thread(), []
+
+    def space():
+        if threading.current_thread() is caller:
+            raise MemoryError("no buffers")
+
+    def do(_, task):
+        time.sleep(0.001)
+        done.append(task)
+
+    with pytest.raises(MemoryError, match=r"^no buffers$"):
+        share_out(range(2000), space, do, threads=2, multiplications=ENOUGH)
+    assert len(done) < 2000 - 1
+
+
 # ---- work of which who helps waits for the next call without sleeping
 
 
@@ -175,6 +234,11 @@ def test_a_call_wakes_a_thread_while_helpers_have_parts_of_another_call() -> Non
     busy._others = meanwhile
     run_together(busy, 1)
     assert len({*busy.threads, *call.threads}) == 3
+
+
+def test_a_call_without_helpers_does_not_ring(helpers: Any) -> None:
+    run_together(Parts(1), 0)
+    assert helpers.bell[0] == 0
 
 
 def test_a_call_by_tasks_is_heard_too(helpers: Any) -> None:
