@@ -34,7 +34,7 @@ class Share:
     half: Value | None = None
 
     def moved(self, nbytes: Value) -> Share:
-        """The same share of what begins `nbytes` further."""
+        """This share of the tile that begins `nbytes` bytes further in shared memory."""
         return replace(self, place=self.place.moved(self.place.value + nbytes))
 
     @property

@@ -95,17 +95,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_forked_process_starts_threads_of_its_own():
-    # In a process of its own: other libraries that tests import have threads, which a fork does not copy.
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=90
-    )
-    assert found.stdout == "2\n", found.stderr
-
-
 FORKS_WITH_A_LOCK = """
-import os, threading
+import os, signal, threading
 from flash.cpu.threads import BLAS_THREADS
 
 ready, forked = threading.Event(), threading.Event()
@@ -115,13 +106,14 @@ def hold():
         ready.set()
         forked.wait(60)
 
-BLAS_THREADS.usual()
+usual = BLAS_THREADS.usual()
 thread = threading.Thread(target=hold)
 thread.start()
 ready.wait(60)
 child = os.fork()
 if not child:
-    os._exit(0 if BLAS_THREADS.usual() > 0 and not BLAS_THREADS._users else 1)
+    signal.alarm(30)  # ends it if it waits for the lock
+    os._exit(10 + BLAS_THREADS.usual() - usual + len(BLAS_THREADS._users))
 forked.set()
 thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -129,11 +121,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_forked_process_does_not_wait_for_calls_of_the_other():
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [(FORKS, 2), (FORKS_WITH_A_LOCK, 10)],
+    ids=["starts threads of its own", "waits for no call of the other process"],
+)
+def test_a_forked_process(program: str, result: int) -> None:
+    # In a process of its own: other libraries that tests import have threads, which a fork does not copy.
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS_WITH_A_LOCK], capture_output=True, text=True, timeout=90
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=90
     )
-    assert found.stdout == "0\n", found.stderr
+    assert found.stdout == f"{result}\n", found.stderr
 
 
 def test_where_no_thread_can_be_started_a_call_does_its_work_alone(helpers, monkeypatch):
@@ -148,13 +146,15 @@ def test_where_no_thread_can_be_started_a_call_does_its_work_alone(helpers, monk
 
 
 def test_after_an_error_of_the_caller_between_tasks_no_task_is_begun():
-    caller, done = threading.current_thread(), []
+    caller, done, begun = threading.current_thread(), [], threading.Event()
 
     def space():
         if threading.current_thread() is caller:
+            begun.wait(timeout=60)
             raise MemoryError("no buffers")
 
     def do(_, task):
+        begun.set()
         time.sleep(0.001)
         done.append(task)
 

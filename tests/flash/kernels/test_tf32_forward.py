@@ -78,8 +78,8 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision
     check(config, Problem(45, 70, head_dim, head_dim).arrays())
 
 
-# Of rows of 192 and 256 columns each half is copied and split by threads of its own; 250 and 130 end within a
-# panel of the second half, and 160 is no even number of panels.
+# Rows of 192 and 256 columns are copied and split by two groups of threads, a half of each row by either.
+# Rows of 250 and 130 columns end within a panel of the second half. Rows of 160 have an odd number of panels.
 LONG_ROWS = [(256, 256), (192, 256), (250, 130), (160, 160)]
 
 
