@@ -16,6 +16,7 @@ from flash.cpu import attention as cpu
 from flash.cpu import job
 from flash.cpu.attention import attention_cpu
 from flash.cpu.blocks import widen
+from flash.cpu.scores import rules_of
 from flash.cpu.threads import BlasThreads
 from flash.error_bound import F32_ARITHMETIC, attention_bound
 from flash.reference import attention_reference
@@ -593,3 +594,11 @@ def test_a_sink_of_any_size_is_right(logit, causal):
 @pytest.mark.parametrize("scale", [0.25, -3.0, 100.0])
 def test_any_softcap_is_right_with_any_scale(cap, scale):
     check(*inputs(40, 71), softcap=cap, softmax_scale=scale)
+
+
+def test_rules_of_equal_numbers_of_other_types_are_not_shared():
+    place = (1, 2, 3, 4), False, np.dtype(np.float32), 0, 0
+    windows = [(1, 0), (True, False), (1, 0)]
+    found = [rules_of(*place, {"window": window}).of.arguments["window"] for window in windows]
+    assert [[type(side) for side in window] for window in found] == [[int, int], [bool, bool], [int, int]]
+    assert rules_of(*place, {"window": (1, 0)}) is rules_of(*place, {"window": (1, 0)})
