@@ -17,8 +17,7 @@ and `.acquire` loads, fences with strong accesses), and waits for asynchronous o
 threads of a warp do not run in lockstep.
 
 Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes of a warp
-share its acquires and, but for arrivals at mbarriers, its releases; a barrier completes an acquire that a
-strong read began, as a fence would.
+share its acquires and, but for arrivals at mbarriers, its releases.
 """
 
 from __future__ import annotations
@@ -203,19 +202,20 @@ class Clocks:
         if row is None:
             return
         near = self.known[warp].reshape(self._parts, -1)
-        np.maximum(near, self._own_part(warp, row), out=near)
+        np.maximum(near, self.own_part(warp, row), out=near)
         self.far[warp] = merged(self.far.get(warp), row)
-
-    def far_row(self, warp: int) -> Lanes:
-        """The row of a warp over all warps of the batch, with its own clock."""
-        row = self.wide(warp, self.rows(np.array([warp]))[0])
-        return merged(self.far.get(warp), row)
 
     def wide(self, warp: int, near: Lanes) -> Lanes:
         """A row of a warp's cluster, widened to all warps of the batch."""
         row = np.zeros(self._parts * len(self.clock), np.int64)
-        self._own_part(warp, row)[...] = near.reshape(self._parts, -1)
+        self.own_part(warp, row)[...] = near.reshape(self._parts, -1)
         return row
+
+    def own_part(self, warp: int, row: Lanes) -> Lanes:
+        """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
+        first = warp // self.group * self.group
+        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
+        return own
 
     def learn_twin(self, warp: int, of: int, stamp: int) -> None:
         """Order a warp after the operation with this stamp of the twin of warp `of`, in the same cluster."""
@@ -266,7 +266,7 @@ class Clocks:
         """Lanes arrive at a barrier of their CTA without waiting: the lanes that wait there will
         come after them.
         """
-        warps, barrier = self._each(ids, barrier)
+        warps, barrier = self.each(ids, barrier)
         np.maximum.at(self._released, (warps // self.of_cta, barrier), self.rows(warps))
         if self.far:
             for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
@@ -276,7 +276,7 @@ class Clocks:
     def join(self, ids: Lanes, barrier: Lanes) -> None:
         """A barrier releases these lanes; each comes after all lanes of its CTA that arrived there."""
         self.release(ids, barrier)
-        warps, barrier = self._each(ids, barrier)
+        warps, barrier = self.each(ids, barrier)
         ctas = warps // self.of_cta
         merged_rows = np.maximum(self.known[warps], self._released[ctas, barrier])
         merged_rows[np.arange(len(warps)), warps % self.group] = self.clock[warps] - 1
@@ -357,13 +357,7 @@ class Clocks:
         known = self.known[:, : self.group]
         self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
 
-    def _own_part(self, warp: int, row: Lanes) -> Lanes:
-        """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
-        first = warp // self.group * self.group
-        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
-        return own
-
-    def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
+    def each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
         """Each pair of a warp and a barrier once."""
         keys = ids // WARP * _BARRIERS + barrier
         # Lanes are in rising order, so equal pairs are mostly neighbours; a repeated pair does no

@@ -14,7 +14,7 @@ from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
-from ptxgen.interpreter.sanitizers.orders import Objects
+from ptxgen.interpreter.sanitizers.objects import Objects
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.interpreter.sanitizers.sync import SyncChecks
 

@@ -32,6 +32,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     PENDING,
     first_conflict,
     first_race,
+    out_of_scope,
     stamps_now,
     twin_stamps,
 )
@@ -71,6 +72,7 @@ class GlobalRaces:
         self._heap = heap
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
+        self.scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
         self._shadows: dict[int, _Shadow] = {}
 
     def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
@@ -81,7 +83,7 @@ class GlobalRaces:
             stamps = self._stamps(shadow, access)
             found += _unwritten(shadow, stamps, access, "is read before it was written")
             volatile = bool(self.volatile.take(at, mode="clip"))
-            found += self._unordered(access, stamps, "was written by", strong=strong, volatile=volatile)
+            found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
         if not strong:
             self._log(shadow, access, at)
         return found
@@ -102,8 +104,8 @@ class GlobalRaces:
         found: list[Conflict] = []
         if atomic:
             found += _unwritten(shadow, stamps, access, "is updated before it was written")
-        found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
-        found = found or self._after_reads(shadow, access)
+        found += self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
+        found = found or self._after_reads(shadow, access, at)
         assert shadow.written is not None
         units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
         mine = mine | (ATOMIC if strong else 0)
@@ -125,7 +127,7 @@ class GlobalRaces:
         if shadow.written is not None or shadow.before is not None:
             stamps = self._stamps(shadow, access)
             found += _unwritten(shadow, stamps, access, "is read before it was written")
-            found += self._unordered(access, stamps, "was written by", strong=False)
+            found += self._unordered(access, stamps, at, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
         shadow.log.append((access, twin_stamps(access.ids, at, stamp)))
         shadow.logged += len(access.ids)
@@ -142,8 +144,8 @@ class GlobalRaces:
         found: list[Conflict] = []
         if atomic:
             found += _unwritten(shadow, stamps, access, "is updated before it was written")
-        found += self._unordered(access, stamps, "was written by", strong=atomic)
-        found = found or self._after_reads(shadow, access)
+        found += self._unordered(access, stamps, at, "was written by", strong=atomic)
+        found = found or self._after_reads(shadow, access, at)
         if atomic:
             found = found or self._hidden(access, stamps)
         mine = twin_stamps(access.ids, at, stamp) | PENDING | (ATOMIC if atomic else 0)
@@ -202,6 +204,7 @@ class GlobalRaces:
         self,
         access: Access,
         stamps: Lanes,
+        at: int,
         what: str,
         *,
         strong: bool,
@@ -213,6 +216,8 @@ class GlobalRaces:
         doubtful = (stamps > 0) & (twin | ((stamps & LANE_MASK) != access.ids[:, None]))
         if strong:
             fine = (stamps & ATOMIC) != 0
+            if self.scopes is not None:
+                fine &= ~out_of_scope(self._clocks, self.scopes, at, access.ids, stamps)
             doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
         if not doubtful.any():
             return []
@@ -274,12 +279,12 @@ class GlobalRaces:
         cta: Lanes = (stamps & LANE_MASK) // (WARP * self._clocks.of_cta)
         return cta
 
-    def _after_reads(self, shadow: _Shadow, access: Access) -> list[Conflict]:
+    def _after_reads(self, shadow: _Shadow, access: Access, at: int) -> list[Conflict]:
         if shadow.log:
             self._note(shadow)
         for stamps in (shadow.last, shadow.first):
             if stamps is not None:
-                found = self._unordered(access, stamps[access.units()], "was read by", strong=False)
+                found = self._unordered(access, stamps[access.units()], at, "was read by", strong=False)
                 if found:
                     return found
         return []

@@ -37,6 +37,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     PENDING,
     first_conflict,
     first_race,
+    out_of_scope,
     stamps_now,
     twin_stamps,
 )
@@ -98,6 +99,7 @@ class RaceDetector:
         self._after: set[tuple[int, int, int]] = set()
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
+        self.scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
         self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
     def initialise(self, units: int) -> None:
@@ -113,7 +115,7 @@ class RaceDetector:
         found = _unwritten(access, stamps, "is read before it was written")
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
-                access, stamps, atomic=strong, volatile=volatile
+                access, stamps, at, atomic=strong, volatile=volatile
             )
         if not strong or volatile:
             self._log(access, at)
@@ -127,7 +129,7 @@ class RaceDetector:
         self._log(access, at)
         if self._all_old(access, stamps):
             return []
-        return self._unordered_writes(access, stamps, atomic=True)
+        return self._unordered_writes(access, stamps, at, atomic=True)
 
     def write(
         self,
@@ -147,7 +149,7 @@ class RaceDetector:
         strong = atomic or strong
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
-                access, stamps, atomic=strong, values=values
+                access, stamps, at, atomic=strong, values=values
             )
         found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
         mine = stamps_now(self._clocks, access.ids, at)
@@ -173,7 +175,7 @@ class RaceDetector:
         asynchronous `proxy` or not. It is pending until `land`.
         """
         stamps = self._stamps(access)
-        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, atomic=False)
+        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
         found = found or self._unordered_reads(access)
         if proxy:
             found = found or self._hidden(access, stamps)
@@ -196,7 +198,7 @@ class RaceDetector:
         if not self._settled(access, stamps, lanes):
             found += (
                 self._pending(access, stamps)
-                or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
+                or self._unordered_writes(access, stamps, at, atomic=False, by_warp=by_warp)
                 or self._hidden(access, stamps)
             )
         clocks = self._clocks
@@ -305,6 +307,7 @@ class RaceDetector:
         self,
         access: Access,
         stamps: Lanes,
+        at: int,
         *,
         atomic: bool,
         by_warp: bool = False,
@@ -329,6 +332,8 @@ class RaceDetector:
             )
         if atomic:
             fine = (stamps & ATOMIC) != 0
+            if self.scopes is not None:
+                fine &= ~out_of_scope(clocks, self.scopes, at, access.ids, stamps)
             wrong &= ~(fine & ~self._is_volatile(stamps >> INSTR) if volatile else fine)
         if values is not None and wrong.any():
             given, there = values()

@@ -23,8 +23,16 @@ from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import Detectors
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.local_init import LocalInit
-from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
-from ptxgen.interpreter.sanitizers.polls import unpolled
+from ptxgen.interpreter.sanitizers.orders import (
+    ALL,
+    CLUSTER,
+    Order,
+    optimistic,
+    order_of,
+    scope_of,
+    scopes_of,
+)
+from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
@@ -73,6 +81,7 @@ class Watch(Detectors, Observer):
         self._orders: list[Order | None] = [None] * len(instrs)
         self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
+        self._tickets: frozenset[int] = frozenset()
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
@@ -221,11 +230,11 @@ class Watch(Detectors, Observer):
         return self.follows_global and plan.buffer is not None and plan.writable
 
     def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
-        ids = machine.active_ids(plan.mask)
+        ids, ticket = machine.active_ids(plan.mask), machine.at in self._tickets
         if plan.watched:
-            self.objects.acquire_shared(ids, _positions(plan, offset), order)
+            self.objects.acquire_shared(ids, _positions(plan, offset), order, ticket=ticket)
         elif plan.buffer is not None:
-            self.objects.acquire_global(ids, _positions(plan, offset), order)
+            self.objects.acquire_global(ids, _positions(plan, offset), order, ticket=ticket)
 
     def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
@@ -269,6 +278,7 @@ class Watch(Detectors, Observer):
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
         """Lanes arrive at barriers of their CTA without waiting."""
+        self.objects.arrive(*self.clocks.each(ids, barrier))
         self.clocks.release(ids, barrier)
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
@@ -276,9 +286,7 @@ class Watch(Detectors, Observer):
         lanes of the batch have ended, bool.
         """
         self.sync.barrier(ids, since, exited)
-        warps = self.clocks.warps(ids)
-        self.objects.finish(warps)
-        self.objects.share(warps)
+        self.objects.join(*self.clocks.each(ids, barrier))
         self.clocks.join(ids, barrier)
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
@@ -297,11 +305,11 @@ class Watch(Detectors, Observer):
         elif scope == "mbarrier_init":
             self.shown.fence(ids)
         elif scope == "grids":
-            self.objects.fence(ids, "gpu")
+            self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
         elif not scope.startswith("proxy."):
-            self.objects.fence(ids, scope)
+            self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
         """Lanes execute an instruction together, each with the lanes of its membermask;
@@ -309,7 +317,6 @@ class Watch(Detectors, Observer):
         """
         name = self._row(at)
         if name == "bar_warp_sync":
-            self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_members(ids, members, exited)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
@@ -343,6 +350,8 @@ class Watch(Detectors, Observer):
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
         self.race.volatile = self.global_races.volatile = volatile
+        self.race.scopes = self.global_races.scopes = scopes_of(self.instrs)
+        self._tickets = tickets(linked)
         counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
         self.race.counted = np.array([*counted, False])
         if "init" in self._names and linked.local_bytes:
@@ -373,7 +382,7 @@ class Watch(Detectors, Observer):
 
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster releases lanes."""
-        self.objects.finish(self.clocks.warps(ids))
+        self.objects.share(self.clocks.warps(ids), self.clocks.group)
         self.clocks.leave_cluster(ids)
         if self.cluster is not None:
             self.cluster.leave(ids)
@@ -395,7 +404,7 @@ class Watch(Detectors, Observer):
 
     def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
-        order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
+        order = Order(True, release=True, scope=CLUSTER, mbarrier="cp_async_mbarrier_arrive")
         self.objects.release_shared(ids, np.full(len(ids), position), order, phased=True)
 
     def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:

@@ -169,8 +169,7 @@ class ClusterWatch:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
         watch, clocks = self._watch, self._watch.clocks
         warps = clocks.warps(np.flatnonzero(mask))
-        watch.objects.finish(warps)
-        knows = clocks.reached_rows(warps)
+        knows = np.maximum(clocks.reached_rows(warps), watch.objects.met_rows(warps))
         knows[:, : clocks.group] = np.maximum(knows[:, : clocks.group], self._after[warps])
         ctas = warps // clocks.of_cta
         np.maximum.at(self._known, ctas, knows)
