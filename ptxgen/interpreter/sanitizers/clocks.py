@@ -1,7 +1,8 @@
 """Happens-before between the warps of a batch of CTAs, by vector clocks.
 
-An agent is a warp; in a kernel that copies or multiplies asynchronously, each warp also has a twin,
-the agent of the operations that it has started. `clock[w]` stamps the present accesses of warp `w`.
+An agent is a warp; in a kernel that copies or multiplies asynchronously, each warp also has a twin, the agent
+of the multiplications that it has started, whose groups complete in order. `clock[w]` stamps the present
+accesses of warp `w`.
 A row of `known` says which operations the warp's next accesses come after, in columns of its
 cluster (its CTA without clusters): the newest stamps of the warps; then, with twins, those of the
 twins; then the newest stamps of warps whose writes to shared, and to global, memory a
@@ -60,9 +61,6 @@ class Clocks:
         # the same groups of columns as `known`. Rows are never changed, so that warps may share
         # them.
         self.far: dict[int, Lanes] = {}
-        # The waits for copies with completion on an mbarrier, by the warp that started the copy and
-        # its stamp: the warps that waited, and their clocks at the wait.
-        self._waits: dict[tuple[int, int], dict[int, int]] = {}
         # For each warp whose lanes have synchronised in parts, a matrix: the newest stamp of the
         # lane of a column that the lane of a row comes after.
         self._lanes: dict[int, Lanes] = {}
@@ -91,8 +89,7 @@ class Clocks:
 
     def seen(self, warp: Lanes, writer: Lanes, part: Lanes | int = 0) -> Lanes:
         """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster. `part`
-        is a group of columns: 1 for the writer's twin, `SHOWN` for its writes that are visible to
-        asynchronous operations.
+        is a group of columns: `SHOWN` for the writer's writes that are visible to asynchronous operations.
         """
         near: Lanes = self.known[warp, writer % self.group + self.group * np.asarray(part)]
         same = writer // self.group == warp // self.group
@@ -221,21 +218,6 @@ class Clocks:
         """Order a warp after the operation with this stamp of the twin of warp `of`, in the same cluster."""
         column = of % self.group + self.group
         self.known[warp, column] = max(int(self.known[warp, column]), stamp)
-
-    def wait_for_copy(self, warp: int, of: int, stamp: int) -> None:
-        """Record that a warp has waited for the mbarrier on which a copy of warp `of` completes."""
-        self._waits.setdefault((of, stamp), {}).setdefault(warp, int(self.clock[warp]))
-
-    def after_copy(self, warp: int, of: int, stamp: int) -> bool:
-        """Whether a warp comes after a wait for the mbarrier on which a copy completes, by any warp
-        of its cluster. A wait for another copy of the same warp, which may have been started later,
-        does not order this one.
-        """
-        mine = np.array(warp)
-        return any(
-            w == warp or self.reached(mine, np.array(w)) >= clock
-            for w, clock in self._waits.get((of, stamp), {}).items()
-        )
 
     def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
         """`fence.proxy.async`: asynchronous operations after it see the writes that these warps

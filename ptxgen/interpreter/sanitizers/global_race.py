@@ -6,7 +6,7 @@ two reads: the last one, and the last one by another CTA. So a write that should
 several reads is found by one of them. CTAs of one launch are compared if they run in one batch;
 launches are in order.
 
-Bulk copies are operations of the twins of warps. The bytes that a copy writes are pending from its
+Bulk copies are asynchronous operations. The bytes that a copy writes are pending from its
 start until its thread has waited for its group without `.read`, which waits for the source only
 (PTX ISA, "cp.async.bulk.wait_group").
 """
@@ -21,6 +21,7 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+from ptxgen.interpreter.sanitizers.operations import UnderWay
 from ptxgen.interpreter.sanitizers.stamps import (
     ASYNC,
     ATOMIC,
@@ -40,6 +41,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.operations import Operations
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,6 +54,8 @@ class _Shadow:
 
     buffer: Buffer
     units: int
+    sources: UnderWay  # what asynchronous operations read
+    updates: UnderWay  # what their reductions change
     before: Lanes | None = None  # the units with values before the batch; None: all
     written: Lanes | None = None
     last: Lanes | None = None
@@ -66,14 +70,21 @@ class GlobalRaces:
     a mask of the bytes that had been written before this batch of CTAs.
     """
 
-    def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
+    def __init__(self, clocks: Clocks, operations: Operations, grain: int, heap: dict[int, Lanes]) -> None:
         self._clocks = clocks
+        self._operations = operations
         self._grain = grain
         self._heap = heap
         # By instruction: whether it is a volatile access to an address that is not a flag.
-        self.volatile: Lanes = np.zeros(1, np.bool_)
-        self.scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
+        self._volatile: Lanes = np.zeros(1, np.bool_)
+        self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
         self._shadows: dict[int, _Shadow] = {}
+
+    def follow(self, volatile: Lanes, scopes: Lanes | None) -> None:
+        """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
+        which scope a strong access is; None: all scopes include all threads.
+        """
+        self._volatile, self._scopes = volatile, scopes
 
     def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
         """The conflicts of a load by instruction `at`."""
@@ -82,8 +93,9 @@ class GlobalRaces:
         if shadow.written is not None or shadow.before is not None:
             stamps = self._stamps(shadow, access)
             found += _unwritten(shadow, stamps, access, "is read before it was written")
-            volatile = bool(self.volatile.take(at, mode="clip"))
+            volatile = bool(self._volatile.take(at, mode="clip"))
             found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
+        found = found or shadow.updates.conflicts(access)
         if not strong:
             self._log(shadow, access, at)
         return found
@@ -106,6 +118,9 @@ class GlobalRaces:
             found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
         found = found or self._after_reads(shadow, access, at)
+        if not atomic:
+            found = found or shadow.updates.conflicts(access)
+            shadow.updates.written(access)
         assert shadow.written is not None
         units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
         mine = mine | (ATOMIC if strong else 0)
@@ -120,8 +135,8 @@ class GlobalRaces:
 
     # --------------------------------------------------------------------------------- bulk copies
 
-    def start_read(self, buffer: Buffer, access: Access, at: int, stamp: int) -> list[Conflict]:
-        """The conflicts of a read with this stamp by the twin of a lane's warp."""
+    def start_read(self, buffer: Buffer, access: Access, at: int, number: int) -> list[Conflict]:
+        """The conflicts of a read by the asynchronous operation of that number."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
         if shadow.written is not None or shadow.before is not None:
@@ -129,14 +144,14 @@ class GlobalRaces:
             found += _unwritten(shadow, stamps, access, "is read before it was written")
             found += self._unordered(access, stamps, at, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
-        shadow.log.append((access, twin_stamps(access.ids, at, stamp)))
-        shadow.logged += len(access.ids)
+        found = found or shadow.updates.conflicts(access)
+        shadow.sources.start(access.units(), number, at, int(access.ids[0]))
         return found
 
     def start_write(
-        self, buffer: Buffer, access: Access, at: int, stamp: int, *, atomic: bool
+        self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
     ) -> list[Conflict]:
-        """The conflicts of a write with this stamp by the twin of a lane's warp, or of a reduction;
+        """The conflicts of a write by the asynchronous operation of that number, or of a reduction;
         it is under way until `finish_write`.
         """
         shadow = self._shadow(buffer)
@@ -148,18 +163,22 @@ class GlobalRaces:
         found = found or self._after_reads(shadow, access, at)
         if atomic:
             found = found or self._hidden(access, stamps)
-        mine = twin_stamps(access.ids, at, stamp) | PENDING | (ATOMIC if atomic else 0)
+            shadow.updates.start(access.units(), number, at, int(access.ids[0]))
+        else:
+            found = found or shadow.updates.conflicts(access)
+            shadow.updates.written(access)
+        mine = twin_stamps(access.ids, at, number) | PENDING | (ATOMIC if atomic else 0)
         assert shadow.written is not None
         shadow.written[access.units()] = mine[:, None]
         return found
 
-    def finish_write(self, buffer: Buffer, access: Access, stamp: int) -> None:
+    def finish_write(self, buffer: Buffer, access: Access, number: int) -> None:
         """Record that the thread has waited for the write that `start_write` began."""
         written = self._shadow(buffer).written
         assert written is not None
         units = access.units()
         there = written[units]
-        mine = (there >> CLOCK & CLOCK_MASK == stamp) & (there >= PENDING)
+        mine = (there >> CLOCK & CLOCK_MASK == number) & (there >= PENDING)
         mine &= (there & LANE_MASK) == access.ids[:, None]
         written[units] = np.where(mine, there & ~PENDING, there)
 
@@ -177,7 +196,9 @@ class GlobalRaces:
         if found is None:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
             # The shadow holds the array, so that its id stays unique.
-            found = self._shadows[id(buffer)] = _Shadow(buffer, units)
+            sources = UnderWay(self._operations, units, "was read by")
+            updates = UnderWay(self._operations, units, "may still be updated by")
+            found = self._shadows[id(buffer)] = _Shadow(buffer, units, sources, updates)
             written = self._heap.get(buffer.base)
             if written is not None:
                 whole = np.ones(units * self._grain, np.bool_)
@@ -216,8 +237,8 @@ class GlobalRaces:
         doubtful = (stamps > 0) & (twin | ((stamps & LANE_MASK) != access.ids[:, None]))
         if strong:
             fine = (stamps & ATOMIC) != 0
-            if self.scopes is not None:
-                fine &= ~out_of_scope(self._clocks, self.scopes, at, access.ids, stamps)
+            if self._scopes is not None:
+                fine &= ~out_of_scope(self._clocks, self._scopes, at, access.ids, stamps)
             doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
         if not doubtful.any():
             return []
@@ -225,16 +246,17 @@ class GlobalRaces:
         if pending.any():
             return first_conflict("pending", pending, access, stamps, "may still be written by the copy")
         rows, columns = np.nonzero(doubtful)
-        some = stamps[rows, columns]
-        seen = self._clocks.seen(access.ids[rows] // WARP, (some & LANE_MASK) // WARP, twin[rows, columns])
+        some, copies = stamps[rows, columns], twin[rows, columns]
+        warps, clock = access.ids[rows] // WARP, some >> CLOCK & CLOCK_MASK
         wrong = np.zeros_like(doubtful)
-        clock = some >> CLOCK & CLOCK_MASK
-        late = clock > seen
+        late = clock > self._clocks.seen(warps, (some & LANE_MASK) // WARP)
+        if copies.any():
+            late[copies] = ~self._operations.after(warps[copies], clock[copies])
         if late.any():
             ids, lanes = access.ids[rows], some & LANE_MASK
             fine = self._clocks.met(ids, lanes, clock)
             fine |= self._clocks.released_in_part(ids, lanes // WARP, lanes % WARP, clock)
-            late &= twin[rows, columns] | ~fine
+            late &= copies | ~fine
         wrong[rows, columns] = late
         if values is not None and wrong.any():
             given, there = values()
@@ -247,7 +269,7 @@ class GlobalRaces:
         """
         lanes = WARP * self._clocks.of_cta
         same = (stamps & LANE_MASK) // lanes == (access.ids // lanes)[:, None]
-        found: Lanes = same & self.volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
+        found: Lanes = same & self._volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
         return found
 
     # --------------------------------------------------------------------------------------- reads
@@ -280,6 +302,10 @@ class GlobalRaces:
         return cta
 
     def _after_reads(self, shadow: _Shadow, access: Access, at: int) -> list[Conflict]:
+        found = shadow.sources.conflicts(access)
+        shadow.sources.written(access)
+        if found:
+            return found
         if shadow.log:
             self._note(shadow)
         for stamps in (shadow.last, shadow.first):

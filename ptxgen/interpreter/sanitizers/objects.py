@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.operations import Operations
     from ptxgen.interpreter.sanitizers.orders import Order
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -42,8 +43,9 @@ _SCOPES = (CTA, CLUSTER, ALL)
 class Objects:
     """The knowledge that was released at addresses, for the warps of a batch."""
 
-    def __init__(self, clocks: Clocks) -> None:
+    def __init__(self, clocks: Clocks, operations: Operations) -> None:
         self._clocks = clocks
+        self._operations = operations
         self._ranks = clocks.group // clocks.of_cta
         columns = clocks.known.shape[1]
         # By key of a position in shared memory: the row of the two tables below.
@@ -53,11 +55,10 @@ class Objects:
         # By key: what warps that know other clusters have released there, in the same two parts.
         self._far_arriving: dict[int, Lanes] = {}
         self._far_done: dict[int, Lanes] = {}
-        # By position: the copies that complete on its mbarrier in the present phase, by warp and
-        # stamp; those of earlier phases; and the number of the latter that each warp has waited
-        # for.
-        self._landing: dict[int, list[tuple[int, int]]] = {}
-        self._landed: dict[int, list[tuple[int, int]]] = {}
+        # By position: the operations that complete on its mbarrier in the present phase; those of earlier
+        # phases; and the number of the latter that each warp has waited for.
+        self._landing: dict[int, list[int]] = {}
+        self._landed: dict[int, list[int]] = {}
         self._seen: dict[tuple[int, int], int] = {}
         # By address, scope and the number of the CTA or the cluster of that scope.
         self._global: dict[tuple[int, int, int], Lanes] = {}
@@ -195,13 +196,9 @@ class Objects:
             released = self._far_arriving if phased else self._far_done
             released[key] = merged(released.get(key), row)
 
-    def landed(self, position: int, warp: int, stamp: int) -> None:
-        """Record that the operation with this stamp of the twin of a warp completes on an mbarrier."""
-        column = warp % self._clocks.group + self._clocks.group
-        for key in self._of_position(position):
-            row = int(self._rows_of([key])[0])
-            self._arriving[row, column] = max(int(self._arriving[row, column]), stamp)
-        self._landing.setdefault(position, []).append((warp, stamp))
+    def landed(self, position: int, operation: int) -> None:
+        """Record that an asynchronous operation completes on an mbarrier."""
+        self._landing.setdefault(position, []).append(operation)
 
     def _of_position(self, position: int) -> Iterable[int]:
         """The keys of a position, for all scopes."""
@@ -246,8 +243,8 @@ class Objects:
         if landed:
             seen = self._seen.get((warp, position), 0)
             self._seen[warp, position] = len(landed)
-            for copy in landed[seen:]:
-                self._clocks.wait_for_copy(warp, *copy)
+            for operation in landed[seen:]:
+                self._operations.wait(warp, operation)
 
     def _rows_of(self, keys: Iterable[int]) -> Lanes:
         found = [self._keys.setdefault(key, len(self._keys)) for key in keys]

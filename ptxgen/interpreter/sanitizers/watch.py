@@ -349,11 +349,10 @@ class Watch(Detectors, Observer):
         self.race.initialise(-(-linked.reserved_bytes // self.grain))
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
-        self.race.volatile = self.global_races.volatile = volatile
-        self.race.scopes = self.global_races.scopes = scopes_of(self.instrs)
+        scopes = scopes_of(self.instrs)
+        self.race.follow(volatile, scopes)
+        self.global_races.follow(volatile, scopes)
         self._tickets = tickets(linked)
-        counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
-        self.race.counted = np.array([*counted, False])
         if "init" in self._names and linked.local_bytes:
             self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
@@ -446,7 +445,7 @@ class Watch(Detectors, Observer):
         inside = first % (self._batch.shared_stride // self.grain)
         low, high = int(inside.min()), int(inside.max()) + width
         access = Access(lanes, first, width, low, high)
-        found = self.race.start_read(access, at, stamps, by_warp=True)
+        found = self.race.start_product(access, at, stamps)
         self.judge(at, found, access)
 
     def _row(self, at: int) -> str:

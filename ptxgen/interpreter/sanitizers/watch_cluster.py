@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """The last access of a warp, or of its twin, to the shared memory of another CTA."""
+    """An access of a warp to the shared memory of another CTA; `stamp` is its clock, or the number of the
+    asynchronous operation.
+    """
 
     stamp: int
     at: int
@@ -60,7 +62,8 @@ class ClusterWatch:
         self._after: Lanes = np.zeros((len(clocks.clock), clocks.group), np.int64)
         self._known: Lanes = np.zeros((batch.ctas, columns), np.int64)
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
-        self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether by its twin
+        self._remote: dict[tuple[int, int], _Remote] = {}  # the last access, by warp and CTA
+        self._copies: dict[int, list[_Remote]] = {}  # by CTA: what others copy there
         # Mbarriers by position: those with which the warp that initialised them arrived at the barrier
         # of the cluster after its fence.mbarrier_init, and those that the whole cluster may use.
         self._brought: set[int] = set()
@@ -157,13 +160,18 @@ class ClusterWatch:
             warps, clock = ids[far] // WARP, self._watch.clocks.clock
             for n, warp, cta in zip(far.tolist(), warps.tolist(), ctas[far].tolist(), strict=True):
                 access = _Remote(int(clock[warp]), at, int(ids[n]), int(positions[n]))
-                self._keep(warp, cta, access, twin=False)
+                self._remote[warp, cta] = access
+                if self._ended[cta]:
+                    self._too_late(access, cta)
 
-    def copied(self, at: int, lane: int, position: int, stamp: int) -> None:
-        """A lane starts a copy with this stamp to a position."""
+    def copied(self, at: int, lane: int, position: int, number: int) -> None:
+        """A lane starts the copy of that number to a position."""
         cta = position // self._batch.shared_stride
         if cta != lane // self._batch.width:
-            self._keep(lane // WARP, cta, _Remote(stamp, at, lane, position), twin=True)
+            access = _Remote(number, at, lane, position)
+            self._copies.setdefault(cta, []).append(access)
+            if self._ended[cta]:
+                self._too_late(access, cta)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
@@ -176,16 +184,20 @@ class ClusterWatch:
         gone = exited.reshape(self._batch.ctas, -1).all(axis=1) & ~self._ended
         for cta in np.flatnonzero(gone).tolist():
             self._ended[cta] = True
-            for (warp, target, twin), access in self._remote.items():
-                if target == cta:
-                    column = warp % clocks.group + clocks.group * twin
-                    if access.stamp > self._known[cta, column]:
-                        self._too_late(access, cta)
+            for (warp, target), access in self._remote.items():
+                if target == cta and access.stamp > self._known[cta, warp % clocks.group]:
+                    self._too_late(access, cta)
+            for access in self._copies.pop(cta, ()):
+                if not self._over(cta, access.stamp):
+                    self._too_late(access, cta)
 
-    def _keep(self, warp: int, cta: int, access: _Remote, *, twin: bool) -> None:
-        self._remote[warp, cta, twin] = access
-        if self._ended[cta]:
-            self._too_late(access, cta)
+    def _over(self, cta: int, number: int) -> bool:
+        """Whether some warp of a CTA comes after an asynchronous operation."""
+        operations, of_cta = self._watch.operations, self._watch.clocks.of_cta
+        warps = range(cta * of_cta, (cta + 1) * of_cta)
+        if any(w in warps for w in operations.waited(number)):
+            return True
+        return bool(operations.after(np.array(warps), np.array(number)).any())
 
     def _too_late(self, access: _Remote, cta: int) -> None:
         address = access.position % self._batch.shared_stride
