@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 Tell = Callable[[], None]  # reports an event to an observer
+Copied = Callable[["Lanes"], None]  # tells an observer which lanes have waited for a copy
 
 
 class Accessing(Protocol):
@@ -151,9 +152,10 @@ class Observer(Protocol):
         """An atomic operation has happened; `old` are the values before it."""
         return
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for."""
-        return
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; what it reads, the
+        machine has just loaded. Returns the message for the lanes that have waited for it.
+        """
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words of shared memory from

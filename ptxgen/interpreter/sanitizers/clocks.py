@@ -56,7 +56,13 @@ class Clocks:
         self.version = 0  # counts the changes of the clocks
         self._twin: Lanes = np.zeros(warps, np.int64)
         self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
-        self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
+        # What was released at the barrier of each cluster in the last two rounds, even and odd ones: threads
+        # may arrive again before others have left the round before. By cluster, the newest round; by lane,
+        # how often it has arrived, and how often it has left.
+        self._cluster: Lanes = np.zeros((warps // group, 2, columns), np.int64)
+        self._round: Lanes = np.full(warps // group, -1)
+        self._arrived: Lanes = np.zeros(warps * WARP, np.int64)
+        self._left: Lanes = np.zeros(warps * WARP, np.int64)
         # For a warp that has learnt of other clusters: its row over all warps of the batch, with
         # the same groups of columns as `known`. Rows are never changed, so that warps may share
         # them.
@@ -269,18 +275,38 @@ class Clocks:
         self._showing[warps] = 0
         self.raise_floor()
 
-    def arrive_cluster(self, ids: Lanes) -> None:
-        """Lanes arrive at the barrier of their cluster, and release their accesses so far."""
-        warps = self.warps(ids)
-        np.maximum.at(self._cluster, warps // self.group, self.rows(warps))
+    def arrive_cluster(self, ids: Lanes, *, release: bool) -> Lanes:
+        """Lanes arrive at the barrier of their cluster, and with `release` release their accesses so far.
+        Returns for each of their warps the number of the barrier's round, from 0.
+        """
+        warps, rounds = self._rounds(ids, self._arrived)
+        clusters = warps // self.group
+        fresh = rounds > self._round[clusters]
+        self._cluster[clusters[fresh], rounds[fresh] % 2] = 0
+        self._round[clusters[fresh]] = rounds[fresh]
+        if release:
+            np.maximum.at(self._cluster, (clusters, rounds % 2), self.rows(warps))
         self.tick(warps)
+        return rounds
 
-    def leave_cluster(self, ids: Lanes) -> None:
-        """The barrier of the cluster releases these lanes."""
-        warps = self.warps(ids)
+    def leave_cluster(self, ids: Lanes) -> Lanes:
+        """The barrier of the cluster releases these lanes. Returns for each of their warps the number of its
+        round.
+        """
+        warps, rounds = self._rounds(ids, self._left)
         self._showing[warps] = 0
-        self.learn(warps, self._cluster[warps // self.group])
+        self.learn(warps, self._cluster[warps // self.group, rounds % 2])
         self.raise_floor()
+        return rounds
+
+    def _rounds(self, ids: Lanes, counts: Lanes) -> tuple[Lanes, Lanes]:
+        """The warps of lanes, and of each the count of its first lane there, before one is added to that of
+        these lanes.
+        """
+        first = np.flatnonzero(np.diff(ids // WARP, prepend=-1))
+        rounds: Lanes = counts[ids[first]]
+        counts[ids] += 1
+        return ids[first] // WARP, rounds
 
     def sync_warps(self, ids: Lanes) -> None:
         """The lanes of each of these warps have waited for each other."""

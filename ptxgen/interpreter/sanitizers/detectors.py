@@ -113,6 +113,8 @@ class Detectors:
                 "other lanes of its warp have arrived at an mbarrier since, but no bar.warp.sync orders them "
                 "after it"
             )
+        if conflict.what == "may still be read by":
+            return "its thread has not waited for its group"
         if not conflict.twin or conflict.kind in ("proxy", MBARRIER_INIT):
             return ""
         other = conflict.other_thread // WARP

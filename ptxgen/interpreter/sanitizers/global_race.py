@@ -13,6 +13,7 @@ start until its thread has waited for its group without `.read`, which waits for
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,18 @@ if TYPE_CHECKING:
 _LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
 
 
+@dataclass(slots=True, eq=False)
+class _Copying:
+    """What lanes read with one `cp.async`, and which of them have not waited for it."""
+
+    access: Access
+    at: int
+    left: Lanes
+
+    def only_left(self) -> Access:
+        return _only(self.access, self.left)
+
+
 @dataclass(slots=True)
 class _Shadow:
     """The stamps of one array."""
@@ -62,6 +75,7 @@ class _Shadow:
     first: Lanes | None = None
     log: list[tuple[Access, Lanes]] = field(default_factory=list)
     logged: int = 0
+    copying: list[_Copying] = field(default_factory=list)
 
 
 class GlobalRaces:
@@ -86,8 +100,10 @@ class GlobalRaces:
         """
         self._volatile, self._scopes = volatile, scopes
 
-    def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
-        """The conflicts of a load by instruction `at`."""
+    def read(
+        self, buffer: Buffer, access: Access, at: int, *, strong: bool, copied: bool = False
+    ) -> list[Conflict]:
+        """The conflicts of a load by instruction `at`, or with `copied` of the start of a `cp.async`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
         if shadow.written is not None or shadow.before is not None:
@@ -96,7 +112,7 @@ class GlobalRaces:
             volatile = bool(self._volatile.take(at, mode="clip"))
             found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
         found = found or shadow.updates.conflicts(access)
-        if not strong:
+        if not (strong or copied):
             self._log(shadow, access, at)
         return found
 
@@ -132,6 +148,25 @@ class GlobalRaces:
                 twice = differing(access, twice, values)
                 found += first_conflict("race", twice, access, last, "is written at the same time by")
         return found
+
+    # ----------------------------------------------------------------------------- copies by threads
+
+    def start_copy(self, buffer: Buffer, access: Access, at: int) -> Callable[[Lanes], None]:
+        """Lanes start to read by a `cp.async`, instruction `at`. Returns what records which of them have
+        waited: from then on it is as if they had read at the wait.
+        """
+        shadow = self._shadow(buffer)
+        copying = _Copying(access, at, np.ones(len(access.ids), np.bool_))
+        shadow.copying.append(copying)
+
+        def finish(ids: Lanes) -> None:
+            done = copying.left & np.isin(access.ids, ids)
+            self._log(shadow, _only(access, done), at)
+            copying.left &= ~done
+            if not copying.left.any():
+                shadow.copying.remove(copying)
+
+        return finish
 
     # --------------------------------------------------------------------------------- bulk copies
 
@@ -302,7 +337,7 @@ class GlobalRaces:
         return cta
 
     def _after_reads(self, shadow: _Shadow, access: Access, at: int) -> list[Conflict]:
-        found = shadow.sources.conflicts(access)
+        found = shadow.sources.conflicts(access) or _still_copied(shadow, access)
         shadow.sources.written(access)
         if found:
             return found
@@ -314,6 +349,25 @@ class GlobalRaces:
                 if found:
                     return found
         return []
+
+
+def _only(access: Access, lanes: Lanes) -> Access:
+    """The part of some lanes of an access."""
+    return Access(access.ids[lanes], access.first[lanes], access.width, access.low, access.high)
+
+
+def _still_copied(shadow: _Shadow, access: Access) -> list[Conflict]:
+    """The first unit that an access writes while a `cp.async` may still read it."""
+    for copying in shadow.copying:
+        read = copying.only_left()
+        units, mine = read.units(), access.units()
+        wrong = np.isin(mine, units)
+        if wrong.any():
+            row, column = (int(i[0]) for i in np.nonzero(wrong))
+            lane = int(read.ids[(units == mine[row, column]).any(axis=1)][0])
+            unit = int(mine[row, column])
+            return [Conflict("race", row, unit, copying.at, lane, "may still be read by")]
+    return []
 
 
 def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:

@@ -43,9 +43,10 @@ from ptxgen.isa.table import op_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.machine.memory import Plan
-    from ptxgen.interpreter.machine.observer import Accessing
+    from ptxgen.interpreter.machine.observer import Accessing, Copied
     from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.interpreter.program.linking import Linked
     from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
@@ -82,6 +83,10 @@ class Watch(Detectors, Observer):
         self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
         self._tickets: frozenset[int] = frozenset()
+        self._copies = {
+            n for n, x in enumerate(instrs) if x.opcode.startswith(("cp.async.ca.", "cp.async.cg."))
+        }
+        self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
@@ -116,7 +121,12 @@ class Watch(Detectors, Observer):
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
-            found = self.global_races.read(plan.buffer, access, machine.at, strong=order.strong)
+            copied = machine.at in self._copies
+            if copied:
+                self._copied.append((plan.buffer, access))
+            found = self.global_races.read(
+                plan.buffer, access, machine.at, strong=order.strong, copied=copied
+            )
             self.judge_global(machine.at, found, access, plan.buffer)
         if self.local is not None:
             self._local_load(machine, plan, offset, total)
@@ -369,10 +379,12 @@ class Watch(Detectors, Observer):
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
-        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
-            self.clocks.arrive_cluster(ids)
         if self.cluster is not None:
             self.cluster.arrive(at, ids)
+        release = op_of(self.instrs[at]).modifiers.get("sem") != "relaxed"
+        rounds = self.clocks.arrive_cluster(ids, release=release)
+        if self.cluster is not None:
+            self.cluster.arrived(ids, rounds)
 
     def cluster_wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
@@ -382,9 +394,9 @@ class Watch(Detectors, Observer):
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster releases lanes."""
         self.objects.share(self.clocks.warps(ids), self.clocks.group)
-        self.clocks.leave_cluster(ids)
+        rounds = self.clocks.leave_cluster(ids)
         if self.cluster is not None:
-            self.cluster.leave(ids)
+            self.cluster.leave(ids, rounds)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
@@ -418,13 +430,25 @@ class Watch(Detectors, Observer):
 
     # ------------------------------------------------------------------------- asynchronous copies
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts; its destination is pending until its thread has waited."""
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts; its destination is pending until its thread has waited, and its source is
+        read until then.
+        """
+        sources, self._copied = self._copied, []
         access = self._access(machine, plan, offset, nbytes)
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
             self.mbarriers.written(machine.at, access.ids, _positions(plan, offset), nbytes)
+        copied = [self.global_races.start_copy(*source, machine.at) for source in sources]
+        if not copied:
+            return None
+
+        def waited(ids: Lanes) -> None:
+            for finish in copied:
+                finish(ids)
+
+        return waited
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words from `word` on."""
