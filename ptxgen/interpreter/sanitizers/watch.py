@@ -21,6 +21,7 @@ from ptxgen.interpreter.sanitizers.async_rules import broken_rules
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import Detectors
+from ptxgen.interpreter.sanitizers.exchanges import Exchanges, mixing
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.local_init import LocalInit
 from ptxgen.interpreter.sanitizers.orders import (
@@ -66,6 +67,8 @@ class Watch(Detectors, Observer):
     lie in, if bounds are checked; `in_flight` are the arrays that the grid before may still write.
     """
 
+    exchanges: Exchanges
+
     def __init__(
         self,
         names: frozenset[str],
@@ -86,6 +89,7 @@ class Watch(Detectors, Observer):
         self._copies = {
             n for n, x in enumerate(instrs) if x.opcode.startswith(("cp.async.ca.", "cp.async.cg."))
         }
+        self._mixing = mixing(instrs)
         self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
@@ -328,10 +332,16 @@ class Watch(Detectors, Observer):
         name = self._row(at)
         if name == "bar_warp_sync":
             self.clocks.sync_members(ids, members, exited)
+        elif at in self._mixing:
+            self.exchanges.pass_on(ids, members.astype(np.int64))
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def exchange(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives a register of the lane of its warp with that index."""
+        self.exchanges.pass_on(ids, np.int64(1) << sources)
 
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of its warpgroup; `members` are the
@@ -359,9 +369,10 @@ class Watch(Detectors, Observer):
         self.race.initialise(-(-linked.reserved_bytes // self.grain))
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
+        self.exchanges = Exchanges(self.clocks, linked)
         scopes = scopes_of(self.instrs)
-        self.race.follow(volatile, scopes)
-        self.global_races.follow(volatile, scopes)
+        self.race.follow(volatile, scopes, self.exchanges)
+        self.global_races.follow(volatile, scopes, self.exchanges)
         self._tickets = tickets(linked)
         if "init" in self._names and linked.local_bytes:
             self.local = LocalInit(linked, self._batch.lanes, self.faults)
