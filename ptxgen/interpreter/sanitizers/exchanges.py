@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _MIXES: Final = ("vote.", "match.", "redux.", "mma.", "wmma.mma.", "movmatrix.")
-_EXCHANGES: Final = ("shfl.", *_MIXES)
+EXCHANGES: Final = ("shfl.", *_MIXES)
 _KEPT: Final = 256  # exchanges that are remembered
 
 
@@ -124,7 +124,7 @@ def _dependent(routine: Routine, number: int) -> set[int]:
                 guard = step.instr.guard
                 if step.op.row.name == "bra" and guard is not None and guard.register.name == name:
                     found |= _decided(routine, step.number)
-            crosses = passed or step.instr.opcode.startswith(_EXCHANGES)
+            crosses = passed or step.instr.opcode.startswith(EXCHANGES)
             todo += [(r.name, crosses) for r in step.written]
     return found
 

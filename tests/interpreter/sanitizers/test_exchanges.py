@@ -8,7 +8,7 @@ from interpreter.programs import ptx
 
 from ptxgen.interpreter import PCT, Report, run
 
-# Each lane loads a word; the exchange puts something into %r4, which a lane other than the reader stores there.
+# Each lane loads a word; the exchange computes %r4, which a lane other than the reader stores there.
 BODY = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, %tid.x;
