@@ -42,13 +42,23 @@ class Exchanges:
     def __init__(self, clocks: Clocks, linked: Linked) -> None:
         self._clocks = clocks
         self._flows = _Flows(linked)
-        # The last exchanges: the lanes that took part, the lanes of its warp from which each of them has
-        # received something, as bits, and the clock of its warp.
-        self._last: deque[tuple[Lanes, Lanes, Lanes]] = deque(maxlen=_KEPT)
+        # The last exchanges: the lanes that took part; for each of them the lane of its warp from which it
+        # has received something, or if they are mixed, all those lanes as bits; and the clocks of all warps.
+        self._last: deque[tuple[Lanes, Lanes, bool, Lanes]] = deque(maxlen=_KEPT)
+        self._stamps: tuple[int, Lanes] = (-1, clocks.clock)
 
-    def pass_on(self, ids: Lanes, heard: Lanes) -> None:
-        """Each of these lanes receives something from lanes of its warp, as bits."""
-        self._last.append((ids, heard, self._clocks.clock[ids // WARP]))
+    def pass_on(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives something from the lane of its warp with that index."""
+        self._last.append((ids, sources, False, self._clocks_now()))
+
+    def mix(self, ids: Lanes, members: Lanes) -> None:
+        """Each of these lanes receives something from all lanes of its membermask."""
+        self._last.append((ids, members, True, self._clocks_now()))
+
+    def _clocks_now(self) -> Lanes:
+        if self._stamps[0] != self._clocks.version:
+            self._stamps = self._clocks.version, self._clocks.clock.copy()
+        return self._stamps[1]
 
     def ordered(self, at: int, ids: Lanes, others: Lanes, readers: Lanes, stamps: Lanes) -> Lanes:
         """Whether a store by lanes, instruction `at`, comes after loads of other lanes of their warps,
@@ -71,12 +81,12 @@ class Exchanges:
         a stamp, bool `[32, 32]`.
         """
         heard = np.eye(WARP, dtype=np.bool_)
-        for ids, bits, clocks in self._last:
-            here = np.flatnonzero(ids // WARP == warp)
-            if len(here) and clocks[here[0]] >= stamp:
-                lanes = ids[here] % WARP
-                senders = bits[here, None] >> np.arange(WARP) & 1 != 0
-                heard[lanes] |= senders @ heard
+        for ids, sources, mixed, clocks in self._last:
+            here = np.flatnonzero(ids // WARP == warp) if clocks[warp] >= stamp else ()
+            if len(here):
+                of = sources[here, None].astype(np.int64)
+                senders = of >> np.arange(WARP) & 1 != 0 if mixed else of == np.arange(WARP)
+                heard[ids[here] % WARP] |= senders @ heard
         return heard
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.program.segments import Step
 from ptxgen.interpreter.sanitizers.exchanges import EXCHANGES
-from ptxgen.ir import Guard, Instr, IntImm, Reg, Special
+from ptxgen.ir import Arguments, Guard, Instr, IntImm, Pair, Reg, Special, Vector
 from ptxgen.isa.spec import Effect
 from ptxgen.isa.table import op_of
 
@@ -56,7 +56,7 @@ _COMPARISONS: Final[dict[str, Callable[[Lanes, Lanes], Lanes]]] = {
 
 def unused_loads(linked: Linked, block: tuple[int, int, int]) -> dict[int, Lanes]:
     """By number of a load, the threads of a block that do not use its value, `[threads]` bool; without loads
-    that all of them use. `block` are the threads along x, y and z.
+    that all of them use, or none does. `block` are the threads along x, y and z.
     """
     before = sum(len(_instrs(r)) for r in linked.routines[:-1])
     instrs = _instrs(linked.routines[-1])
@@ -67,7 +67,7 @@ def unused_loads(linked: Linked, block: tuple[int, int, int]) -> dict[int, Lanes
     if all(threads.executing(guard).all() for guard in guarded):
         return {}
     used = _used(instrs, threads)
-    return {before + n: ~of for n, of in used.items() if not of.all()}
+    return {before + n: ~of for n, of in used.items() if of.any() and not of.all()}
 
 
 def _instrs(routine: Any) -> list[Instr]:
@@ -80,9 +80,10 @@ class _Threads:
     def __init__(self, instrs: list[Instr], block: tuple[int, int, int]) -> None:
         self._block = block
         self.count = -(-block[0] * block[1] * block[2] // WARP) * WARP
+        # By register: the instructions that may write it, as results come first.
         self._writers: dict[str, list[Instr]] = {}
-        for n, instr in enumerate(instrs):
-            for register in Step(n, instr, op_of(instr), resumes=True).written:
+        for instr in instrs:
+            for register in _first_registers(instr):
                 self._writers.setdefault(register.name, []).append(instr)
         self._numbers: dict[str, Lanes | None] = {}
         self._predicates: dict[str, tuple[Lanes, Lanes]] = {}
@@ -169,6 +170,18 @@ class _Threads:
             "%laneid": thread % WARP,
         }
         return along.get(name)
+
+
+def _first_registers(instr: Instr) -> list[Reg]:
+    """The registers in the first operand of an instruction, and in the results of a call."""
+    parts: tuple[object, ...] = instr.operands[:1]
+    for operand in instr.operands[:1]:
+        match operand:
+            case Vector() | Arguments():
+                parts = operand.items
+            case Pair():
+                parts = operand.first, operand.second
+    return [p for p in parts if isinstance(p, Reg)]
 
 
 def _used(instrs: list[Instr], threads: _Threads) -> dict[int, Lanes]:

@@ -303,7 +303,7 @@ class Watch(Accesses, Observer):
         if name == "bar_warp_sync":
             self.clocks.sync_members(ids, members, exited)
         elif at in self._mixing:
-            self.exchanges.pass_on(ids, members.astype(np.int64))
+            self.exchanges.mix(ids, members)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
@@ -311,7 +311,7 @@ class Watch(Accesses, Observer):
 
     def exchange(self, ids: Lanes, sources: Lanes) -> None:
         """Each of these lanes receives a register of the lane of its warp with that index."""
-        self.exchanges.pass_on(ids, np.int64(1) << sources)
+        self.exchanges.pass_on(ids, sources)
 
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of its warpgroup; `members` are the

@@ -8,7 +8,8 @@ from interpreter.programs import ptx
 
 from ptxgen.interpreter import PCT, Report, run
 
-# Each lane loads a word; the exchange computes %r4, which a lane other than the reader stores there.
+# Each lane loads a word, and stores it elsewhere in the end; the exchange computes %r4, which another lane
+# stores over the word.
 BODY = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, %tid.x;
@@ -19,8 +20,10 @@ BODY = """
     st.shared.u32 [%r2], %r0;
     bar.sync 0;
     ld.{space}.u32 %r3, [{at}];
+    mov.u32 %r30, %r3;
     EXCHANGE
     STORE
+    st.global.u32 [%rd1+128], %r30;
     ret;
 """
 BUTTERFLY = "\n".join(
@@ -35,7 +38,7 @@ def reports(exchange: str, store: str, space: str, seed: int | None = None) -> t
     schedule = "lockstep" if seed is None else PCT(seed=seed)
     how = {"sanitize": "race", "raise_on_report": False, "schedule": schedule}
     text = ptx(body, "u64 x", shared=128)
-    return run(text, grid=1, block=32, args=[np.arange(32, dtype=np.uint32)], **how).reports
+    return run(text, grid=1, block=32, args=[np.arange(64, dtype=np.uint32)], **how).reports
 
 
 ALL_STORE = "st.{space}.u32 [{first}], %r4;"
@@ -75,9 +78,9 @@ LAST_STORES = "setp.eq.u32 %p1, %r0, 31;\n    @%p1 st.{space}.u32 [{first}], %r4
             True,  # what both ways lead to
         ),
         # The word is loaded once more, and that load has nothing to do with the sum.
-        ("mov.u32 %r4, %r3;" + BUTTERFLY + "\n    ld.{space}.u32 %r8, [{at}];", LAST_STORES, True),
+        ("mov.u32 %r4, %r3;" + BUTTERFLY + "\n    ld.{space}.u32 %r30, [{at}];", LAST_STORES, True),
         # Loaded again behind the exchange, with the sum stored by all.
-        ("mov.u32 %r4, %r3;\n    bar.warp.sync -1;\n    ld.{space}.u32 %r3, [{at}];", LAST_STORES, True),
+        ("mov.u32 %r4, %r3;\n    bar.warp.sync -1;\n    ld.{space}.u32 %r30, [{at}];", LAST_STORES, True),
     ],
 )
 def test_a_store_that_depends_on_what_another_lane_has_loaded_comes_after_the_load(

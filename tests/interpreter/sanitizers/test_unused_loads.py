@@ -52,6 +52,8 @@ NONE = "setp.lt.u32 %p2, %r1, 99; @%p2 bra $on;\n    mov.u32 %r9, 0;\n$on:"
         (LOAD, COMPUTE + NONE, STORE, False),
         (LOAD, SUM_OF_16, STORE, False),
         (LOAD, COMPUTE, "not.pred %p4, %p1;\n    @!%p4 st.global.b32 [%rd1], %r3;", False),
+        # A value that nobody uses: who writes so by hand means the load.
+        (LOAD, "mov.u32 %r3, %r1;", STORE, True),
         # Every thread stores what it has computed of the value that it has found.
         (LOAD, COMPUTE, "st.global.b32 [%rd1], %r3;", True),
         (LOAD, COMPUTE, "setp.ne.b32 %p1, %r5, 0;" + STORE, True),
