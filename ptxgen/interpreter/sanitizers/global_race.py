@@ -165,6 +165,8 @@ class GlobalRaces:
 
         def finish(ids: Lanes) -> None:
             done = copying.left & np.isin(access.ids, ids)
+            if not done.any():
+                return
             self._log(shadow, _only(access, done), at)
             copying.left &= ~done
             if not copying.left.any():
