@@ -128,8 +128,8 @@ $wait:
     assert reports(put.format("release.gpu"), take) == ()
 
 
-# CTA 0 copies 64 bytes to both CTAs, each of which has an mbarrier that counts those it gets. WAITS are for
-# the CTAs that wait for their own mbarrier before the barrier of the cluster; then CTA TOUCHES executes TOUCH.
+# CTA 0 copies 64 bytes to both CTAs, each of which has an mbarrier that counts what it gets. WAITS are for
+# CTAs that wait for their own mbarrier before the barrier of the cluster; then CTA TOUCHES executes TOUCH.
 MULTICAST = f"""
     ld.param.u64 %rd0, [out];
     mov.u32 %r0, %cluster_ctarank;
