@@ -39,6 +39,14 @@ class Part(NamedTuple):
     lse: Tensor
 
 
+def merged_parts(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The merge of partial results, float32 [batch, heads, rows, head_dim_v] and [batch, heads, rows], by the
+    device that they are on: PTXGEN_BACKEND is the backend of the parts.
+    """
+    where = "cuda" if outs[0].is_cuda else "cpu"
+    return flash.merge_partials(torch.stack(tuple(outs)), torch.stack(tuple(lses)), backend=where)
+
+
 class Gradient(NamedTuple):
     """The gradients of a tile or a pack, float32: of its rows of q, and of its keys and values."""
 
