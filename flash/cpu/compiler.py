@@ -53,14 +53,14 @@ def _folder() -> Path | None:
     """Where compiled loops are kept; None if they are not, or others could write there: what is read from
     there is run.
     """
-    settings = Settings.from_environment()
-    if not settings.cache_on_disk:
+    disk = Settings.from_environment().disk
+    if disk is None:
         return None
-    folder = settings.cache_dir / FOLDER
+    folder = disk / FOLDER
     with contextlib.suppress(OSError):
-        settings.cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        if not any(refusal(directory) for directory in (settings.cache_dir, folder)):
+        if not any(refusal(directory) for directory in (disk, folder)):
             return folder
     return None
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
     from ptxgen.types import ScalarType
 
+_BFLOAT16: Final = "V"  # the kind of that type of ml_dtypes, which is not asked: it may not be installed
 SELECTION: Final = "Comparison and Selection Instructions"
 HALF_SELECTION: Final = "Half Precision Comparison Instructions"
 
@@ -77,7 +78,7 @@ def compared(a: Lanes, b: Lanes, cmp: str, *, ftz: bool = False) -> Lanes:
 
 def _comparable(x: Lanes, ftz: bool) -> Lanes:
     """`x` flushed if `ftz`; bfloat16 as float32, which holds it exactly, since numpy compares it slowly."""
-    return numeric.widen(x, f32) if x.dtype == bf16.dtype else numeric.flush(x, ftz)
+    return numeric.widen(x, f32) if x.dtype.kind == _BFLOAT16 else numeric.flush(x, ftz)
 
 
 def _combined(truth: Lanes, combine: str, c: Lanes | None) -> Lanes:

@@ -37,7 +37,7 @@ def folder_of_libraries(scratch: Path) -> Path:
     texts = {name: package.joinpath(name).read_text() for name in names}
     key = hashlib.sha256(repr((texts, _FLAGS, _LIBRARIES)).encode()).hexdigest()[:20]
     settings = Settings.from_environment()
-    place = (settings.cache_dir if settings.cache_on_disk else scratch) / "program" / key
+    place = (settings.disk or scratch) / "program" / key
     missing = [library for library in _LIBRARIES if not (place / library).exists()]
     if not missing:
         return place

@@ -349,9 +349,9 @@ def default_cache() -> ModuleCache:
     """
     if "cache" not in _DEFAULT:
         settings = Settings.from_environment()
-        disk = DiskCache(settings.cache_dir, settings.cache_bytes)
+        disk = DiskCache(settings.disk, settings.cache_bytes) if settings.disk else None
         # If several threads get here at once, setdefault gives all of them the same cache.
-        _DEFAULT.setdefault("cache", ModuleCache(disk if settings.cache_on_disk else None))
+        _DEFAULT.setdefault("cache", ModuleCache(disk))
     return _DEFAULT["cache"]
 
 

@@ -7,9 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
-from flash.commands.parts.exits import INTERRUPTED, OK
+from flash.commands.parts.exits import FAILED, INTERRUPTED, OK, fail
 from flash.commands.parts.standard_output import drop_standard_output
+
+_OURS: Final = ("", "flash", "ptxgen", "tools")
+_DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its package
 
 
 class Interrupted(KeyboardInterrupt):
@@ -19,8 +23,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def quietly(run: Callable[[], int]) -> int:
-    """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, and OK if the reader of
-    standard output, such as `head`, ended before the command had one.
+    """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, OK if the reader of
+    standard output, such as `head`, ended before the command had one, and FAILED, with a line on standard
+    error, if a package is missing.
     """
     code = OK
     try:
@@ -34,7 +39,17 @@ def quietly(run: Callable[[], int]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         drop_standard_output()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in _OURS:
+            raise  # a fault of this program
+        return fail("ptxgen", FAILED, f"this command needs the package {package}; {_cure(package)}")
     return code
+
+
+def _cure(package: str) -> str:
+    """How to install the distribution that has a package."""
+    return f"pip install {_DISTRIBUTIONS.get(package, package.replace('_', '-'))}"
 
 
 @contextmanager
