@@ -145,7 +145,8 @@ class BuiltFunction:
         blocks = _grid(who, grid)
         sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
-        return GlobalContract(found, (), {**known, **bounds}, blocks)
+        equal = {} if blocks[0] == GRID else {GRID: blocks[0]}
+        return GlobalContract(found, (), {**known, **bounds}, blocks, equal)
 
     def _array(self, who: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
         """A dense array, outermost dimension first; its rows are the elements of the proof. It and its

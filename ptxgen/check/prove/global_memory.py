@@ -245,7 +245,10 @@ class _Prover:
         """The index along each axis, and the remainder of the offset."""
         found = []
         for axis in array.axes:
-            ((monomial, factor),) = self._promised.size(axis.stride).terms.items()
+            stride = self._promised.size(axis.stride).terms
+            if len(stride) != 1:
+                return None
+            ((monomial, factor),) = stride.items()
             if not monomial:
                 whole = Poly(
                     {m: c // factor for m, c in offset.terms.items() if not m or not np.any(c % factor)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.flow import Block
@@ -209,10 +209,10 @@ class Paths:
         for register in registers:
             yield self._values.at(register, branch, len(instrs) - 1)
 
-    def guards_around(self, block: int) -> list[Node | None]:
-        """The predicates of all branches that decide whether a block runs."""
+    def guards_around(self, block: int, without: Collection[int] = ()) -> list[Node | None]:
+        """The predicates of all branches that decide whether a block runs, but for those `without`."""
         found: dict[int, Node | None] = {}
-        for branch in sorted(self.graph.controlling(block)):
+        for branch in sorted(self.graph.controlling(block).difference(without)):
             last = self.graph.blocks[branch].instrs[-1]
             if last.guard is None:
                 found[-1 - branch] = None
