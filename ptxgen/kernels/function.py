@@ -24,7 +24,6 @@ from ptxgen.errors import ConfigError, LaunchError, TrapError, VerifyError, show
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
-from ptxgen.kernels.early_exits import refuse_early_exits
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
@@ -189,7 +188,6 @@ class KernelFunction:
             asserts=asserts,
         )
         given = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
-        refuse_early_exits(self._function)
         result: object = self._function(k, *given, **statics)
         if result is not None:
             raise ConfigError(

@@ -406,63 +406,6 @@ def test_bounds_that_are_none_are_refused(bounds: Any, problem: str) -> None:
     assert str(error.value) == f"scale_rows.prove: {problem}"
 
 
-def returns_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    i = k.thread_id()
-    with k.when(i >= n):
-        return
-    X[i] = 1.0
-
-
-def breaks_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    for i in range(4):
-        with k.when(n == i):
-            X[i] = 1.0
-            break
-
-
-def skips_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    for i in range(4):
-        with k.loop(0, n) as j, k.when(j < 3):
-            X[i] = 1.0
-            continue
-
-
-@pytest.mark.parametrize(
-    ("function", "word", "line", "cure"),
-    [
-        (returns_inside, "return", 3, "give 'k.when' the opposite condition and put the rest under it"),
-        (breaks_inside, "break", 4, "use k.break_if(condition) in a loop of the GPU"),
-        (skips_inside, "continue", 4, "give 'k.when' the opposite condition and put the rest under it"),
-    ],
-)
-def test_python_does_not_leave_a_block_of_the_gpu_by_mistake(
-    function: Any, word: str, line: int, cure: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        made(function).build()
-    assert str(error.value) == (
-        f"kernel {function.__name__}: {word!r} in line {function.__code__.co_firstlineno + line} is inside "
-        f"'with': Python obeys it while the kernel is built, and leaves out what follows; {cure}"
-    )
-
-
-def test_python_may_choose_to_leave_a_block_and_so_may_a_function_in_the_kernel() -> None:
-    def chosen(k: Any, X: Pointer[f32], *, short: bool = True) -> None:
-        def loaded(i: int) -> Any:
-            with k.only_if(k.thread_id() < 5):
-                return X[i]
-
-        with k.when(k.thread_id() == 0):
-            X[0] = 2.0
-            if short:
-                return
-            X[1] = loaded(0)
-
-    x = np.ones(2, np.float32)
-    made(chosen)[1](x, backend="interpreter")
-    assert x.tolist() == [2, 1]
-
-
 def test_a_kernel_without_source_is_built() -> None:
     scope: dict[str, Any] = {"f32": f32, "Pointer": Pointer}
     exec("def unseen(k, X: Pointer[f32]):\n    X[0] = 3.0", scope)
