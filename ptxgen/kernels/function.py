@@ -41,7 +41,17 @@ from ptxgen.types import ScalarType
 Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
-_RESERVED: Final = ("align", "backend", "bounds", "grid", "repeats", "stream", "target", "threads")
+_RESERVED: Final = (
+    "align",
+    "backend",
+    "bounds",
+    "grid",
+    "max_instructions",
+    "repeats",
+    "stream",
+    "target",
+    "threads",
+)
 _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 _UNSET: Final = (
     "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
@@ -239,6 +249,7 @@ class KernelFunction:
         threads: int | None = None,
         stream: object = None,
         backend: str = AUTO,
+        max_instructions: int | None = None,
         **named: object,
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
@@ -253,6 +264,8 @@ class KernelFunction:
         PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a
         GPU the work is put on `stream` (an integer, or a stream object; default: the current one of
         the first array's library) and may not have run on return, unless arrays are on the host.
+        `max_instructions` is for the interpreter: it stops a kernel that executes more in sequence, in one
+        batch of CTAs (default: 20 million, which are minutes).
 
         Raises TypeError for missing and unknown arguments, `LaunchError` with every problem of the
         arguments before anything is asked of a device, what `build` raises, and `BackendError` if
@@ -267,18 +280,23 @@ class KernelFunction:
                 )
             built = self._build(self._target_of(None), threads, statics)
             require_fit(self.name, built.uses, call)
-            self._interpret(built, extent, call)
+            self._interpret(built, extent, call, max_instructions)
             return
+        if max_instructions is not None:
+            raise LaunchError(
+                f"{self.name}: max_instructions is for the interpreter, but the backend is {name!r}; leave "
+                "it out, or use backend='interpreter'"
+            )
         ordinal = self._runner.ordinal(self.name, call)
         built = self._build(self._target_of(ordinal), threads, statics)
         require_fit(self.name, built.uses, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
-    def _interpret(self, built: BuiltFunction, extent: Extents, call: Call) -> None:
+    def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
         """Interpret the kernel, and print what it prints, also if it stops with an error."""
         printed = ""
         try:
-            printed = self._runner.interpret(built, extent, call).printed
+            printed = self._runner.interpret(built, extent, call, **_limited(limit)).printed
         except TrapError as error:
             printed = error.printed
             raise
@@ -320,12 +338,18 @@ class KernelFunction:
     # ------------------------------------------------------------------------------------- checking
 
     def check(
-        self, grid: object, /, *arguments: object, threads: int | None = None, **named: object
+        self,
+        grid: object,
+        /,
+        *arguments: object,
+        threads: int | None = None,
+        max_instructions: int | None = None,
+        **named: object,
     ) -> Findings:
         """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
         of the arrays, which are on the host. What is `clean` met no race, no access outside an
         array, no read of memory that was never written, no misuse of a barrier, and no assertion that
-        does not hold in these runs.
+        does not hold in these runs. Each run ends after `max_instructions`, as those of `launch` do.
 
         Raises what `launch` raises.
         """
@@ -337,7 +361,7 @@ class KernelFunction:
 
         def run(schedule: Schedule) -> Result:
             how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}
-            return self._runner.interpret(built, extent, copies(call), **how)
+            return self._runner.interpret(built, extent, copies(call), **how, **_limited(max_instructions))
 
         return findings_of(run, _SCHEDULES)[0]
 
@@ -410,6 +434,11 @@ class KernelFunction:
         `choices` are those of `build`.
         """
         return self.build(**choices).contract()
+
+
+def _limited(max_instructions: int | None) -> dict[str, Any]:
+    """The limit of a run of the interpreter, if it is not the default."""
+    return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
 def _waits_for_grids(module: ir.Module) -> bool:

@@ -18,7 +18,7 @@ import ptxgen as px
 from ptxgen import Pointer, bf16, f16, f32, s32, u32
 from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, make_capsule
 from ptxgen.arrays.views import view
-from ptxgen.errors import ConfigError, LaunchError, PtxGenError, VerifyError
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, VerifyError
 from ptxgen.kernels import KernelFunction
 from ptxgen.kernels.launch import checked
 from ptxgen.parse import parse
@@ -412,6 +412,36 @@ def test_a_kernel_without_source_is_built() -> None:
     x = np.ones(1, np.float32)
     made(scope["unseen"])[1](x, backend="interpreter")
     assert x.tolist() == [3]
+
+
+def counting(k: Any, X: Pointer[f32]) -> None:
+    total = k.var(f32, 0)
+    with k.while_(lambda: total >= 0.0):
+        total += 1.0
+    X[0] = total
+
+
+def test_the_limit_of_a_launch_stops_the_interpreter() -> None:
+    launch = made(counting)[1]
+    with pytest.raises(TrapError, match="still running after 1000 instructions in a row"):
+        launch(np.ones(1, np.float32), backend="interpreter", max_instructions=1000)
+    with pytest.raises(LaunchError) as error:
+        launch(np.ones(1, np.float32), backend="interpreter", max_instructions=0)
+    assert str(error.value) == "max_instructions must be an integer from 1, got 0"
+
+
+def test_the_limit_of_a_check_stops_each_run() -> None:
+    (fault,) = made(counting).check(1, np.ones(1, np.float32), max_instructions=1000).faults[:1]
+    assert fault.startswith("kernel counting: still running after 1000 instructions in a row, at ")
+
+
+def test_a_launch_on_a_gpu_has_no_limit(driver: FakeDriver) -> None:
+    with pytest.raises(LaunchError) as error:
+        on_gpu(driver)[1](on_device(driver, numbers()), N, 1.0, max_instructions=5)
+    assert str(error.value) == (
+        "scale_rows: max_instructions is for the interpreter, but the backend is 'cuda'; leave it out, or "
+        "use backend='interpreter'"
+    )
 
 
 def test_what_a_loop_computed_is_no_variable() -> None:
