@@ -13,18 +13,17 @@ from ptxgen import ir
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST
-from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
-from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
-from ptxgen.errors import ConfigError, LaunchError, TrapError, VerifyError, shown
+from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
 from ptxgen.kernels.findings import Findings, findings_of
+from ptxgen.kernels.judging import require_not_refuted, require_verified
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
@@ -53,10 +52,6 @@ _RESERVED: Final = (
     "threads",
 )
 _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
-_UNSET: Final = (
-    "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
-    "before it, total = k.var(f32, 0), and write it inside, total += x"
-)
 
 
 class KernelFunction:
@@ -78,6 +73,7 @@ class KernelFunction:
         programmatic: bool = False,
         target: str | None = None,
         asserts: bool = False,
+        proved: bool = True,
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
@@ -96,6 +92,7 @@ class KernelFunction:
         self._threads = threads
         self._min_ctas = min_ctas
         self._asserts = asserts
+        self._proved = proved
         extents = cluster_of(f"kernel {self.name}", cluster)
         self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).kept()
         self._target = None if target is None else find_target(target)
@@ -209,17 +206,7 @@ class KernelFunction:
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
         module, maps = self._emit(target, threads, statics, asserts)
-        try:
-            require_valid(module)
-        except VerifyError as error:
-            unset = any(isinstance(p, Problem) and p.kind == "undefined" for p in error.problems)
-            cure = f"\n{_UNSET}" if unset else ""
-            raise VerifyError(f"{error}{cure}", error.problems) from None
-        if self._attributes.programmatic and not _waits_for_grids(module):
-            raise ConfigError(
-                f"kernel {self.name}: programmatic=True lets the kernel begin before the grid before it has "
-                "ended, so it must call k.griddepcontrol_wait() before it reads what that grid wrote"
-            )
+        require_verified(self.name, module, programmatic=self._attributes.programmatic)
         return BuiltFunction(self.signature, module, target, threads, maps, self._attributes)
 
     @staticmethod
@@ -268,8 +255,9 @@ class KernelFunction:
         batch of CTAs (default: 20 million, which are minutes).
 
         Raises TypeError for missing and unknown arguments, `LaunchError` with every problem of the
-        arguments before anything is asked of a device, what `build` raises, and `BackendError` if
-        the backend fails.
+        arguments before anything is asked of a device, what `build` raises, `VerifyError` on a GPU if
+        the proof of shared memory and barriers says that the launch goes wrong, and `BackendError` if the
+        backend fails.
         """
         extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
         name = self._runner.choose(self.name, backend, call)
@@ -289,7 +277,7 @@ class KernelFunction:
             )
         ordinal = self._runner.ordinal(self.name, call)
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_fit(self.name, built.uses, call)
+        self._require_right(built, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
     def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
@@ -302,6 +290,12 @@ class KernelFunction:
             raise
         finally:
             sys.stdout.write(printed)
+
+    def _require_right(self, built: BuiltFunction, call: Call) -> None:
+        """Raise what a launch on a GPU raises for arguments that do not fit, and for a violation."""
+        require_fit(self.name, built.uses, call)
+        if self._proved:
+            require_not_refuted(built, call)
 
     def _checked(
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
@@ -391,7 +385,7 @@ class KernelFunction:
             )
         ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_fit(self.name, built.uses, call)
+        self._require_right(built, call)
         on = current_stream(call.first) if explicit is None else explicit
         work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)
         work()
@@ -441,15 +435,6 @@ def _limited(max_instructions: int | None) -> dict[str, Any]:
     return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
-def _waits_for_grids(module: ir.Module) -> bool:
-    """Whether a kernel executes `griddepcontrol.wait`."""
-    return any(
-        isinstance(statement, ir.Instr) and statement.opcode == "griddepcontrol.wait"
-        for kernel in module.kernels
-        for statement in kernel.body
-    )
-
-
 @overload
 def kernel(
     function: None = None,
@@ -461,6 +446,7 @@ def kernel(
     programmatic: bool = False,
     target: str | None = None,
     asserts: bool = False,
+    proved: bool = True,
     cuda: CudaBackend | None = None,
     cache: ModuleCache | None = None,
 ) -> Callable[[Callable[..., None]], KernelFunction]: ...
@@ -475,8 +461,9 @@ def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in the
     stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` has all CTAs on the
     device at once. `asserts` says whether launches have the assertions of the kernel
-    (`k.device_assert`), which `check` always has. `cuda` is the GPU backend and `cache` keeps compiled
-    kernels; by default those of the process.
+    (`k.device_assert`), which `check` always has. `proved` says whether launches on a GPU ask
+    the proof of shared memory and barriers, once for each build, and are refused if it has a violation.
+    `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)
