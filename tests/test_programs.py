@@ -104,6 +104,13 @@ def test_a_program_runs_and_finds_its_results_right(
     assert "nothing was found in " in err
 
 
+def test_a_kernel_of_a_program_ends_at_the_limit(
+    compiled: Compile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_program.main(["--max-instructions", "3", str(compiled("vector_add"))])
+    assert ": still running after 3 instructions in a row, at " in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_errors_of_calls_and_kernels_are_those_of_cuda(
     compiled: Compile, capfd: pytest.CaptureFixture[str]

@@ -25,6 +25,7 @@ from flash.commands.parts.check_findings import (
 from flash.commands.parts.check_formats import FileFindings, github, sarif
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, USAGE, fail
+from flash.commands.parts.limits import add_max_instructions
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
@@ -169,6 +170,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="run it with so many blocks")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="of the run")
+    add_max_instructions(add)
     add("--strict", action="store_true", help="unproved accesses and lints give exit code 1, too")
     add(
         "--format",
@@ -261,7 +263,7 @@ def _launch(kernel: Kernel, arguments: argparse.Namespace) -> Launch | None:
     values = [what.make(n) for n, what in enumerate(arguments.arg)]
     for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
         check_type(n, *triple)
-    return Launch(arguments.grid, values)
+    return Launch(arguments.grid, values, arguments.max_instructions)
 
 
 # --------------------------------------------------------------------------------------- the report

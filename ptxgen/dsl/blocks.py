@@ -6,11 +6,13 @@ Any use of a block other than in `with` raises `TypeMismatchError`.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
+from ptxgen.dsl.early_exits import Outer, refuse_early_exits, refuse_outer_exits
 from ptxgen.errors import TypeMismatchError
 from ptxgen.ir import Origin
 
@@ -18,7 +20,9 @@ from ptxgen.ir import Origin
 class Opener(Protocol):
     """The kernel that blocks belong to, as far as blocks use it."""
 
+    name: str
     not_entered: list[Block[Any]]  # blocks that were made, but have not begun
+    left_early: list[str]  # what an exception has left, and how, the innermost block first
 
     def origin(self) -> Origin:
         """The line of kernel source being executed."""
@@ -36,12 +40,13 @@ class Block(Generic[T]):
     block that was never entered.
     """
 
-    __slots__ = ("_context", "_entered", "_k", "kind", "origin")
+    __slots__ = ("_context", "_entered", "_k", "_outer", "kind", "origin")
 
     def __init__(self, k: Opener, kind: str, context: AbstractContextManager[T], origin: Origin) -> None:
         self._k = k
         self._context = context
         self._entered = False
+        self._outer: tuple[Outer, ...] = ()
         self.kind = kind
         self.origin = origin
 
@@ -53,11 +58,16 @@ class Block(Generic[T]):
             )
         self._entered = True
         self._settle()
+        self._outer = refuse_early_exits(self._k.name, self.kind, sys._getframe(1))
         return self._context.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        if kind is not None:
+            self._k.left_early.append(f"k.{self.kind} from {self.origin}: {_how(kind)}")
+        elif self._outer:
+            refuse_outer_exits(self._outer, sys._getframe(1))
         return self._context.__exit__(kind, error, traceback)
 
     def __bool__(self) -> NoReturn:
@@ -77,6 +87,13 @@ class Block(Generic[T]):
         return TypeMismatchError(
             f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use 'with k.{self.kind}(...):'"
         )
+
+
+def _how(kind: type[BaseException]) -> str:
+    """How a block was left that raised an exception of this type."""
+    if issubclass(kind, GeneratorExit):
+        return "the generator that entered it was closed before its end, as by a 'break' in a loop over it"
+    return f"{kind.__name__} was raised in it, and caught outside"
 
 
 def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenate[K, P], Block[T]]:

@@ -62,6 +62,7 @@ class Control(Grid):
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
         self.not_entered: list[Block[Any]] = []
+        self.left_early: list[str] = []  # blocks that an exception has left
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform

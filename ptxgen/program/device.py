@@ -16,6 +16,7 @@ from ptxgen.errors import ConfigError, LaunchError, PtxGenError
 from ptxgen.frontends.program import Program, ProgramKernel
 from ptxgen.frontends.ptx import program_of
 from ptxgen.interpreter import Report
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_bytes
 from ptxgen.interpreter.variables import ModuleMemory, module_memory
 from ptxgen.program.fatbinary import Ptx, entries
@@ -99,6 +100,7 @@ class Device:
     compiled: float
     memory: DeviceMemory
     tell: Callable[[str], None]
+    max_instructions: int = MAX_INSTRUCTIONS  # of a launch, as `ptxgen.interpreter.run` counts them
     reports: dict[tuple[str, str, str, str], Report] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     launches: int = 0
@@ -319,6 +321,7 @@ class Device:
                 shared=shared,
                 cluster=tuple(numbers[8:11]),
                 sanitize=self.sanitize,
+                max_instructions=self.max_instructions,
                 arena=self.memory.arena,
                 raise_on_report=False,
             )

@@ -17,6 +17,7 @@ from typing import Final
 
 from ptxgen.errors import LaunchError, PtxGenError, shown
 from ptxgen.interpreter import Report
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.program.device import Device, Reply
 from ptxgen.program.elf import executable
 from ptxgen.program.libraries import RUNTIME, folder_of_libraries
@@ -55,12 +56,14 @@ def run(
     *,
     target: str | None = None,
     sanitize: bool = False,
+    max_instructions: int = MAX_INSTRUCTIONS,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Ended:
     """Run a program and its arguments. Its standard streams are those of this process.
 
     `target` is the device's, by default sm_80, or the newest that the program has PTX for if that is
-    newer. With `sanitize`, all sanitizers watch each launch. `tell` is called, from another thread,
+    newer. With `sanitize`, all sanitizers watch each launch. A kernel that executes more than
+    `max_instructions` in sequence, in one batch of CTAs, is stopped. `tell` is called, from another thread,
     with each fault of a kernel and each refused launch when it happens.
 
     Raises `LaunchError` for a program that cannot be run so, `UnsupportedTargetError` for an unknown
@@ -71,7 +74,15 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ptxgen-") as name:
         scratch = Path(name)
         libraries = folder_of_libraries(scratch)
-        device = Device(command[0], asked, sanitize, path.stat().st_mtime, DeviceMemory(scratch), tell)
+        device = Device(
+            command[0],
+            asked,
+            sanitize,
+            path.stat().st_mtime,
+            DeviceMemory(scratch),
+            tell,
+            max_instructions=max_instructions,
+        )
         with _Server(scratch / "socket", device) as server:
             environment = dict(os.environ)
             environment[_SOCKET] = str(scratch / "socket")

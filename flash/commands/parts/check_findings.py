@@ -47,10 +47,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch to run: its extents, and its arguments in the kernel's order."""
+    """A launch to run: its extents, its arguments in the kernel's order, and the instructions after which
+    it counts as endless.
+    """
 
     grid: tuple[int, ...]
     args: Sequence[Argument]
+    max_instructions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,7 @@ def _run(
             dynamic_smem=dynamic_smem,
             sanitize=True,
             profile=True,
+            max_instructions=launch.max_instructions,
             raise_on_report=False,
         )
     except TrapError as error:

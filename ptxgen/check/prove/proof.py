@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ptxgen.check.prove.contract import GlobalContract
 from ptxgen.check.prove.global_memory import global_proof
 from ptxgen.check.prove.global_verdicts import GlobalProof
-from ptxgen.check.prove.shared_memory import Bound, shared_proof
+from ptxgen.check.prove.shared_memory import STEPS, Bound, shared_proof
 from ptxgen.check.prove.subject import subject_of
 from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import VerifyError
@@ -87,10 +87,13 @@ def prove_shared(
     dynamic_smem: int | None = None,
     dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
+    steps: int = STEPS,
 ) -> Proof:
-    """The proof of shared memory and barriers that `prove` gives, without global memory."""
+    """The proof of shared memory and barriers that `prove` gives, without global memory. What takes more
+    than `steps` is unknown.
+    """
     subject = subject_of(ptx, entry, block)
-    return shared_proof(subject, dynamic_smem, dynamic_align, params)
+    return shared_proof(subject, dynamic_smem, dynamic_align, params, steps)
 
 
 def prove_global(

@@ -44,7 +44,7 @@ from ptxgen.target import TARGETS
 from ptxgen.tensormap import TensorMap
 
 # Steps that a kernel and one access may spend, as `Effort` counts them.
-_STEPS: Final = 160_000
+STEPS: Final = 160_000
 _STEPS_OF_ACCESS: Final = 80_000
 _SPENT: Final = f"listing its address takes more than {_STEPS_OF_ACCESS} steps"
 _RANK: Final = "%cluster_ctarank"
@@ -57,10 +57,14 @@ Bound = int | tuple[int, ...] | range | TensorMap
 
 
 def shared_proof(
-    subject: Subject, dynamic_smem: int | None, dynamic_align: int, params: Mapping[str, Bound] | None
+    subject: Subject,
+    dynamic_smem: int | None,
+    dynamic_align: int,
+    params: Mapping[str, Bound] | None,
+    steps: int = STEPS,
 ) -> Proof:
     """The proof of a kernel's accesses to shared memory and of its barriers; the arguments are
-    those of `ptxgen.check.prove.prove`.
+    those of `ptxgen.check.prove.prove_shared`.
     """
     kernel, shape = subject.kernel, subject.shape
     known = kernel.dynamic_shared_bytes or None
@@ -70,7 +74,7 @@ def shared_proof(
     dynamic = known or 0
     given = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    accesses, barriers, unfenced = _Prover(subject.whole, shape, variables, given).run()
+    accesses, barriers, unfenced = _Prover(subject.whole, shape, variables, given, steps).run()
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
     barriers += subject.left_out(lambda i: bool(kind_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
@@ -159,7 +163,9 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 
 class _Prover:
-    def __init__(self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given) -> None:
+    def __init__(
+        self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given, steps: int
+    ) -> None:
         kernel = whole.kernel
         self._sources = whole.sources
         self._graph = Graph(blocks(kernel))
@@ -173,7 +179,7 @@ class _Prover:
             ranges[_RANK] = spaced(0, ctas - 1, 1)
         self._values = Values(self._graph, specials, frozenset(found), given.known, params)
         self._paths = Paths(self._graph, self._values)
-        self._effort = Effort(_STEPS)
+        self._effort = Effort(steps)
         regions = {}
         if kernel.dynamic_shared:
             of = found[kernel.dynamic_shared]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -9,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from ptxgen import ir
+from ptxgen.dsl.early_exits import refuse_early_exits
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.matrices.words import Matrices
 from ptxgen.dsl.values import Pointer, Value, is_count
@@ -359,6 +361,7 @@ class Role:
     def __enter__(self) -> Role:
         if self.entered:
             raise ConfigError(f"role {self.name!r} has its code already; a role is one branch of the kernel")
+        refuse_early_exits(self.k.name, "warp_role", sys._getframe(1))
         self._block = self.k.role_block(self)
         self._block.__enter__()
         return self
