@@ -140,7 +140,7 @@ class BulkMachine(MemoryAccess):
 
             was_read = start.reads(np.array([source]), size, counter)
             first = np.array([target])
-            landed = start.writes(first, size, counter) if reduce is None else start.updates(first, size)
+            landed = start.writes(first, size, counter, update=reduce is not None)
 
             def land(
                 start: Start = start,

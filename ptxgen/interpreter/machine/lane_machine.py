@@ -201,9 +201,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         word = plan.index(4) + (plan.low + dst.offset) // 4
         if plan.mask is not None:
             word, data = word[plan.mask], data[plan.mask]
-        if self.watch is not None:
-            self.watch.copy_async(self, plan, dst.offset, nbytes)
-        self.copies.start(self.at, ids, word, data)
+        copied = None if self.watch is None else self.watch.copy_async(self, plan, dst.offset, nbytes)
+        self.copies.start(self.at, ids, word, data, copied)
 
     def copy_async_commit(self) -> None:
         """Close the group of copies started since the last commit."""

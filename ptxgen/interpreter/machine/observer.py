@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 Tell = Callable[[], None]  # reports an event to an observer
+Copied = Callable[["Lanes"], None]  # tells an observer which lanes have waited for a copy
 
 
 class Accessing(Protocol):
@@ -72,39 +73,46 @@ class FrameObserver(Protocol):
 
 
 class BulkObserver(Protocol):
-    """Observes bulk copies. Each copy begins and ends by itself, and has a stamp in between. An observer
-    that inherits from this class ignores the events for which it has no method.
+    """Observes bulk copies. Each access by a copy begins and ends by itself, and has a number from 1 in
+    between. An observer that inherits from this class ignores the events for which it has no method.
     """
 
-    def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for the operation that its warp started with this stamp."""
+    def know(self, lane: int, number: int) -> None:
+        """A lane has waited for the access of that number."""
         return
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
-        """A copy starts to write `nbytes` at each of the positions `first`, with completion on the
-        mbarrier at `position`. Returns its stamp.
+    def start_write(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, *, source: int, update: bool
+    ) -> int:
+        """A copy starts to write `nbytes` at each of the positions `first`, or with `update` a reduction to
+        change them, with completion on the mbarrier at `position`. `source` is the number of the access that
+        reads what it writes, 0 if that has none. Returns its number.
         """
 
-    def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
-        """A reduction starts to change `nbytes` at each of the positions `first`."""
-        return
-
-    def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
-        """A copy has written its bytes and completes on the mbarrier at `position`."""
+    def written(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
+    ) -> None:
+        """The access of that number has written, or changed, its bytes and completes on the mbarrier at
+        `position`.
+        """
         return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         """A copy starts to read `nbytes` at each of the positions `first`, with completion on the
-        mbarrier at `position`, if it has one. Returns its stamp.
+        mbarrier at `position`, if it has one. Returns its number.
         """
 
-    def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
-        """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
+    def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
+        """The access of that number has read its bytes and completes on the mbarrier at `position`, if it has
+        one.
+        """
         return
 
-    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
-        """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
-        return
+    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> int:
+        """A copy starts to read `nbytes` of an array at each of the addresses `first`. Returns its number,
+        0 if nobody has to wait for it.
+        """
+        return 0
 
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
@@ -144,9 +152,10 @@ class Observer(Protocol):
         """An atomic operation has happened; `old` are the values before it."""
         return
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for."""
-        return
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; what it reads, the
+        machine has just loaded. Returns the message for the lanes that have waited for it.
+        """
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words of shared memory from

@@ -23,8 +23,16 @@ from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import Detectors
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.local_init import LocalInit
-from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
-from ptxgen.interpreter.sanitizers.polls import unpolled
+from ptxgen.interpreter.sanitizers.orders import (
+    ALL,
+    CLUSTER,
+    Order,
+    optimistic,
+    order_of,
+    scope_of,
+    scopes_of,
+)
+from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
@@ -35,9 +43,10 @@ from ptxgen.isa.table import op_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.machine.memory import Plan
-    from ptxgen.interpreter.machine.observer import Accessing
+    from ptxgen.interpreter.machine.observer import Accessing, Copied
     from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.interpreter.program.linking import Linked
     from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
@@ -73,6 +82,11 @@ class Watch(Detectors, Observer):
         self._orders: list[Order | None] = [None] * len(instrs)
         self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
+        self._tickets: frozenset[int] = frozenset()
+        self._copies = {
+            n for n, x in enumerate(instrs) if x.opcode.startswith(("cp.async.ca.", "cp.async.cg."))
+        }
+        self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
@@ -107,7 +121,12 @@ class Watch(Detectors, Observer):
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
-            found = self.global_races.read(plan.buffer, access, machine.at, strong=order.strong)
+            copied = machine.at in self._copies
+            if copied:
+                self._copied.append((plan.buffer, access))
+            found = self.global_races.read(
+                plan.buffer, access, machine.at, strong=order.strong, copied=copied
+            )
             self.judge_global(machine.at, found, access, plan.buffer)
         if self.local is not None:
             self._local_load(machine, plan, offset, total)
@@ -221,11 +240,11 @@ class Watch(Detectors, Observer):
         return self.follows_global and plan.buffer is not None and plan.writable
 
     def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
-        ids = machine.active_ids(plan.mask)
+        ids, ticket = machine.active_ids(plan.mask), machine.at in self._tickets
         if plan.watched:
-            self.objects.acquire_shared(ids, _positions(plan, offset), order)
+            self.objects.acquire_shared(ids, _positions(plan, offset), order, ticket=ticket)
         elif plan.buffer is not None:
-            self.objects.acquire_global(ids, _positions(plan, offset), order)
+            self.objects.acquire_global(ids, _positions(plan, offset), order, ticket=ticket)
 
     def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
@@ -269,6 +288,7 @@ class Watch(Detectors, Observer):
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
         """Lanes arrive at barriers of their CTA without waiting."""
+        self.objects.arrive(*self.clocks.each(ids, barrier))
         self.clocks.release(ids, barrier)
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
@@ -276,9 +296,7 @@ class Watch(Detectors, Observer):
         lanes of the batch have ended, bool.
         """
         self.sync.barrier(ids, since, exited)
-        warps = self.clocks.warps(ids)
-        self.objects.finish(warps)
-        self.objects.share(warps)
+        self.objects.join(*self.clocks.each(ids, barrier))
         self.clocks.join(ids, barrier)
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
@@ -297,11 +315,11 @@ class Watch(Detectors, Observer):
         elif scope == "mbarrier_init":
             self.shown.fence(ids)
         elif scope == "grids":
-            self.objects.fence(ids, "gpu")
+            self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
         elif not scope.startswith("proxy."):
-            self.objects.fence(ids, scope)
+            self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
         """Lanes execute an instruction together, each with the lanes of its membermask;
@@ -309,7 +327,6 @@ class Watch(Detectors, Observer):
         """
         name = self._row(at)
         if name == "bar_warp_sync":
-            self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_members(ids, members, exited)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
@@ -342,9 +359,10 @@ class Watch(Detectors, Observer):
         self.race.initialise(-(-linked.reserved_bytes // self.grain))
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
-        self.race.volatile = self.global_races.volatile = volatile
-        counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
-        self.race.counted = np.array([*counted, False])
+        scopes = scopes_of(self.instrs)
+        self.race.follow(volatile, scopes)
+        self.global_races.follow(volatile, scopes)
+        self._tickets = tickets(linked)
         if "init" in self._names and linked.local_bytes:
             self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
@@ -361,10 +379,12 @@ class Watch(Detectors, Observer):
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
-        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
-            self.clocks.arrive_cluster(ids)
         if self.cluster is not None:
             self.cluster.arrive(at, ids)
+        release = op_of(self.instrs[at]).modifiers.get("sem") != "relaxed"
+        rounds = self.clocks.arrive_cluster(ids, release=release)
+        if self.cluster is not None:
+            self.cluster.arrived(ids, rounds)
 
     def cluster_wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
@@ -373,10 +393,10 @@ class Watch(Detectors, Observer):
 
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster releases lanes."""
-        self.objects.finish(self.clocks.warps(ids))
-        self.clocks.leave_cluster(ids)
+        self.objects.share(self.clocks.warps(ids), self.clocks.group)
+        rounds = self.clocks.leave_cluster(ids)
         if self.cluster is not None:
-            self.cluster.leave(ids)
+            self.cluster.leave(ids, rounds)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
@@ -395,7 +415,7 @@ class Watch(Detectors, Observer):
 
     def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
-        order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
+        order = Order(True, release=True, scope=CLUSTER, mbarrier="cp_async_mbarrier_arrive")
         self.objects.release_shared(ids, np.full(len(ids), position), order, phased=True)
 
     def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:
@@ -410,13 +430,25 @@ class Watch(Detectors, Observer):
 
     # ------------------------------------------------------------------------- asynchronous copies
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts; its destination is pending until its thread has waited."""
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts; its destination is pending until its thread has waited, and its source is
+        read until then.
+        """
+        sources, self._copied = self._copied, []
         access = self._access(machine, plan, offset, nbytes)
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
             self.mbarriers.written(machine.at, access.ids, _positions(plan, offset), nbytes)
+        copied = [self.global_races.start_copy(*source, machine.at) for source in sources]
+        if not copied:
+            return None
+
+        def waited(ids: Lanes) -> None:
+            for finish in copied:
+                finish(ids)
+
+        return waited
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words from `word` on."""
@@ -437,7 +469,7 @@ class Watch(Detectors, Observer):
         inside = first % (self._batch.shared_stride // self.grain)
         low, high = int(inside.min()), int(inside.max()) + width
         access = Access(lanes, first, width, low, high)
-        found = self.race.start_read(access, at, stamps, by_warp=True)
+        found = self.race.start_product(access, at, stamps)
         self.judge(at, found, access)
 
     def _row(self, at: int) -> str:

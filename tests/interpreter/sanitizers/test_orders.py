@@ -319,8 +319,11 @@ $reads:
     ("release", "acquire", "raced"),
     [
         ("st.release.gpu", "ld.acquire.gpu", []),
-        ("st.release.cluster", "ld.acquire.gpu", ["data"]),
-        ("st.release.cta", "ld.acquire.gpu", ["data"]),
+        ("st.release.cluster", "ld.acquire.gpu", ["flag", "data"]),
+        ("st.release.cta", "ld.acquire.gpu", ["flag", "data"]),
+        ("st.release.gpu", "ld.acquire.cta", ["flag", "data"]),
+        ("fence.acq_rel.gpu;st.relaxed.gpu", "ld.acquire.gpu", []),
+        ("fence.acq_rel.cluster;st.relaxed.gpu", "ld.acquire.gpu", ["data"]),
         ("st.release.gpu", "ld.relaxed.gpu", ["data"]),
         ("st.release.gpu", "ld", ["flag", "data"]),
     ],

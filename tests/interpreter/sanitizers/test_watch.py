@@ -13,6 +13,7 @@ from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.interpreter.reports import where_from
 from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.conflicts import Access
+from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.ir import Instr, Origin
 
@@ -265,7 +266,7 @@ def test_a_write_races_with_a_read_that_another_lane_made_before_its_own() -> No
 
 def test_an_older_read_that_is_looked_at_later_hides_no_newer_one() -> None:
     clocks = Clocks(2, 2, 2, twins=False)
-    race = RaceDetector(clocks, ctas=1, units=128)
+    race = RaceDetector(clocks, Operations(clocks), ctas=1, units=128)
     first, second = np.arange(32), np.arange(32, 64)
     one = np.full(32, 1)
 
