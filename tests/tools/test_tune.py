@@ -422,7 +422,7 @@ def test_a_result_that_cannot_be_read_or_written_is_exit_code_1(
     monkeypatch.setattr(os, "replace", refuse)
     said = refusal(ARGUMENTS, 1, capsys)
     assert said.splitlines()[-1] == (
-        "ptxgen tune: error: the result cannot be written: no space; name another place with --output"
+        "ptxgen tune: error: cannot write results/tune-static.json: no space; name another file with --output"
     )
 
 

@@ -7,9 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from flash.commands.parts.exits import INTERRUPTED, OK
-from flash.commands.parts.standard_output import drop_standard_output
+from flash.commands.parts.exits import FAILED, INTERRUPTED, OK, fail
+from flash.commands.parts.standard_output import OutputError, drop_standard_output
 
 
 class Interrupted(KeyboardInterrupt):
@@ -18,9 +19,10 @@ class Interrupted(KeyboardInterrupt):
     """
 
 
-def quietly(run: Callable[[], int]) -> int:
-    """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, and OK if the reader of
-    standard output, such as `head`, ended before the command had one.
+def quietly(run: Callable[[], int], name: str = "") -> int:
+    """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, OK if the reader of
+    standard output, such as `head`, ended before the command had one, and FAILED with an error if standard
+    output cannot be written. `name` is that of the command, by default of the script that runs.
     """
     code = OK
     try:
@@ -34,6 +36,8 @@ def quietly(run: Callable[[], int]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         drop_standard_output()
+    except OutputError as error:
+        return fail(name or Path(sys.argv[0]).name, FAILED, str(error))
     return code
 
 
