@@ -205,14 +205,25 @@ def _read(path: Path | None, device: str) -> dict[str, Any]:
         found: Any = json.loads(text)
     except ValueError:
         found = None
-    mine = isinstance(found, dict) and isinstance(found.get("problems"), dict)
-    if not mine or (found.get("schema"), found.get("device")) != (SCHEMA, device):
+    if not _is_result(found) or (found.get("schema"), found.get("device")) != (SCHEMA, device):
         raise StopError(
             FAILED,
             f"{path} is no result of schema {SCHEMA} for {device}; name another file with "
             "--output, or remove it",
         )
     return {**found, "versions": versions()}
+
+
+def _is_result(found: Any) -> bool:
+    """Whether the data of a file has the form of a result: problems, each with a list of candidates."""
+    if not isinstance(found, dict) or not isinstance(found.get("problems"), dict):
+        return False
+    return all(
+        isinstance(each, dict)
+        and isinstance(each.get("candidates"), list)
+        and all(isinstance(candidate, dict) for candidate in each["candidates"])
+        for each in found["problems"].values()
+    )
 
 
 def _judge(

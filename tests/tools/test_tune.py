@@ -393,6 +393,10 @@ def test_a_length_is_a_whole_number(value: str, capsys: pytest.CaptureFixture[st
         '{"problems": {}}',
         '{"schema": 0, "device": "static", "problems": {}}',
         '{"schema": 1, "device": "NVIDIA H100", "problems": {}}',
+        '{"schema": 1, "device": "static", "problems": {"one": []}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": null}}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": [3]}}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": []}',
     ],
 )
 def test_a_file_of_another_kind_is_not_overwritten(
