@@ -67,7 +67,7 @@ def test_a_command_that_needs_another_package_names_it(
     words: tuple[str, ...], package: str, name: str
 ) -> None:
     ended = command(*words)
-    said = f"ptxgen: error: this command needs the package {package}; pip install {name}\n"
+    said = f"ptxgen {words[0]}: error: the package {package} is needed; pip install {name}\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)
 
 

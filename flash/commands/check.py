@@ -25,9 +25,10 @@ from flash.commands.parts.check_findings import (
 from flash.commands.parts.check_formats import FileFindings, github, sarif
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, USAGE, fail
+from flash.commands.parts.files import FileError
 from flash.commands.parts.limits import add_max_instructions
 from flash.commands.parts.numbers import whole
-from flash.commands.parts.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
+from flash.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
 from ptxgen.check.prove import Bound
 from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean

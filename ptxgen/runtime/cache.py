@@ -10,7 +10,7 @@ raised when a kernel changes. `ModuleCache` keeps the modules that this process 
     <payload>                        `tail -n +4 FILE` prints it
 
 An entry is used only if it is a private file of this user and all its lengths and checksums are
-right; anything else is a miss. Nothing is ever unpickled. If the directory cannot be used, the
+right; anything else is a miss. Nothing here is unpickled. If the directory cannot be used, the
 cache works in memory only and warns once; no launch fails.
 """
 

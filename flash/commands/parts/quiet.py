@@ -7,10 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from flash.commands.parts.exits import FAILED, INTERRUPTED, OK, fail
-from flash.commands.parts.standard_output import drop_standard_output
+from flash.commands.parts.standard_output import OutputError, drop_standard_output
 
 _OURS: Final = ("", "flash", "ptxgen", "tools")
 _DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its package
@@ -22,12 +23,13 @@ class Interrupted(KeyboardInterrupt):
     """
 
 
-def quietly(run: Callable[[], int]) -> int:
+def quietly(run: Callable[[], int], name: str = "") -> int:
     """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, OK if the reader of
-    standard output, such as `head`, ended before the command had one, and FAILED, with a line on standard
-    error, if a package is missing.
+    standard output, such as `head`, ended before the command had one, and FAILED with an error if standard
+    output cannot be written, or a package is missing. `name` is that of the command, by default of the
+    script that runs.
     """
-    code = OK
+    code, who = OK, name or Path(sys.argv[0]).name
     try:
         try:
             with _interrupts_as(Interrupted):
@@ -43,7 +45,9 @@ def quietly(run: Callable[[], int]) -> int:
         package = (error.name or "").partition(".")[0]
         if package in _OURS:
             raise  # a fault of this program
-        return fail("ptxgen", FAILED, f"this command needs the package {package}; {_cure(package)}")
+        return fail(who, FAILED, f"the package {package} is needed; {_cure(package)}")
+    except OutputError as error:
+        return fail(who, FAILED, str(error))
     return code
 
 
