@@ -6,14 +6,14 @@ import contextlib
 import functools
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from ptxgen.runtime.cache import refusal
+from ptxgen.runtime.private import PRIVATE_MODE, NotPrivateError, open_private, private_folder
 from ptxgen.runtime.settings import Settings
 
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
@@ -41,7 +41,8 @@ def compiled(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
         found = part_of_loop(fastmath)(loop)
         folder = _folder()
         if folder is not None:
-            with contextlib.suppress(OSError, RuntimeError):  # Numba finds that it cannot write there
+            # Numba finds that it cannot write there, or others could have written what is there.
+            with contextlib.suppress(OSError, RuntimeError, NotPrivateError):
                 # `cache=True` would choose a folder beside the source.
                 found._cache = _KeptCode(loop, folder)  # type: ignore[attr-defined]
         return found
@@ -54,14 +55,9 @@ def _folder() -> Path | None:
     there is run.
     """
     settings = Settings.from_environment()
-    if not settings.cache_on_disk:
-        return None
-    folder = settings.cache_dir / FOLDER
-    with contextlib.suppress(OSError):
-        settings.cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not any(refusal(directory) for directory in (settings.cache_dir, folder)):
-            return folder
+    if settings.cache_on_disk:
+        with contextlib.suppress(OSError, NotPrivateError):
+            return private_folder(settings.cache_dir, FOLDER)
     return None
 
 
@@ -70,6 +66,25 @@ def _digest_of(folder: Path) -> str:
     """A digest of the Python files of a folder."""
     each = [hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(each)).hexdigest()
+
+
+class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
+    """The files of a compiled function. They are read only if nobody else could have written them."""
+
+    def _load_index(self) -> Any:
+        with contextlib.suppress(FileNotFoundError):
+            open_private(Path(self._index_path)).close()
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        open_private(Path(self._data_path(name))).close()
+        return super()._load_data(name)
+
+    @contextlib.contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[Any]:
+        with super()._open_for_write(filepath) as file:
+            Path(file.name).chmod(PRIVATE_MODE)  # whatever the process's umask is
+            yield file
 
 
 class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
@@ -82,6 +97,11 @@ class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
                 super().__init__(loop)
             finally:
                 numba.config.CACHE_DIR = usual
+        kept = Path(self._cache_path)
+        kept.chmod(0o700)  # Numba has made it as the process's umask is
+        private_folder(folder, kept.name)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _PrivateFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         """What Numba keeps code by, which knows the loop's own file; and the files beside it, which may have
@@ -101,5 +121,5 @@ class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the compiled function for a signature."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, NotPrivateError):
             super().save_overload(sig, data)

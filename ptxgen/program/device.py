@@ -21,12 +21,13 @@ from ptxgen.interpreter.variables import ModuleMemory, module_memory
 from ptxgen.program.fatbinary import Ptx, entries
 from ptxgen.program.memory import CAPACITY, DeviceMemory
 from ptxgen.target import WARP_SIZE, Target, target_for_device
+from ptxgen.target import target as find_target
 from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap, name_of
 
 # Error codes of driver_types.h, "CUDA error types".
 OK: Final = 0
 _INVALID_VALUE, _NO_MEMORY, _INVALID_CONFIGURATION, _INVALID_SYMBOL = 1, 2, 9, 13
-_INVALID_FUNCTION, _NO_IMAGE, _INVALID_PTX = 98, 209, 218
+_INVALID_FUNCTION, _INVALID_IMAGE, _NO_IMAGE, _INVALID_PTX = 98, 200, 209, 218
 _ILLEGAL_ADDRESS, _ASSERT, _MISALIGNED, _FAILURE = 700, 710, 716, 719
 _FAULTS: Final = (
     (r"assertion `", _ASSERT),
@@ -199,8 +200,12 @@ class Device:
 
     @answer
     def load(self, _numbers: Sequence[int], data: bytes) -> Reply:
-        """Register a fat binary -> module. Its PTX is read when it is used first."""
-        self._modules.append(_Module(tuple(entries(data))))
+        """Register a fat binary -> module; or an error, and why. Its PTX is read when it is used first."""
+        try:
+            self._modules.append(_Module(tuple(entries(data))))
+        except LaunchError as error:
+            self.tell(str(error))
+            return Reply(_INVALID_IMAGE, (), str(error).encode())
         return Reply(numbers=(len(self._modules) - 1,))
 
     @answer
@@ -341,11 +346,11 @@ class Device:
         kernel = held.kernel
         variables = module_memory(kernel.program.module, self.memory.arena)
         threads = kernel.kernel.threads or self.target.threads_per_block
-        ptx = re.search(r"^\.version (\d+)\.(\d+)", kernel.program.ptx, re.MULTILINE)
-        version = int(ptx[1]) * 10 + int(ptx[2]) if ptx else 0
         registers = resources(kernel.kernel, self.target).live_registers
         found = (held.static, len(variables.constant), held.local, threads, registers)
-        return Reply(OK, (*found, version, self.target.sm, held.allowed - held.static))
+        # The "PTX version" of CUDA is the virtual architecture that the PTX is for, not that of its language.
+        virtual = find_target(kernel.program.module.target).sm
+        return Reply(OK, (*found, virtual, self.target.sm, held.allowed - held.static))
 
     @answer
     def allow_shared(self, numbers: Sequence[int], _data: bytes) -> Reply:

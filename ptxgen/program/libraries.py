@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from ptxgen.errors import BackendError, CompileError
+from ptxgen.runtime.private import PRIVATE_MODE, NotPrivateError, open_private, private_folder
 from ptxgen.runtime.settings import Settings
 
 RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
@@ -24,40 +26,65 @@ _LIBRARIES: Final = {
 }
 # The name by which -lcuda finds a library when a program is linked.
 LINKED_AS: Final = {DRIVER: "libcuda.so"}
+FOLDER: Final = "program"  # in the cache's directory, where the files of modules have other names
 _FLAGS: Final = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-pthread")
 
 
-def folder_of_libraries(scratch: Path) -> Path:
-    """The folder with the libraries: in the cache directory, or in `scratch` if the cache is off.
+def folder_of_libraries(scratch: Path, tell: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder with the libraries: in the cache directory, or in `scratch` if the cache is off or cannot
+    be used; `tell` is called with the reason for the latter.
 
-    Raises `BackendError` if there is no C compiler, and `CompileError` if it fails.
+    A library is code of this process's user, so one in the cache is used only if nobody else could
+    have written it. Raises `BackendError` if there is no C compiler, and `CompileError` if it fails.
     """
     package = files("ptxgen.program").joinpath("answers")
     names = sorted({name for of in _LIBRARIES.values() for name in (*_SHARED, *of[0], *of[1], of[2])})
     texts = {name: package.joinpath(name).read_text() for name in names}
     key = hashlib.sha256(repr((texts, _FLAGS, _LIBRARIES)).encode()).hexdigest()[:20]
     settings = Settings.from_environment()
-    place = (settings.cache_dir if settings.cache_on_disk else scratch) / "program" / key
-    missing = [library for library in _LIBRARIES if not (place / library).exists()]
+    if settings.cache_on_disk:
+        try:
+            return _filled(private_folder(settings.cache_dir, FOLDER, key), texts)
+        except NotPrivateError as error:
+            why = str(error)
+        except OSError as error:
+            why = f"{settings.cache_dir} cannot be used ({error.strerror or error})"
+        tell(
+            f"the answering libraries are compiled for this run alone: {why}; set PTXGEN_CACHE_DIR to a "
+            "private, writable directory, or PTXGEN_CACHE=off"
+        )
+    return _filled(private_folder(scratch, FOLDER, key), texts)
+
+
+def _filled(folder: Path, texts: dict[str, str]) -> Path:
+    """The folder, after the libraries that it lacks have been compiled."""
+    missing = []
+    for library in _LIBRARIES:
+        try:
+            open_private(folder / library).close()
+        except FileNotFoundError:
+            missing.append(library)
+        except NotPrivateError as error:
+            raise NotPrivateError(f"{folder / library} {error}") from None
     if not missing:
-        return place
+        return folder
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BackendError(
             "a C compiler is needed once to build the answering libraries; install cc (gcc or clang)"
         )
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        work = Path(name)
         for file, text in texts.items():
-            (folder / file).write_text(text)
+            (work / file).write_text(text)
         for library in missing:
-            _compile(compiler, folder, library, texts)
+            _compile(compiler, work, library, texts)
             if library in LINKED_AS:
-                (folder / LINKED_AS[library]).symlink_to(library)
-                os.replace(folder / LINKED_AS[library], place / LINKED_AS[library])
-            os.replace(folder / library, place / library)  # in one step: others may compile it, too
-    return place
+                (work / LINKED_AS[library]).symlink_to(library)
+                os.replace(work / LINKED_AS[library], folder / LINKED_AS[library])
+            (work / library).chmod(PRIVATE_MODE)
+            os.replace(work / library, folder / library)  # in one step: others may compile it, too
+    return folder
 
 
 def _compile(compiler: str, folder: Path, library: str, texts: dict[str, str]) -> None:

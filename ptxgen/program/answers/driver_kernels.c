@@ -72,7 +72,7 @@ Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, in
         uint64_t nbytes;
         memcpy(&header, (const char *)image + 6, sizeof header);
         memcpy(&nbytes, (const char *)image + 8, sizeof nbytes);
-        status = wire_call("load", NULL, 0, image, header + nbytes, back, NULL, 0);
+        status = wire_call("load", NULL, 0, image, header + nbytes, back, &said, 0);
     } else if (!memcmp(image, "\177ELF", 4)) {
         said = strdup("this is machine code; the interpreter needs PTX");
         status = NO_BINARY;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -86,6 +87,30 @@ def test_a_damaged_file_costs_a_compilation_and_is_replaced(folder: Path, kind: 
     assert works(again)
     assert works(last)
     assert [sum(loop.stats.cache_hits.values()) for loop in (again, last)] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc", "folder"])
+def test_what_another_user_can_have_written_is_not_read(folder: Path, kind: str) -> None:
+    assert works(loaded(folder))
+    (data,) = files(folder, "nbc")
+    planted = data.parent if kind == "folder" else files(folder, kind)[0]
+    planted.chmod(planted.stat().st_mode | 0o022)
+    again, last = loaded(folder), loaded(folder)
+    assert works(again)
+    assert works(last)
+    assert [sum(loop.stats.cache_hits.values()) for loop in (again, last)] == (
+        [1, 1] if kind == "folder" else [0, 1]
+    )
+    assert data.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_are_private_whatever_the_umask(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert works(loaded(folder))
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o077 for path in folder.rglob("*")} == {0}
 
 
 @pytest.mark.parametrize("why", ["off", "others may write", "no directory"])
