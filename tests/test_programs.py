@@ -85,6 +85,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
         ("symbols", "wrong 0\n"),
         ("templates", "wrong 0\n"),
         ("matrices", "wrong 0\n"),
+        ("queries", "wrong 0\n"),
         ("histogram", "ptxgen interpreter (sm_80), 8.0, 64 B\n"),
         (
             "prints",

@@ -19,7 +19,7 @@ from ptxgen.errors import BackendError, LaunchError, PtxGenError, shown
 from ptxgen.interpreter import Report
 from ptxgen.program.device import Device, Reply
 from ptxgen.program.elf import executable
-from ptxgen.program.libraries import RUNTIME, folder_of_libraries
+from ptxgen.program.libraries import LINKER, RUNTIME, folder_of_libraries
 from ptxgen.program.memory import CAPACITY, DeviceMemory
 from ptxgen.target import target as find_target
 
@@ -67,7 +67,7 @@ def run(
     target, `BackendError` without a C compiler or a temporary folder, and `CompileError` if that fails.
     """
     asked = None if target is None else find_target(target)
-    path = _checked(command)
+    path, has_device_code = _checked(command)
     with _scratch() as scratch:
         libraries = folder_of_libraries(scratch, tell)
         device = Device(command[0], asked, sanitize, path.stat().st_mtime, DeviceMemory(scratch), tell)
@@ -76,6 +76,9 @@ def run(
             environment[_SOCKET] = str(scratch / "socket")
             known = environment.get("LD_LIBRARY_PATH")
             environment["LD_LIBRARY_PATH"] = f"{libraries}:{known}" if known else str(libraries)
+            if not has_device_code:  # such as a program of Python, which compiles kernels when it runs
+                loaded = environment.get("LD_PRELOAD")
+                environment["LD_PRELOAD"] = ":".join(filter(None, (str(libraries / LINKER), loaded)))
             try:
                 process = subprocess.Popen([str(path), *command[1:]], env=environment)
             except OSError as error:
@@ -107,8 +110,10 @@ def _scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def _checked(command: Sequence[str]) -> Path:
-    """The program's path, once it is known that its calls can be answered. Raises `LaunchError`."""
+def _checked(command: Sequence[str]) -> tuple[Path, bool]:
+    """The program's path, once it is known that its calls can be answered, and whether it has device code.
+    Raises `LaunchError`.
+    """
     if not command or isinstance(command, str):
         raise LaunchError(
             f"run: the command must be a list of the program and its arguments, got {shown(command)}"
@@ -129,7 +134,7 @@ def _checked(command: Sequence[str]) -> Path:
             raise LaunchError(
                 f"{command[0]} needs {runtimes[0]}, but {RUNTIME} is answered; use nvcc of CUDA 13"
             )
-    return Path(found).absolute()
+    return Path(found).absolute(), file is not None and file.has_device_code
 
 
 class _Server:
