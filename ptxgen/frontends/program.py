@@ -175,6 +175,7 @@ class ProgramKernel:
         max_instructions: int = MAX_INSTRUCTIONS,
         raise_on_report: bool = True,
         progress: Callable[[int, int], None] | None = None,
+        cooperative: bool = True,
     ) -> Outcome:
         """Run the kernel on the CPU, under all sanitizers by default; arrays are written in place.
 
@@ -221,6 +222,7 @@ class ProgramKernel:
                 arena=memory,
                 raise_on_report=False,
                 progress=progress,
+                cooperative=cooperative,
             )
 
         try:

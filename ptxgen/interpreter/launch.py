@@ -75,6 +75,7 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     recorder: Recorder | None = None,
     in_flight: Sequence[NDArray[Any]] = (),
+    cooperative: bool = True,
 ) -> Result:
     """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
@@ -91,13 +92,13 @@ def run(
     include (`ptxgen.interpreter.sanitizers.shown_mbarriers`), in a list or separated by commas. If
     they report anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
     kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
-    cooperatively if all its CTAs fit into one batch; otherwise it is launched as any other kernel,
-    and `grid.sync()` traps. With `profile`, the traffic of shared and global memory is counted.
-    With `stepwise`, each instruction runs by itself, through the function of its row in the
-    instruction table; this is the definition, and several times slower. `max_instructions` limits
-    the instructions that one batch of CTAs executes in sequence. `progress` is called with the
-    number of CTAs done and their total. With a `recorder`, only the first cluster of the grid runs,
-    without sanitizers, and its first CTA is recorded.
+    cooperatively if all its CTAs fit into one batch; otherwise, or if `cooperative` is false, it is
+    launched as any other kernel, and `grid.sync()` traps. With `profile`, the traffic of shared and
+    global memory is counted. With `stepwise`, each instruction runs by itself, through the function
+    of its row in the instruction table; this is the definition, and several times slower.
+    `max_instructions` limits the instructions that one batch of CTAs executes in sequence.
+    `progress` is called with the number of CTAs done and their total. With a `recorder`, only the
+    first cluster of the grid runs, without sanitizers, and its first CTA is recorded.
 
     `in_flight` are the arrays that the grid before this one writes, if this one may begin before that has
     ended (programmatic dependent launch): the sanitizer `race` reports accesses to them before
@@ -149,7 +150,7 @@ def run(
     size = launch.batch_size(bool(asked))
     if recorder is not None:
         total = size = math.prod(shape[2])
-    if program.linked.cooperative and total <= size:
+    if cooperative and program.linked.cooperative and total <= size:
         launch.workspace = arena.grid_workspace()
     with np.errstate(all="ignore"):
         for first in range(0, total, size):
