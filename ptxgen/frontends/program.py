@@ -26,7 +26,7 @@ from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, schedu
 from ptxgen.interpreter.variables import Contents
 from ptxgen.ir import Kernel, Module
 from ptxgen.kernels.findings import Findings, findings_of
-from ptxgen.parse import Sources, parse
+from ptxgen.parse import Sources, parse_on_use
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
 from ptxgen.texture import Surface, Texture
@@ -80,7 +80,7 @@ class Program:
         sources: Sources | None = None,
         names: Names = _NO_NAMES,
     ) -> None:
-        self.module = ptx if isinstance(ptx, Module) else parse(ptx, sources)
+        self.module = ptx if isinstance(ptx, Module) else parse_on_use(ptx, sources)
         self.ptx = render(ptx) if isinstance(ptx, Module) else ptx
         self.name = name
         self.names = names

@@ -38,7 +38,7 @@ from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
 from ptxgen.ir import Kernel, Module
-from ptxgen.parse import module_of, parse
+from ptxgen.parse import module_of, parse_on_use
 from ptxgen.target import target_number
 
 MAX_INSTRUCTIONS: Final = 20_000_000  # that a batch executes in sequence: minutes of an endless loop
@@ -217,7 +217,7 @@ def _module(given: object) -> Module:
     return _parsed(given) if isinstance(given, str) else module_of("run", given)
 
 
-_parsed = functools.lru_cache(maxsize=8)(parse)
+_parsed = functools.lru_cache(maxsize=8)(parse_on_use)
 
 
 @dataclass(slots=True)
