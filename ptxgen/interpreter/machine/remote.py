@@ -42,6 +42,8 @@ class RemoteMachine(BulkMachine):
                 self._poison(target, size)
             else:
                 landed = start.updates(first, size)
+            if self.definedness is not None and reduce is None:
+                self.definedness.receives(target, size)
 
             def land(
                 start: Start = start,

@@ -51,7 +51,6 @@ class _Shadow:
 
     buffer: Buffer
     units: int
-    before: Lanes | None = None  # the units with values before the batch; None: all
     written: Lanes | None = None
     last: Lanes | None = None
     first: Lanes | None = None
@@ -61,14 +60,12 @@ class _Shadow:
 
 class GlobalRaces:
     """The shadow of the arrays that the CTAs of a batch access; `grain` is the bytes of a unit. The
-    methods return the conflicts of an access. `heap` has the arrays from `malloc`, by address, with
-    a mask of the bytes that had been written before this batch of CTAs.
+    methods return the conflicts of an access.
     """
 
-    def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
+    def __init__(self, clocks: Clocks, grain: int) -> None:
         self._clocks = clocks
         self._grain = grain
-        self._heap = heap
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
         self._shadows: dict[int, _Shadow] = {}
@@ -77,9 +74,8 @@ class GlobalRaces:
         """The conflicts of a load by instruction `at`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
             volatile = bool(self.volatile.take(at, mode="clip"))
             found += self._unordered(access, stamps, "was written by", strong=strong, volatile=volatile)
         if not strong:
@@ -87,21 +83,12 @@ class GlobalRaces:
         return found
 
     def write(
-        self,
-        buffer: Buffer,
-        access: Access,
-        at: int,
-        *,
-        strong: bool,
-        atomic: bool = False,
-        values: Values | None = None,
+        self, buffer: Buffer, access: Access, at: int, *, strong: bool, values: Values | None = None
     ) -> list[Conflict]:
         """The conflicts of a store, or of an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
         found = found or self._after_reads(shadow, access)
         assert shadow.written is not None
@@ -122,9 +109,8 @@ class GlobalRaces:
         """The conflicts of a read with this stamp by the twin of a lane's warp."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
             found += self._unordered(access, stamps, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
         shadow.log.append((access, twin_stamps(access.ids, at, stamp)))
@@ -140,8 +126,6 @@ class GlobalRaces:
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, "was written by", strong=atomic)
         found = found or self._after_reads(shadow, access)
         if atomic:
@@ -176,22 +160,7 @@ class GlobalRaces:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
             # The shadow holds the array, so that its id stays unique.
             found = self._shadows[id(buffer)] = _Shadow(buffer, units)
-            written = self._heap.get(buffer.base)
-            if written is not None:
-                whole = np.ones(units * self._grain, np.bool_)
-                begin = buffer.base % self._grain
-                whole[begin : begin + buffer.nbytes] = written
-                found.before = np.logical_and.reduce(whole.reshape(units, self._grain), axis=1)
         return found
-
-    def keep(self) -> None:
-        """At the end of the batch, record which bytes of memory from `malloc` it has written."""
-        for shadow in self._shadows.values():
-            written = self._heap.get(shadow.buffer.base)
-            if written is not None and shadow.written is not None:
-                units = np.repeat(shadow.written != 0, self._grain)
-                begin = shadow.buffer.base % self._grain
-                written |= units[begin : begin + shadow.buffer.nbytes]
 
     def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
         if shadow.written is None:
@@ -283,10 +252,3 @@ class GlobalRaces:
                 if found:
                     return found
         return []
-
-
-def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:
-    if shadow.before is None or stamps.all():
-        return []
-    never = (stamps == 0) & ~shadow.before[access.units()]
-    return first_conflict("uninitialised", never, access, None, what)

@@ -100,17 +100,13 @@ class RaceDetector:
         self.volatile: Lanes = np.zeros(1, np.bool_)
         self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def initialise(self, units: int) -> None:
-        """Mark the first units of each CTA as written before the kernel begins."""
-        self._written.reshape(self._ctas, -1)[:, :units] = 1  # older than any thread's clock
-
     def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
         """The conflicts of a load by instruction `at`. A strong load may race with strong writes; a
         volatile load that does not poll may not race with volatile stores.
         """
         volatile = self._is_volatile(at)
         stamps = self._stamps(access)
-        found = _unwritten(access, stamps, "is read before it was written")
+        found: list[Conflict] = []
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, atomic=strong, volatile=volatile
@@ -143,7 +139,7 @@ class RaceDetector:
         instruction `at`. `values` gives the stored values and the old ones, `[lanes, width]`.
         """
         stamps = self._stamps(access)
-        found = _unwritten(access, stamps, "is updated before it was written") if atomic else []
+        found: list[Conflict] = []
         strong = atomic or strong
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
@@ -192,7 +188,7 @@ class RaceDetector:
         """
         stamps = self._stamps(access)
         lanes = access.ids[:: len(access.ids) // len(stamp)]
-        found = _unwritten(access, stamps, "is read before it was written")
+        found: list[Conflict] = []
         if not self._settled(access, stamps, lanes):
             found += (
                 self._pending(access, stamps)
@@ -484,9 +480,3 @@ class RaceDetector:
         cluster = ids // (WARP * clocks.group)
         warp = cluster * clocks.group + np.arange(stamps.shape[-1]) % clocks.group
         return clocks.released_in_part(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
-
-
-def _unwritten(access: Access, stamps: Lanes, what: str) -> list[Conflict]:
-    if stamps.all():
-        return []
-    return first_conflict("uninitialised", stamps == 0, access, None, what)
