@@ -29,9 +29,11 @@ from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.recording import RecordedScheduler, Recorder
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
+from ptxgen.interpreter.sanitizers.definedness import UndefinedBits
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
 from ptxgen.interpreter.sanitizers.grid_order import Span
 from ptxgen.interpreter.sanitizers.names import sanitizers
+from ptxgen.interpreter.sanitizers.undefined_arrays import UndefinedArrays
 from ptxgen.interpreter.sanitizers.watch import Watch
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Policy, Schedule, policy_of, schedule_of
 from ptxgen.interpreter.schedule.scheduler import Scheduler
@@ -146,6 +148,8 @@ def run(
         recorder,
         spans,
     )
+    if "init" in asked:
+        launch.undefined = UndefinedArrays(arena, program.linked)
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
     if recorder is not None:
@@ -158,6 +162,10 @@ def run(
             launch.run_batch(first, count, asked)
             if progress is not None:
                 progress(first + count, total)
+    if launch.undefined is None:
+        arena.trust_heap()
+    else:
+        launch.undefined.finish()
     if traffic is not None:
         launch.counters.memory_by_instruction = traffic.by_instruction()
     if launch.reports and raise_on_report:
@@ -240,6 +248,7 @@ class _Launch:
     workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
+    undefined: UndefinedArrays | None = None  # if undefined bits are followed
     printed: list[str] = field(default_factory=list)
 
     def batch_size(self, sanitize: bool) -> int:
@@ -249,7 +258,7 @@ class _Launch:
         width = -(-math.prod(block) // WARP) * WARP
         local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
         if sanitize:
-            local *= 5  # two marks of two bytes for each byte
+            local *= 4  # undefined bits, and two numbers for each four bytes
         registers = sum(dtype.itemsize for dtype in self.program.dtypes)
         sizes = [
             _MAX_LANES // width,
@@ -288,8 +297,7 @@ class _Launch:
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            heap, allocations = self.arena.heap, self.allocations
-            watch = Watch(asked, batch, program.instrs, faults, *grains, heap, allocations, self.in_flight)
+            watch = Watch(asked, batch, program.instrs, faults, *grains, self.allocations, self.in_flight)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:
@@ -303,6 +311,9 @@ class _Launch:
         machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), observer)
         machine.printed, machine.traffic = self.printed, self.traffic
         machine.follow(program.wgmma)
+        if self.undefined is not None:
+            frames = tuple(routine.frame_bytes for routine in linked.routines)
+            machine.definedness = UndefinedBits(machine, faults, self.undefined, frames)
         policy = policy_of(self.order, machine)
         schedule = self._scheduler(machine, policy)
         try:
@@ -318,10 +329,6 @@ class _Launch:
         schedule.count(self.counters)
         if self.recorder is not None:
             self.recorder.finish()
-        if watch is None or not watch.follows_global:
-            self.arena.trust_heap()
-        else:
-            watch.global_races.keep()
 
     def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
         if self.recorder is None:
@@ -384,7 +391,7 @@ def _program(
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
         program = compile_program(
-            linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
+            linked, follows="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
         )
         allocations = allowed_allocations(module, linked, dynamic_smem) if "bounds" in checks else None
         found = _programs[key] = module, program, allocations

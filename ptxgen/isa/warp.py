@@ -13,7 +13,8 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric_integers import ASSOCIATIVE
-from ptxgen.isa.spec import Effect
+from ptxgen.isa.spec import Effect, Rule
+from ptxgen.isa.undefined import Flow, moves, tried
 from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _shuffled(
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=moves("a", control=("b", "c")),
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
@@ -68,6 +70,7 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=moves("a", control=("b", "c")),
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl_pred(
@@ -109,6 +112,20 @@ def _bits(chosen: Lanes) -> Lanes:
     return total
 
 
+def _with_undefined_members(flow: Flow) -> Lanes:
+    """The lanes of whose members any has an undefined a."""
+    members: Lanes = vote(flow.machine, flow.any("a"), flow.values["membermask"], mode="any")
+    return members
+
+
+def _of_vote(flow: Flow) -> Any:
+    """A vote is defined if it has one outcome whatever the undefined predicates are."""
+    return _with_undefined_members(flow) if flow.op.modifiers["mode"] == "uni" else tried(flow)
+
+
+OF_MEMBERS: Final = Rule(_with_undefined_members, ("a",))
+
+
 @inst(
     "vote.sync.mode.pred p:pred, a:pred, membermask:u32",
     name="vote",
@@ -116,6 +133,7 @@ def _bits(chosen: Lanes) -> Lanes:
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=Rule(_of_vote, ("a",)),
     section=f"{SYNCHRONIZATION}: vote.sync",
 )
 def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
@@ -133,6 +151,7 @@ def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=moves("a"),
     section=f"{SYNCHRONIZATION}: vote.sync",
 )
 def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
@@ -164,6 +183,7 @@ def _reduced(machine: Machine, a: Lanes, membermask: Lanes, op: str) -> Lanes:
     ptx=(7, 0),
     sm=80,
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
@@ -178,6 +198,7 @@ def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
     ptx=(7, 0),
     sm=80,
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
@@ -192,6 +213,7 @@ def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lan
     sm=100,
     only=("sm_100a", "sm_103a"),
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux_f32(machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bool, NaN: bool) -> Lanes:
@@ -223,6 +245,7 @@ _MATCH: Final[dict[str, Any]] = {
     "ptx": (6, 0),
     "sm": 70,
     "effect": Effect.WARP,
+    "undefined": OF_MEMBERS,
     "section": f"{SYNCHRONIZATION}: match.sync",
 }
 

@@ -21,6 +21,20 @@ Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other i
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where undefined bits come from: an instruction that has read what nothing has written. `what` says
+    what, in words; `kind`, `space`, `address` and `region` are those of the report.
+    """
+
+    at: int
+    kind: str
+    space: str
+    address: int
+    region: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Findings(Faults):
     """The reports of a batch of CTAs. The sanitizers add to `reports`; each pair of instructions is
     reported once in a run.
@@ -29,10 +43,14 @@ class Findings(Faults):
     reports: Reports
     notes: tuple[str, ...] = ()  # by instruction, the last note before it
 
-    def register(self, at: int, register: str, lane: int) -> None:
-        """Report a register read before it was written."""
-        why = f"undefined: reads {register}, which it has not written"
-        self._add(_Problem("undefined", at, -1, lane, why, space="register", region=register))
+    def undefined(self, at: int, lane: int, what: str, origin: Origin) -> None:
+        """Report that something about an instruction, in words, depends on undefined bits."""
+        why = f"{origin.kind}: {what} depends on {origin.what}"
+        other = -1 if origin.at == at else origin.at
+        if other >= 0:
+            why += f"; it was read by {where_from(self.instrs[other])}"
+        space, address, region = origin.space, origin.address, origin.region
+        self._add(_Problem(origin.kind, at, other, lane, why, space, address, region))
 
     def memory(
         self,
@@ -127,8 +145,6 @@ class Findings(Faults):
         )
 
     def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:
-        if conflict.kind == "uninitialised":
-            return ""
         if conflict.kind == "pending":
             return f" {other}; {lacking or 'its thread has not waited for its group'}"
         several = conflict.other_thread < 0

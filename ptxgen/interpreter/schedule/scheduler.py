@@ -20,6 +20,7 @@ import numpy as np
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine.lanes import WARP, Selection
+from ptxgen.interpreter.machine.shadows import merged
 from ptxgen.interpreter.program.segments import together
 from ptxgen.interpreter.reports import Counters, where_from
 from ptxgen.interpreter.schedule.call_frames import Calls
@@ -28,6 +29,7 @@ from ptxgen.isa.special import SPECIALS
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
+    from ptxgen.interpreter.machine.shadows import Shadow
     from ptxgen.interpreter.program.blocks import Block, Program
     from ptxgen.interpreter.schedule.policies import Point, Policy, Ready
 
@@ -66,7 +68,11 @@ class Scheduler:
         for name in program.slots.keys() & SPECIALS.keys():
             slot = program.slots[name]
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
-        self._calls = Calls(program, machine, self._registers)
+        self._shadows: list[Shadow | None] = [None] * len(program.dtypes)
+        if machine.definedness is not None:
+            for slot in program.unwritten or ():
+                self._shadows[slot] = machine.definedness.unwritten(program.dtypes[slot])
+        self._calls = Calls(program, machine, self._registers, self._shadows)
         self._ready: Ready = {}
         # By block: the number of its instructions that may poll.
         self._polls = [
@@ -299,6 +305,8 @@ class Scheduler:
         machine.select(selection)
         if block.function is None:
             return None, None
+        if machine.definedness is not None:
+            return self._call_followed(block, selection)
         if selection.rows is None:
             taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
         else:
@@ -310,6 +318,22 @@ class Scheduler:
         else:
             for slot, new in zip(block.outputs, results, strict=True):
                 registers[slot] = selection.merge(registers[slot], new)
+        return taken, value
+
+    def _call_followed(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
+        """`_call` for a function that follows undefined bits."""
+        registers, shadows = self._registers, self._shadows
+        given = [registers[i] for i in block.inputs]
+        followed = [shadows[i] for i in block.shadow_inputs]
+        if selection.rows is not None:
+            given = [selection.pick(register) for register in given]
+            followed = [shadow and shadow.pick(selection) for shadow in followed]
+        assert block.function is not None
+        taken, value, results, new_shadows = block.function(self._machine, *given, *followed)
+        for slot, new, shadow in zip(block.outputs, results, new_shadows, strict=True):
+            registers[slot] = new if selection.mask is None else selection.merge(registers[slot], new)
+            if shadow is not None or shadows[slot] is not None:
+                shadows[slot] = merged(selection, shadows[slot], shadow)
         return taken, value
 
     def _charge(self, block: Block, runs: list[int], selection: Selection) -> None:
