@@ -31,6 +31,7 @@ from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
 from ptxgen.check.prove import Bound
+from ptxgen.check.prove.verdicts import NOT_JUDGED
 from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
@@ -56,7 +57,8 @@ what is looked at:
   resources   shared memory, live registers, barriers
   assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
-              every thread and turn; barriers are not divergent; --param says more of parameters
+              every thread and turn; barriers are not divergent; the lanes come together that an
+              instruction of a warp names; not races; --param says more of parameters
   run         with --grid and one --arg for each parameter, as in ptxgen run: all sanitizers, bank
               conflicts, uncoalesced accesses; arrays of inout: and out: are not written
   lints       what nobody needs; the instructions that cost the most conflicts and sectors
@@ -336,4 +338,6 @@ def _entry(entry: Entry) -> str:
         lines.append(f"  {'proof':<10} {words}")
         if proof.accesses:
             lines += [f"    {line}" for line in proof.table().splitlines()]
+        if entry.counters is None:
+            lines.append(f"  {'races':<10} {NOT_JUDGED}; a run looks for them (--grid, --arg)")
     return "\n".join(lines)

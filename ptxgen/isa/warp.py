@@ -29,10 +29,16 @@ SHUFFLES: Final = ("bfly", "down", "up", "idx")
 def _shuffled(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, mode: str
 ) -> tuple[Lanes, Lanes]:
-    """The result of shfl, by the manual's pseudocode: the value, and whether the source lane was inside
-    the segment.
-    """
+    """The result of shfl: the value, and whether the source lane was inside the segment."""
     lane = machine.lane_id().astype(np.int64)
+    source, inside = source_lanes(lane, b, c, mode)
+    return machine.exchange(a, np.where(inside, source, lane), membermask), inside
+
+
+def source_lanes(lane: Lanes, b: Lanes, c: Lanes, mode: str) -> tuple[Lanes, Lanes]:
+    """The lane that shfl selects for each of some lanes, and whether it is inside the segment, by the
+    manual's pseudocode. A lane reads itself if it is not.
+    """
     distance, clamp = (np.bitwise_and(x, np.uint32(31)).astype(np.int64) for x in (b, c))
     segment = np.bitwise_and(np.right_shift(c, np.uint32(8)), np.uint32(31)).astype(np.int64)
     first = lane & segment
@@ -43,8 +49,8 @@ def _shuffled(
         "bfly": lane ^ distance,
         "idx": first | (distance & ~segment),
     }[mode]
-    inside = source >= last if mode == "up" else source <= last
-    return machine.exchange(a, np.where(inside, source, lane), membermask), inside
+    inside: Lanes = source >= last if mode == "up" else source <= last
+    return source, inside
 
 
 @inst(

@@ -236,7 +236,7 @@ def _prove(
             )
             holds_for = "all values of the parameters" + (", with these tensor maps" if maps else "")
     except PtxGenError as error:
-        for kind in ("shared memory", "barriers", "global memory"):
+        for kind in ("shared memory", "barriers", "warps", "global memory"):
             yield data.Proved(kind, 0, 0, 0, 0, why_not=str(error))
         return
     findings += [
@@ -247,6 +247,7 @@ def _prove(
     for kind, verdicts in (
         ("shared memory", proofs.shared.accesses),
         ("barriers", proofs.shared.barriers),
+        ("warps", proofs.shared.convergence),
         ("global memory", None if everywhere is None else everywhere.accesses),
     ):
         if verdicts is None:

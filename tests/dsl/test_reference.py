@@ -63,6 +63,7 @@ INNER = {  # what the parts of the DSL use of each other
         "innermost_loop",
         "keep_innermost_loop",
         "require_all_threads",
+        "require_lanes",
         "require_predicate",
         "require_role",
         "require_whole_role",

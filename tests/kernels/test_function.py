@@ -279,7 +279,8 @@ def test_a_proof_is_for_every_launch_that_fits() -> None:
     assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete
     assert str(kernel.prove(X=("n",), grid="(n + 63) // 64")) == (
         "scale_rows: 0 of 0 shared accesses and 0 of 0 barriers proved\n"
-        "scale_rows: 2 of 2 global accesses proved"
+        "scale_rows: 2 of 2 global accesses proved\n"
+        "races: not judged; a run with the sanitizer `race` looks for them"
     )
     wrong = kernel.prove(X=("n - 1",), grid="(n + 63) // 64", bounds={"n": (2, 1 << 20)})
     assert "scale_rows: 0 of 2 global accesses proved, 2 of 2 global accesses violation\n" in wrong.report()

@@ -147,7 +147,7 @@ def test_the_figures_at_the_head_say_what_is_good_and_what_is_not() -> None:
         return {name: (state, value, more) for state, name, value, more in found}
 
     good = tiles(softmax_report())
-    assert good["Proved"] == ("ok", "6 of 6", "accesses and barriers")
+    assert good["Proved"] == ("ok", "11 of 11", "accesses, barriers and warps, not races")
     assert good["Sanitizers"] == ("ok", "clean", "all, in one run")
     bad = tiles(report_on(RACE))
     assert bad["Proved"] == ("warn", "2 of 2", "without global memory")

@@ -123,6 +123,7 @@ def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
         "  proof      2 of 2 shared accesses and 1 of 1 barriers proved\n"
         "    allocation        proved  violation  unknown  bytes\n"
         "    words                  2          0        0  0 to 127\n"
+        "  races      not judged; a run looks for them (--grid, --arg)\n"
         "\n"
         "0 errors, 0 unproved, 0 lints\n"
     )

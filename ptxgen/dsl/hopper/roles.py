@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from ptxgen import ir
 from ptxgen.dsl.early_exits import refuse_early_exits
+from ptxgen.dsl.gathering import Splits
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.matrices.words import Matrices
 from ptxgen.dsl.values import Pointer, Value, is_count
@@ -181,8 +182,10 @@ class Roles(Matrices):
 
     # ------------------------------------------------------------------------------ the code of a role
 
-    def _block(self, kind: str, *, divergent: bool = False) -> AbstractContextManager[None]:
-        body = super()._block(kind, divergent=divergent)
+    def _block(
+        self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
+    ) -> AbstractContextManager[None]:
+        body = super()._block(kind, divergent=divergent, splits=splits, is_loop=is_loop)
         return body if kind in _ONCE else self._repeated(body)
 
     @contextmanager

@@ -463,6 +463,8 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         "complete": False,
         "accesses": [v.to_dict() for v in found.accesses],
         "barriers": [v.to_dict() for v in found.barriers],
+        "convergence": [],
+        "races": "not judged",
         "problems": [],
         "unfenced": [],
     }
@@ -480,12 +482,14 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         ("setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0;\nL:", "proved", ""),
         ("setp.lt.u32 %p1, %r0, 128; @!%p1 bra L; bar.sync 0;\nL:", "proved", ""),
         (
-            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;bar.sync 0;\nL: mov.u32 %r1, 0;",
+            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;bar.sync 0;\nL: "
+            "mov.u32 %r1, 0;",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),
         (
-            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;bar.sync 0;\nL: mov.u32 %r1, 0;",
+            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;bar.sync 0;\nL: "
+            "mov.u32 %r1, 0;",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),
@@ -506,7 +510,8 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
             "",
         ),
         (
-            "ld.global.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\nL: mov.u32 %r1, 0;",
+            "ld.global.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\n"
+            "L: mov.u32 %r1, 0;",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),

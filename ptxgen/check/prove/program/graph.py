@@ -133,20 +133,20 @@ class Graph:
         every such way ends the thread at once.
         """
         found = []
-        leading = self._leading(block)
+        leading = self.leading(block)
         for branch in sorted(self.controlling(block)):
             others = [s for s in self.blocks[branch].successors if s not in leading]
             if others or self._may_end(branch):
                 found.append((branch, all(map(self._ends_at_once, others))))
         return found
 
-    def _leading(self, block: int) -> set[int]:
-        """The blocks from which control may come to `block`, itself included."""
+    def leading(self, block: int, without: int = EXIT) -> set[int]:
+        """The blocks from which control may come to `block`, itself included, not through `without`."""
         found: set[int] = set()
         todo = [block]
         while todo:
             one = todo.pop()
-            if one not in found:
+            if one not in found and one != without:
                 found.add(one)
                 todo += self.before[one]
         return found
