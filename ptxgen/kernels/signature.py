@@ -7,6 +7,7 @@ import inspect
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -51,7 +52,7 @@ class Signature:
         parameter is the builder, annotated ones are the kernel's, and keyword-only ones are known
         when the kernel is built. Raises `ConfigError` for another form.
         """
-        if not inspect.isfunction(function):
+        if not isinstance(function, FunctionType):
             raise ConfigError(f"kernel: a kernel must be a Python function, got {shown(function)}")
         name = function.__name__
         found = inspect.signature(function)
@@ -135,12 +136,17 @@ def key_of(value: Any) -> object:
     return type(value), value
 
 
-def _scope(function: Callable[..., Any]) -> dict[str, Any]:
+def _scope(function: FunctionType) -> dict[str, Any]:
     """The names that an annotation may use: of the module, and of enclosing functions if the
     function uses them.
     """
-    closed: Any = inspect.getclosurevars(function)
-    return {**getattr(function, "__globals__", {}), **closed.nonlocals}
+    found = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it is set later
+            continue
+    return found
 
 
 def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
