@@ -26,7 +26,7 @@ from ptxgen.kernels.captured import Captured
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.judging import require_not_refuted, require_verified
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
-from ptxgen.kernels.signature import Signature, key_of
+from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -187,13 +187,7 @@ class KernelFunction:
         values = self.signature.static_values(statics)
         if threads is None:
             threads = self._threads(**values) if callable(self._threads) else self._threads
-        count = integer(threads, 1, target.threads_per_block)
-        if count is None:
-            raise ConfigError(
-                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
-                f"{shown(threads)}"
-            )
-        return count, values
+        return threads_of(self.name, threads, target), values
 
     def _emit(
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool

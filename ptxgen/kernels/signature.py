@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -12,8 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from ptxgen.arguments import integer
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.target import Target
 from ptxgen.tensormap import TensorMapType
 from ptxgen.types import ScalarType
 
@@ -63,6 +66,11 @@ class Signature:
             )
         given = every[1:]
         scope = _scope(function)
+        if _is_type(every[0].annotation, scope):
+            raise ConfigError(
+                f"kernel {name}: the first parameter must be the builder, but {every[0].name} is a parameter "
+                f"of the kernel; put it first, as in def {name}(k, {every[0].name}: ..., ...)"
+            )
         parameters = {p.name: _type(name, p, scope) for p in given if p.kind in _BY_POSITION}
         statics = [p for p in given if p.kind is p.KEYWORD_ONLY]
         if len(parameters) + len(statics) != len(given):
@@ -112,6 +120,27 @@ class Signature:
         return found, statics
 
 
+def threads_of(name: str, threads: object, target: Target) -> int:
+    """The threads of a CTA. Raises `ConfigError` for what is no number that the target has."""
+    count = integer(threads, 1, target.threads_per_block)
+    if count is None:
+        raise ConfigError(
+            f"kernel {name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
+            f"{shown(threads)}{_flat(threads)}"
+        )
+    return count
+
+
+def _flat(threads: object) -> str:
+    """How to write a CTA that was to have several dimensions."""
+    if not isinstance(threads, tuple | list) or not threads or None in [integer(n, 1, 1024) for n in threads]:
+        return ""
+    return (
+        f"; the threads of a CTA have one index here: threads={math.prod(threads)}, and in the kernel x, y = "
+        f"k.thread_id() % {threads[0]}, k.thread_id() // {threads[0]}"
+    )
+
+
 def _plain(value: Any) -> Any:
     """A number of numpy as one of Python, which operators of values take; anything else as it is."""
     return value.item() if isinstance(value, np.bool | np.integer | np.floating) else value
@@ -147,6 +176,16 @@ def _scope(function: FunctionType) -> dict[str, Any]:
         except ValueError:  # it is set later
             continue
     return found
+
+
+def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
+    """Whether an annotation is that of a parameter of the kernel."""
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, scope)  # the author's own annotation
+        except Exception:  # one that only type checkers know
+            return False
+    return isinstance(annotation, PointerType | TensorMapType | ScalarType)
 
 
 def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
