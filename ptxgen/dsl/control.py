@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Final
 
 from ptxgen import ir
-from ptxgen.dsl.blocks import Block, block
+from ptxgen.dsl.blocks import Account, block
 from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -61,8 +61,7 @@ class Control(Grid):
         super().__init__(name, target, threads)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
-        self.not_entered: list[Block[Any]] = []
-        self.left_early: list[str] = []  # blocks that an exception has left
+        self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
