@@ -220,7 +220,7 @@ def test_a_block_of_a_part_of_the_kernel_is_a_block_too() -> None:
             X[tile] = 1.0
             return
 
-    with pytest.raises(ConfigError, match="kernel dealt: 'return' in .*body, is inside 'with k.tiles"):
+    with pytest.raises(ConfigError, match=r"kernel dealt: 'return' in .*body, is inside 'with k.tiles"):
         body()
 
 
