@@ -207,17 +207,17 @@ class KernelBuilder(Roles):
         """
         if self._open:
             raise ConfigError(f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first")
-        if self.not_entered:
-            listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.not_entered)
+        if self.account.not_entered:
+            listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.account.not_entered)
             raise ConfigError(
                 f"kernel {self.name!r}: blocks that were never entered guard nothing; write 'with' "
                 f"before each:{listed}"
             )
-        if self.left_early:
+        if self.account.left_early:
             raise ConfigError(
                 f"kernel {self.name!r}: Python left a block before its end, so what follows in it is not in "
                 f"the kernel; catch the exception inside the block, and let generators run to their end:"
-                f"\n  {self.left_early[0]}"
+                f"\n  {self.account.left_early[0]}"
             )
         self.require_roles_entered()
         self.flight.require_landed(self.name)

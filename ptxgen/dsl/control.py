@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ptxgen import ir
-from ptxgen.dsl.blocks import Block, block
+from ptxgen.dsl.blocks import Account, block
 from ptxgen.dsl.gathering import Gathering, Splits
 from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
@@ -69,8 +69,7 @@ class Control(Grid):
         super().__init__(name, target, threads)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
-        self.not_entered: list[Block[Any]] = []
-        self.left_early: list[str] = []  # blocks that an exception has left
+        self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
         # Of the last `when`: its end, what was promised of it, whether it splits a warp.

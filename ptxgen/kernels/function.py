@@ -22,10 +22,11 @@ from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
+from ptxgen.kernels.captured import Captured
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.judging import require_not_refuted, require_verified
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
-from ptxgen.kernels.signature import Signature, key_of
+from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -89,6 +90,7 @@ class KernelFunction:
                 "arguments of that name; rename it"
             )
         self._function = function
+        self._captured = Captured(function)
         self._threads = threads
         self._min_ctas = min_ctas
         self._asserts = asserts
@@ -145,7 +147,8 @@ class KernelFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
         found = self._plain.get(target.name)
-        if found is None:
+        if found is None or not self._captured.is_same():
+            self._plain.clear()
             found = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
         return found
 
@@ -153,19 +156,29 @@ class KernelFunction:
         self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
         count, values = self._choice(target, threads, statics)
-        try:
-            key = (target.name, count, asserts, *map(key_of, values.values()))
-            found = self._built.get(key)
-        except TypeError as error:
-            raise ConfigError(
-                f"kernel {self.name}: static parameters must be hashable, got {shown(values)}"
-            ) from error
+        key = self._key(target, count, asserts, values)
+        found = self._built.get(key)
         if found is None:
             with self._lock:
+                key = self._key(target, count, asserts, values)  # another thread may have built it
                 found = self._built.get(key)
                 if found is None:
-                    found = self._built[key] = self._verified(target, count, values, asserts)
+                    found = self._verified(target, count, values, asserts)
+                    self._captured.built()
+                    self._built[self._key(target, count, asserts, values)] = found
         return found
+
+    def _key(
+        self, target: Target, threads: int, asserts: bool, statics: Mapping[str, Any]
+    ) -> tuple[object, ...]:
+        """What a build depends on."""
+        try:
+            chosen = tuple(map(key_of, statics.values()))
+        except TypeError as error:
+            raise ConfigError(
+                f"kernel {self.name}: static parameters must be hashable, got {shown(statics)}"
+            ) from error
+        return target.name, threads, asserts, self._captured.key(), chosen
 
     def _choice(
         self, target: Target, threads: int | None, statics: Mapping[str, Any]
@@ -174,13 +187,7 @@ class KernelFunction:
         values = self.signature.static_values(statics)
         if threads is None:
             threads = self._threads(**values) if callable(self._threads) else self._threads
-        count = integer(threads, 1, target.threads_per_block)
-        if count is None:
-            raise ConfigError(
-                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
-                f"{shown(threads)}"
-            )
-        return count, values
+        return threads_of(self.name, threads, target), values
 
     def _emit(
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool

@@ -211,6 +211,19 @@ def test_a_role_is_a_block_too() -> None:
         body()
 
 
+def test_a_block_of_a_part_of_the_kernel_is_a_block_too() -> None:
+    k = KernelBuilder("dealt", target="sm_90", threads=128)
+    X, n = k.pointer("X", f32), k.param("n", u32)
+
+    def body() -> None:
+        with k.tile_scheduler(n).tiles() as tile:
+            X[tile] = 1.0
+            return
+
+    with pytest.raises(ConfigError, match=r"kernel dealt: 'return' in .*body, is inside 'with k.tiles"):
+        body()
+
+
 # ------------------------------------------------ functions that leave nothing out
 
 

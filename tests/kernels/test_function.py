@@ -416,6 +416,54 @@ def test_a_kernel_without_source_is_built() -> None:
     assert x.tolist() == [3]
 
 
+def without_builder(X: Pointer[f32], n: u32) -> None: ...
+
+
+def without_builder_in_words(X: Pointer[f32]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [without_builder, without_builder_in_words])
+def test_a_function_without_the_builder_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(function)
+    name = function.__name__
+    assert str(error.value) == (
+        f"kernel {name}: the first parameter must be the builder, but X is a parameter of the kernel; put it "
+        f"first, as in def {name}(k, X: ..., ...)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "cure"),
+    [
+        (
+            (16, 8),
+            "; the threads of a CTA have one index here: threads=128, and in the kernel x, y = "
+            "k.thread_id() % 16, k.thread_id() // 16",
+        ),
+        ("16", ""),
+        (0, ""),
+    ],
+)
+def test_threads_that_are_no_number_are_refused(threads: Any, cure: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(threads=threads).build()
+    assert str(error.value) == (f"kernel scale_rows: threads must be 1..1024 on sm_80, got {threads!r}{cure}")
+
+
+def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for() -> None:
+    def ones(k: Any, X: Pointer[f32], n: u32) -> None:
+        with k.grid_strided(n) as i:
+            X[i] = 1.0
+
+    (found,) = made(ones).prove(X=("n",)).global_memory.accesses
+    assert found.reason == (
+        "its address is not the sum of a pointer parameter and offsets; if a sum or a product of 32 bits on "
+        "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
+    )
+    assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535)}).complete
+
+
 # ------------------------------------------------ proofs before launches on a GPU
 
 
