@@ -381,6 +381,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         """The `value` of lane `source` of each lane's own warp; poison if that lane does not take part."""
         self.warp_sync(membermask)
         count = self.selection.count
+        if self.watch is not None:
+            self.watch.exchange(self.active_ids(self.mask), self._for_active(source) % WARP)
         value = np.broadcast_to(value, count)
         of = (np.arange(count) & -WARP) + np.bitwise_and(source, WARP - 1)
         given: Lanes = value.take(of)

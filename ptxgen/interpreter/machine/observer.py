@@ -216,6 +216,10 @@ class Observer(Protocol):
         """Lanes execute an instruction together, each with the lanes of its membermask."""
         return
 
+    def exchange(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives a register of the lane of its warp with that index."""
+        return
+
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of `wgmma` of its warpgroup; `members` are
         the warpgroup's warps.

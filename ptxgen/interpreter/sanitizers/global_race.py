@@ -42,10 +42,12 @@ from ptxgen.interpreter.sanitizers.stamps import (
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.exchanges import Exchanges
     from ptxgen.interpreter.sanitizers.operations import Operations
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+_READ: Final = "was read by"
 _LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
 
 
@@ -89,13 +91,15 @@ class GlobalRaces:
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self._volatile: Lanes = np.zeros(1, np.bool_)
         self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
+        self._exchanges: Exchanges | None = None
         self._shadows: dict[int, _Shadow] = {}
 
-    def follow(self, volatile: Lanes, scopes: Lanes | None) -> None:
+    def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
         """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
-        which scope a strong access is; None: all scopes include all threads.
+        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
+        lanes of a warp.
         """
-        self._volatile, self._scopes = volatile, scopes
+        self._volatile, self._scopes, self._exchanges = volatile, scopes, exchanges
 
     def read(
         self, buffer: Buffer, access: Access, at: int, *, strong: bool, copied: bool = False
@@ -154,6 +158,8 @@ class GlobalRaces:
 
         def finish(ids: Lanes) -> None:
             done = copying.left & np.isin(access.ids, ids)
+            if not done.any():
+                return
             self._log(shadow, _only(access, done), at)
             copying.left &= ~done
             if not copying.left.any():
@@ -267,6 +273,10 @@ class GlobalRaces:
             fine = self._clocks.met(ids, lanes, clock)
             fine |= self._clocks.released_in_part(ids, lanes // WARP, lanes % WARP, clock)
             late &= copies | ~fine
+            if what == _READ and self._exchanges is not None:
+                mine = np.flatnonzero(late & ~copies & (ids // WARP == lanes // WARP))
+                readers = some[mine] >> INSTR & INSTR_MASK
+                late[mine] = ~self._exchanges.ordered(at, ids[mine], lanes[mine] % WARP, readers, clock[mine])
         wrong[rows, columns] = late
         if values is not None and wrong.any():
             given, there = values()
@@ -320,7 +330,7 @@ class GlobalRaces:
             self._note(shadow)
         for stamps in (shadow.last, shadow.first):
             if stamps is not None:
-                found = self._unordered(access, stamps[access.units()], at, "was read by", strong=False)
+                found = self._unordered(access, stamps[access.units()], at, _READ, strong=False)
                 if found:
                     return found
         return []

@@ -42,6 +42,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.exchanges import Exchanges
     from ptxgen.interpreter.sanitizers.operations import Operations
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -114,7 +115,7 @@ class RaceDetector:
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, at, atomic=strong, values=values
             )
-        found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
+        found += self._unordered_reads(access, at, volatile=not strong or self._is_volatile(at))
         if not atomic:
             found = found or self._updates.conflicts(access)
             self._updates.written(access)
@@ -142,7 +143,7 @@ class RaceDetector:
         """
         stamps = self._stamps(access)
         found = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
-        found = found or self._unordered_reads(access) or self._updates.conflicts(access)
+        found = found or self._unordered_reads(access, at) or self._updates.conflicts(access)
         if proxy:
             found = found or self._hidden(access, stamps)
         self._updates.written(access)
@@ -164,7 +165,7 @@ class RaceDetector:
         """The conflicts of a reduction by the asynchronous operation of that number, through the asynchronous
         `proxy` or not. Others may update the same units at any time.
         """
-        found = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, clear=False)
+        found = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
         self._updates.start(access.units(), number, at, int(access.ids[0]))
         return found
 
@@ -290,7 +291,7 @@ class RaceDetector:
     # ---------------------------------------------------------------------------------------- reads
 
     def _unordered_reads(
-        self, access: Access, *, volatile: bool = True, clear: bool = True
+        self, access: Access, at: int, *, volatile: bool = True, clear: bool = True
     ) -> list[Conflict]:
         """The conflicts with reads that a write does not come after; volatile reads count if `volatile`. With
         `clear` the write is checked for all that come after it.
@@ -298,13 +299,15 @@ class RaceDetector:
         found = self._sources.conflicts(access)
         if clear:
             self._sources.written(access)
-        return found or self._reads.conflicts(access, volatile=volatile)
+        return found or self._reads.conflicts(access, at, volatile=volatile)
 
-    def follow(self, volatile: Lanes, scopes: Lanes | None) -> None:
+    def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
         """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
-        which scope a strong access is; None: all scopes include all threads.
+        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
+        lanes of a warp.
         """
         self._volatile = self._reads.volatile = volatile
+        self._reads.exchanges = exchanges
         self._scopes = scopes
 
     def _is_volatile(self, at: Lanes | int) -> Any:

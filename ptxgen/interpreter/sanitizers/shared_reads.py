@@ -19,6 +19,7 @@ from ptxgen.interpreter.sanitizers.stamps import INSTR_MASK
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.exchanges import Exchanges
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,6 +67,7 @@ class SharedReads:
         self._floor = clocks.floor
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
+        self.exchanges: Exchanges | None = None  # between lanes of a warp
         self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
     def oldest(self, ids: Lanes) -> int:
@@ -146,8 +148,10 @@ class SharedReads:
         if len(self._logged) > _NOTED_LIMIT:
             self._note(0, self._units)
 
-    def conflicts(self, access: Access, *, volatile: bool) -> list[Conflict]:
-        """The conflicts with reads that a write does not come after; volatile reads count if `volatile`."""
+    def conflicts(self, access: Access, at: int, *, volatile: bool) -> list[Conflict]:
+        """The conflicts with reads that a write by instruction `at` does not come after; volatile reads count
+        if `volatile`.
+        """
         self._refresh()
         self._note(access.low, access.high)
         if not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
@@ -165,6 +169,10 @@ class SharedReads:
             wrong &= ~(own & self._met_readers(access, stamps))
         if wrong.any():
             wrong &= (agents >= clocks.group) | ~self._released_by_readers(access, stamps)
+        if (wrong & own).any() and self.exchanges is not None:
+            mine = np.nonzero(wrong & own)
+            met, ids = stamps[mine], access.ids[mine[0]]
+            wrong[mine] = ~self.exchanges.ordered(at, ids, met & _READ_LANE, _reader(met), met >> _READ_CLOCK)
         if not wrong.any():
             return []
         row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
@@ -173,12 +181,11 @@ class SharedReads:
         warp = int(access.ids[row]) // WARP // clocks.group * clocks.group + reader % clocks.group
         other = -1 if lane == _SEVERAL else warp * WARP + lane
         unit = int(access.first[row]) + column
-        at = (stamp >> _READ_INSTR) & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)
-        clock = stamp >> _READ_CLOCK
+        by, clock = _reader(stamp), stamp >> _READ_CLOCK
         if reader >= clocks.group:
-            return [Conflict("race", row, unit, at, other, "was read by", clock)]
+            return [Conflict("race", row, unit, by, other, "was read by", clock)]
         others_arrived = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
-        return [Conflict("race", row, unit, at, other, "was read by", others_arrived=others_arrived)]
+        return [Conflict("race", row, unit, by, other, "was read by", others_arrived=others_arrived)]
 
     def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
         """Whether lanes have synchronised, in a part of their warps, with the lanes of their warps
@@ -228,3 +235,8 @@ class SharedReads:
         if self._clusters_of[0] is not ids:
             self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
         return self._clusters_of[1]
+
+
+def _reader(stamps: Any) -> Any:
+    """The numbers of the instructions in stamps of reads."""
+    return stamps >> _READ_INSTR & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)

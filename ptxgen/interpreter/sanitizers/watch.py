@@ -16,10 +16,11 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.observer import Observer
+from ptxgen.interpreter.sanitizers.accesses import Accesses, positions_of
 from ptxgen.interpreter.sanitizers.async_rules import broken_rules
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
-from ptxgen.interpreter.sanitizers.detectors import Detectors
+from ptxgen.interpreter.sanitizers.exchanges import Exchanges, mixing
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.orders import (
     ALL,
@@ -33,6 +34,7 @@ from ptxgen.interpreter.sanitizers.orders import (
 from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
+from ptxgen.interpreter.sanitizers.unused_loads import unused_loads
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
 from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
 from ptxgen.interpreter.sanitizers.wgmma import WgmmaChecks
@@ -58,11 +60,13 @@ if TYPE_CHECKING:
 _PHASE_BIT: Final = np.uint64(63)
 
 
-class Watch(Detectors, Observer):
+class Watch(Accesses, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
     their units in shared and global memory; `allocations` has the allocations that shared addresses may
     lie in, if bounds are checked; `in_flight` are the arrays that the grid before may still write.
     """
+
+    exchanges: Exchanges
 
     def __init__(
         self,
@@ -83,10 +87,10 @@ class Watch(Detectors, Observer):
         self._copies = {
             n for n, x in enumerate(instrs) if x.opcode.startswith(("cp.async.ca.", "cp.async.cg."))
         }
+        self._mixing = mixing(instrs)
         self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
-        self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
         self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
@@ -111,21 +115,25 @@ class Watch(Detectors, Observer):
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._bounds(machine.at, plan, offset, total, access)
-            self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+            used = self._used(machine.at, access)
+            if len(used.ids):
+                self.judge(machine.at, self.race.read(used, machine.at, strong=order.strong), used)
             if self._near_mbarrier(plan, offset, total):
-                self.mbarriers.read(machine.at, access.ids, _positions(plan, offset), total)
+                self.mbarriers.read(machine.at, access.ids, positions_of(plan, offset), total)
         elif self._follows(plan):
-            access = self._far_access(machine, plan, offset, total)
-            assert plan.buffer is not None
-            copied = machine.at in self._copies
-            if copied:
-                self._copied.append((plan.buffer, access))
-            found = self.global_races.read(
-                plan.buffer, access, machine.at, strong=order.strong, copied=copied
-            )
-            self.judge_global(machine.at, found, access, plan.buffer)
+            used = self._used(machine.at, self._far_access(machine, plan, offset, total))
+            if len(used.ids):
+                self._far_load(machine.at, plan.buffer, used, strong=order.strong)
         if order.strong:
             self._acquire(machine, plan, offset, order)
+
+    def _far_load(self, at: int, buffer: Buffer | None, access: Access, *, strong: bool) -> None:
+        assert buffer is not None
+        copied = at in self._copies
+        if copied:
+            self._copied.append((buffer, access))
+        found = self.global_races.read(buffer, access, at, strong=strong, copied=copied)
+        self.judge_global(at, found, access, buffer)
 
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
@@ -140,13 +148,13 @@ class Watch(Detectors, Observer):
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
             if order.mbarrier:
-                positions = _positions(plan, offset)
+                positions = positions_of(plan, offset)
                 self.mbarriers.initialised(at, access.ids, positions)
                 self.shown.initialised(access.ids, positions)
                 if self.cluster is not None:
                     self.cluster.initialised(positions)
             elif self._near_mbarrier(plan, offset, total):
-                self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
+                self.mbarriers.written(at, access.ids, positions_of(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             buffer = plan.buffer
@@ -166,7 +174,7 @@ class Watch(Detectors, Observer):
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
-                found, positions = self.race.visit(access, at), _positions(plan, offset)
+                found, positions = self.race.visit(access, at), positions_of(plan, offset)
                 if not (found and self.cluster is not None and self.cluster.public(positions)):
                     self.judge(at, found, access)
                 self.mbarriers.used(at, access.ids, positions, machine.shared.window.data)
@@ -174,7 +182,7 @@ class Watch(Detectors, Observer):
                     self.mbarriers.ended(at, positions)
             else:
                 if self._near_mbarrier(plan, offset, total):
-                    self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
+                    self.mbarriers.written(at, access.ids, positions_of(plan, offset), total)
                 self.judge(at, self.race.write(access, at, atomic=True), access)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
@@ -188,7 +196,7 @@ class Watch(Detectors, Observer):
         """An atomic operation has happened; `old` are the values before it."""
         order = self.order(machine.at)
         if order.mbarrier and plan.watched:
-            positions = _positions(plan, offset)
+            positions = positions_of(plan, offset)
             words = machine.shared.window.elements(old.dtype, 1, 0)[positions // old.itemsize]
             was = old if plan.mask is None else old[plan.mask]
             over = (words ^ was) >> _PHASE_BIT != 0
@@ -204,58 +212,24 @@ class Watch(Detectors, Observer):
         """Check an access against the grid before, which may still run."""
         if self.grids is not None and plan.buffer is not None:
             ids = machine.active_ids(plan.mask)
-            self.grids.access(machine.at, ids, plan.buffer, _positions(plan, offset), total)
-
-    def _near_mbarrier(self, plan: Plan, offset: int, total: int) -> bool:
-        return self.mbarriers.near(plan.low + offset, plan.high + offset + total)
-
-    def _follows(self, plan: Plan) -> bool:
-        return self.follows_global and plan.buffer is not None and plan.writable
+            self.grids.access(machine.at, ids, plan.buffer, positions_of(plan, offset), total)
 
     def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids, ticket = machine.active_ids(plan.mask), machine.at in self._tickets
         if plan.watched:
-            self.objects.acquire_shared(ids, _positions(plan, offset), order, ticket=ticket)
+            self.objects.acquire_shared(ids, positions_of(plan, offset), order, ticket=ticket)
         elif plan.buffer is not None:
-            self.objects.acquire_global(ids, _positions(plan, offset), order, ticket=ticket)
+            self.objects.acquire_global(ids, positions_of(plan, offset), order, ticket=ticket)
 
     def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
             if order.release or not order.mbarrier:
                 phased = bool(order.mbarrier)
-                positions = _positions(plan, offset)
+                positions = positions_of(plan, offset)
                 self.objects.release_shared(ids, positions, order, phased=phased)
         elif plan.buffer is not None:
-            self.objects.release_global(ids, _positions(plan, offset), order)
-
-    def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
-        """An access to shared memory in the form that the race detector takes."""
-        if plan.ids is None:
-            plan.ids = machine.active_ids(plan.mask)
-            units = plan.index(self.grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        low, high = plan.low + offset, plan.high + offset + total
-        grain = self.grain
-        if self.cluster is not None:
-            self.cluster.accessed(machine.at, plan.ids, _positions(plan, offset))
-        return Access(plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain)
-
-    def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
-        if plan.ids is None:
-            plan.ids = machine.active_ids(plan.mask)
-            units = plan.index(self.global_grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        assert plan.buffer is not None
-        grain = self.global_grain
-        first = (plan.low + offset) // grain - plan.buffer.base // grain
-        return Access(plan.ids, plan.units + first, total // grain, 0, 0)
-
-    def _bounds(self, at: int, plan: Plan, offset: int, total: int, access: Access) -> None:
-        low, high = plan.low + offset, plan.high + offset + total
-        self.bounds.check(at, low, high, access, self.grain)
+            self.objects.release_global(ids, positions_of(plan, offset), order)
 
     # ------------------------------------------------------------------------------------ barriers
 
@@ -301,10 +275,16 @@ class Watch(Detectors, Observer):
         name = self._row(at)
         if name == "bar_warp_sync":
             self.clocks.sync_members(ids, members, exited)
+        elif at in self._mixing:
+            self.exchanges.mix(ids, members)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def exchange(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives a register of the lane of its warp with that index."""
+        self.exchanges.pass_on(ids, sources)
 
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of its warpgroup; `members` are the
@@ -325,9 +305,11 @@ class Watch(Detectors, Observer):
         """Follow a program's volatile accesses."""
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
+        self.exchanges = Exchanges(self.clocks, linked)
+        self.unused = unused_loads(linked, self._batch.block)
         scopes = scopes_of(self.instrs)
-        self.race.follow(volatile, scopes)
-        self.global_races.follow(volatile, scopes)
+        self.race.follow(volatile, scopes, self.exchanges)
+        self.global_races.follow(volatile, scopes, self.exchanges)
         self._tickets = tickets(linked)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
@@ -403,7 +385,7 @@ class Watch(Detectors, Observer):
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
-            self.mbarriers.written(machine.at, access.ids, _positions(plan, offset), nbytes)
+            self.mbarriers.written(machine.at, access.ids, positions_of(plan, offset), nbytes)
         copied = [self.global_races.start_copy(*source, machine.at) for source in sources]
         if not copied:
             return None
@@ -442,9 +424,3 @@ class Watch(Detectors, Observer):
         if found is None:
             found = self._rows[at] = op_of(self.instrs[at]).row.name
         return found
-
-
-def _positions(plan: Plan, offset: int) -> Lanes:
-    """For each active lane its address; in shared memory, the position in the batch's memory."""
-    flat: Lanes = plan.relative + (plan.low + offset)
-    return flat if plan.mask is None else flat[plan.mask]

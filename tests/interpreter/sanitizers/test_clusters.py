@@ -1,4 +1,4 @@
-"""What orders accesses to the shared memory of other CTAs of a cluster, and when they may be accessed at all."""
+"""What orders accesses to the shared memory of other CTAs of a cluster, and when one may access it at all."""
 
 from __future__ import annotations
 
@@ -108,15 +108,12 @@ def test_a_cta_has_to_have_started_before_another_one_accesses_its_memory(
     found = [r.message for r in reports("", access + last, first) if r.kind == "sync"]
     body = BODY.replace("FIRST", first).replace("MINE", "").replace("OTHER", access + last)
     text = hopper.kernel("u64 out", body)
-    start = f"kernel k: {access} (line {line_of(text, access)}): thread (0, 0, 0) of CTA (1, 0, 0): "
-    assert (
-        found
-        == [
-            f"{start}sync: shared address 0x10: in the memory of CTA (0, 0, 0), which may not have started: no "
-            "barrier of the cluster comes before the access"
-        ]
-        * early
+    message = (
+        f"kernel k: {access} (line {line_of(text, access)}): thread (0, 0, 0) of CTA (1, 0, 0): "
+        "sync: shared address 0x10: in the memory of CTA (0, 0, 0), which may not have started: "
+        "no barrier of the cluster comes before the access"
     )
+    assert found == [message] * early
 
 
 def test_a_cta_has_started_for_another_one_that_has_acquired_something_from_it() -> None:

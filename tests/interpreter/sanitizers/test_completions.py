@@ -203,3 +203,36 @@ def test_a_missing_wait_is_reported_in_any_order_of_warps(kind: str) -> None:
     for seed in range(2):
         assert reports(kind, other, touch, waits="both", seed=seed) == ()
         assert any(touch in r.message for r in reports(kind, other, touch, waits="other", seed=seed))
+
+
+def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
+    body = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    setp.lt.u32 %p0, %r0, 16;
+    selp.u32 %r1, 16, 0, %p0;
+    mul.wide.u32 %rd1, %r0, 16;
+    add.u64 %rd1, %rd0, %rd1;
+    mov.u32 %r2, smem;
+    mad.lo.u32 %r2, %r0, 16, %r2;
+    cp.async.cg.shared.global [%r2], [%rd1], 16, %r1;
+    cp.async.commit_group;
+    @%p0 cp.async.wait_group 0;
+    @%p0 st.global.u32 [%rd1], 7;
+    @!%p0 st.global.u32 [%rd1], 7;
+    @!%p0 cp.async.wait_group 0;
+    """
+
+    def messages(body: str) -> list[str]:
+        text = hopper.kernel("u64 x", body)
+        how = {"dynamic_smem": 512, "sanitize": "race", "raise_on_report": False}
+        found = run(text, grid=1, block=32, args=[np.zeros(128, np.uint32)], **how).reports
+        return [r.message for r in found]
+
+    assert messages(body) == []
+    (found,) = messages(body.replace("    @%p0 cp.async.wait_group 0;", ""))
+    assert found == (
+        "kernel k: @%p0 st.global.u32 [%rd1], 7; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): race: global "
+        "address 0x200000000 (x) may still be read by thread (0, 0, 0) in cp.async.cg.shared.global [%r2], "
+        "[%rd1], 16, %r1; (line 18); its thread has not waited for its group"
+    )
