@@ -132,7 +132,10 @@ class Tokens:
         end = self.text.find("\n", place)
         shown = self.text[begin : len(self.text) if end < 0 else end].rstrip("\r")
         caret = "".join(c if c == "\t" else " " for c in self.text[begin:place])
-        raise ParseError(f"PTX text, line {line}, column {place - begin + 1}: {message}\n{shown}\n{caret}^")
+        column = place - begin + 1
+        error = ParseError(f"PTX text, line {line}, column {column}: {message}\n{shown}\n{caret}^")
+        error.line, error.column = line, column
+        raise error
 
     def next(self) -> str:
         """Read the next token that is no comment; comments before it are skipped."""

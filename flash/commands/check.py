@@ -121,7 +121,9 @@ def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
     except ParseError as error:
         if arguments.format not in REVIEW:
             raise
-        return _told(FileFindings(path, text, [Finding(ERROR, "parse", str(error))]), arguments)
+        return _told(
+            FileFindings(path, text, [Finding(ERROR, "parse", str(error), line=error.line)]), arguments
+        )
     findings, entries = _checked(text, module, arguments)
     everything = [*findings, *(f for entry in entries for f in entry.findings)]
     if arguments.format == JSON:

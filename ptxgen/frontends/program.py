@@ -350,6 +350,8 @@ def argument(who: str, value: object, nbytes: int = 0) -> Any:
         return value
     if isinstance(value, _C_VALUES):
         return bytes(value)
+    if getattr(value, "requires_grad", False):
+        value = value.detach()  # type: ignore[attr-defined]  # a tensor: the kernel may write it, as on a GPU
     if isinstance(value, tuple):
         return Structure(who, _members(who, value), nbytes)
     try:

@@ -27,7 +27,7 @@ from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entr
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.recording import RecordedScheduler, Recorder
-from ptxgen.interpreter.reports import Counters, Result
+from ptxgen.interpreter.reports import Counters, Result, origin_of
 from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
 from ptxgen.interpreter.sanitizers.definedness import UndefinedBits
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
@@ -319,12 +319,14 @@ class _Launch:
         try:
             schedule.run()
         except TrapError as error:
+            origin = origin_of(program.instrs[machine.at])
+            error.line, error.source = origin.ptx_line, origin.source
             error.printed = "".join(self.printed)
             if not self.reports:
                 raise
             before = _all_reports(linked.kernel.name, self.reports)
             whole = TrapError(f"{error}\nbefore that, {before}")
-            whole.printed = error.printed
+            whole.printed, whole.line, whole.source = error.printed, error.line, error.source
             raise whole from error
         schedule.count(self.counters)
         if self.recorder is not None:

@@ -25,7 +25,7 @@ from ptxgen.kernels.built import GRID, BuiltFunction
 from ptxgen.kernels.captured import Captured
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.judging import require_not_refuted, require_verified
-from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
+from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_fit
 from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
@@ -358,7 +358,6 @@ class KernelFunction:
         self._runner.choose(self.name, "interpreter", call)
         built = self._specialised(self._target_of(None), threads, statics, asserts=True)
         require_fit(self.name, built.uses, call)
-        require_apart(self.name, call)
 
         def run(schedule: Schedule) -> Result:
             how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}

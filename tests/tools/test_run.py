@@ -468,6 +468,8 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert memory[2] == {
         "number": 18,
         "where": "st.global.f32 [%rd4], %f3; (line 37)",
+        "line": 37,
+        "source": None,
         "shared_requests": 0,
         "shared_wavefronts": 0,
         "shared_least": 0,

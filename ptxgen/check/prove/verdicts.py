@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ptxgen.check.problems import Problem
+from ptxgen.ir import Location
 
 PROVED: Final = "proved"
 VIOLATION: Final = "violation"
@@ -35,7 +36,8 @@ class Verdict:
     """The verdict on one access, or on one barrier.
 
     `verdict` is `proved`, `violation` or `unknown`. `number` is the index of the instruction in its
-    kernel or function, from 0; `instr` is the instruction as printed, `where` its origin.
+    kernel or function, from 0; `instr` is the instruction as printed, `where` its origin, as text and as
+    the `line` of the PTX text (0: none) and the `source` (a `Location`, None if it is not known).
     `allocation` is the variable or region that the address is computed from; `first` and `last` are
     the lowest and the highest byte accessed in it (0 and -1 if not known). `reason` says why the
     access is not proved.
@@ -51,6 +53,8 @@ class Verdict:
     first: int = 0
     last: int = -1
     witness: Witness | None = None
+    line: int = field(default=0, compare=False)  # `where` says both, too
+    source: Location | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         where = f"\n    from {self.where}" if self.where else ""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxgen.interpreter.machine.faults import Faults
-from ptxgen.interpreter.reports import Report, source_of, where_from
+from ptxgen.interpreter.reports import Report, origin_of, where_from
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
-from ptxgen.ir import Instr, Note
+from ptxgen.ir import NOWHERE, Instr, Note
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
@@ -127,6 +127,8 @@ class Findings(Faults):
             if found.other_lane // width != found.lane // width:
                 other_cta = batch.cta(found.other_lane)
         other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
+        origin = origin_of(self.instrs[found.at])
+        related = origin_of(self.instrs[found.other]) if found.other >= 0 else NOWHERE
         note = self.notes[found.at] if self.notes else ""
         self.reports[key] = Report(
             found.kind,
@@ -140,8 +142,10 @@ class Findings(Faults):
             f"{self.where(found.at, found.lane)}: {found.why}",
             other_cta,
             note,
-            source=source_of(self.instrs[found.at]),
-            other_source=source_of(self.instrs[found.other]) if found.other >= 0 else None,
+            source=origin.source,
+            other_source=related.source,
+            line=origin.ptx_line,
+            other_line=related.ptx_line,
         )
 
     def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:

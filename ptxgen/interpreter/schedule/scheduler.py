@@ -295,7 +295,8 @@ class Scheduler:
         outside = np.flatnonzero(mask & (wide >= len(targets)))
         if len(outside):
             lane = int(outside[0])
-            where = machine.faults.where(block.segment.steps[-1].number, lane)
+            machine.at = block.segment.steps[-1].number
+            where = machine.faults.where(machine.at, lane)
             raise TrapError(f"{where}: index {wide[lane]} of {len(targets)} targets")
         for chosen in np.unique(wide[mask]):
             self._go_mask(targets[chosen], mask & (wide == chosen))
@@ -347,6 +348,7 @@ class Scheduler:
             lane = int(np.flatnonzero(selection.full_mask())[0])
             steps = block.segment.steps
             at = where_from(steps[0].instr) if steps else "an empty loop"
+            self._machine.at = steps[0].number if steps else self._machine.at
             raise TrapError(
                 f"kernel {self._machine.faults.kernel}: still running after {self._limit} "
                 f"instructions in a row, at {at}: thread {batch.thread(lane)} of CTA "
@@ -457,6 +459,8 @@ class Scheduler:
             there = [n for n in all_lanes if n // batch.width == first]
             if not there:
                 continue
+            if not groups:
+                machine.at = at
             names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
             more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
             groups.append(
