@@ -14,7 +14,7 @@ from ptxgen.isa import numeric
 from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric_integers import ASSOCIATIVE
 from ptxgen.isa.spec import Effect, Rule
-from ptxgen.isa.undefined import Flow, moves, tried
+from ptxgen.isa.undefined import Flow, moved, moves, tried
 from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
     return _shuffled(machine, a, b, c, membermask, mode)[0]
 
 
+def _of_shuffle(flow: Flow) -> Any:
+    """The value moves; the predicate depends on b and c alone."""
+    return moved("a")(flow)[0], flow.any("b", "c")
+
+
 @inst(
     "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32",
     name="shfl_pred",
@@ -76,7 +81,7 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
-    undefined=moves("a", control=("b", "c")),
+    undefined=Rule(_of_shuffle, ("a", "b", "c")),
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl_pred(

@@ -59,8 +59,8 @@ class UndefinedPlaces:
         if memory.some and wrong.any():
             byte = position + int((wrong != 0).argmax())
             at = self._machine.at
-            origin = int(memory.origins[byte // 4]) or self._unwritten_at(
-                at, "local", address + byte - position, lane
+            origin = int(memory.origins[byte // 4]) or self._unwritten_generic(
+                address + byte - position, lane
             )
             self._arrays.report(self._faults, at, lane, "what it prints", origin)
 
@@ -146,6 +146,15 @@ class UndefinedPlaces:
             frame = self._machine.frame
             name = self._arrays.local_name(offset - (0 if frame is None else int(frame[lane])), at)
         return self._arrays.unwritten(at, space, address, name)
+
+    def _unwritten_generic(self, address: int, lane: int) -> int:
+        """The origin of an unwritten byte at a generic address."""
+        at, machine = self._machine.at, self._machine
+        buffer = machine.arena.find(address, address + 1)
+        if buffer is not None:
+            return self._arrays.unwritten(at, "global", address, buffer.name)
+        space = "local" if WINDOWS["local"] <= address < WINDOWS["local"] + WINDOW_BYTES else "shared"
+        return self._unwritten_at(at, space, address - WINDOWS[space], lane)
 
     def _at(self, address: int, lane: int) -> tuple[UndefinedMemory, int] | None:
         """The undefined bits of the memory at a generic address of a lane, and the position in them."""
