@@ -21,11 +21,14 @@ from typing import Any, Final
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
 
 import platformdirs
 
-from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.exits import fail
+from flash.commands.parts.files import FileError, why_not_writable, write_file
 from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.progress import Progress, progress
 from flash.commands.parts.quiet import quietly
@@ -112,10 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _campaign(arguments, wanted, rows)
         found = document(every, rows, known)
         text = json.dumps(found, indent=1) + "\n"
-        if arguments.output is not None:
-            write_atomically(arguments.output, text)
     except (OSError, ValueError, RuntimeError) as error:
         return _fail(str(error))
+    if arguments.output is not None:
+        try:
+            write_file(arguments.output, text)
+        except FileError as error:
+            tell(text, end="")
+            return _fail(f"{error}; the result is on standard output")
     tell(text if arguments.json else report(found), end="")
     counts = found["counts"]
     return FAILED if counts[_SURVIVOR] or counts["judged"] < len(every) else OK

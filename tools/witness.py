@@ -20,12 +20,15 @@ from typing import Any, Final
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
 
 from flash.commands.campaign.judge import CATCHERS, judge, mutants_of, right
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS
-from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.exits import fail
+from flash.commands.parts.files import FileError, why_not_writable, write_file
 from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
@@ -161,9 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = json.dumps(document(bench, rows), indent=2) + "\n"
     if arguments.output is not None:
         try:
-            write_atomically(arguments.output, text)
-        except OSError as error:
-            return _fail(f"cannot write {arguments.output}: {error.strerror}")
+            write_file(arguments.output, text)
+        except FileError as error:
+            tell(text, end="")
+            return _fail(f"{error}; the result is on standard output")
     tell(text if arguments.json else report(rows), end="")
     return FAILED if any(row.bad for row in rows) else OK
 

@@ -25,17 +25,7 @@ from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
 from flash.commands.measure.lines import LINE_REMARKS, line_jobs
 from flash.commands.measure.record import Found, Job, Measurement
-from flash.commands.measure.report import (
-    Section,
-    as_text,
-    busy,
-    document,
-    load,
-    result_name,
-    table,
-    why_not_writable,
-    write_atomically,
-)
+from flash.commands.measure.report import Section, as_text, busy, document, load, result_name, table
 from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
@@ -48,6 +38,7 @@ from flash.commands.measure.static_hopper_latent import latent_jobs
 from flash.commands.measure.torch_peer import first_line
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
+from flash.commands.parts.files import FileError, why_not_writable, write_file
 from flash.commands.parts.progress import progress
 from flash.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
@@ -284,10 +275,10 @@ def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path | No
     text = as_text(found)
     if path is not None:
         try:
-            write_atomically(path, text)
-        except OSError as error:
+            write_file(path, text)
+        except FileError as error:
             tell(text, end="")
-            return fail(NAME, FAILED, f"the result cannot be written: {error}")
+            return fail(NAME, FAILED, f"{error}; the result is on standard output")
     tell(text if as_json else table(sections), end="")
     if path is not None:
         print(f"written to {path}", file=sys.stderr)

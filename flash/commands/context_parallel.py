@@ -14,6 +14,7 @@ from typing import Any, Final
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.estimate_plot import estimate_plot
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
+from flash.commands.parts.files import check_writable, write_file
 from flash.commands.parts.numbers import seconds as positive
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.standard_output import tell
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        check_writable([path for path in (arguments.plot, arguments.timeline) if path is not None])
         if arguments.estimate:
             return _estimate(arguments)
         if arguments.plot:
@@ -68,8 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(NAME, FAILED, error)
     except PtxGenError as error:
         return fail(NAME, UNSUPPORTED, error)
-    except OSError as error:
-        return fail(NAME, FAILED, f"{error.filename} cannot be written: {error.strerror}")
 
 
 def _parser() -> CommandParser:
@@ -154,7 +154,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         names = dict.fromkeys(row["scheme"] for row in rows)
         lines = {n: [(r["gpus"], r["seconds"]) for r in rows if r["scheme"] == n] for n in names}
-        arguments.plot.write_text(estimate_plot(lines), encoding="utf-8")
+        write_file(arguments.plot, estimate_plot(lines))
     if arguments.json:
         tell(json.dumps({"seq": arguments.seq, "layout": arguments.layout, "estimates": rows}, indent=2))
         return OK
@@ -193,12 +193,12 @@ def _run(arguments: argparse.Namespace) -> int:
         dist.destroy_process_group()
     if found is None:  # not the first rank
         return OK
-    if arguments.timeline is not None:
-        arguments.timeline.write_text(timeline(found.events), encoding="utf-8")
     if arguments.json:
         tell(json.dumps(found.record, indent=2))
     else:
         tell(_table(found.record))
+    if arguments.timeline is not None:
+        write_file(arguments.timeline, timeline(found.events))
     return OK if found.record["passed"] else FAILED
 
 

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return command(words[0], words[1:])
-    return quietly(lambda: _without_command(words))
+    return quietly(lambda: _without_command(words), NAME)
 
 
 def command(name: str, argv: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         return int(_module(name).main(sys.argv[1:] if argv is None else argv))
 
-    return quietly(run)
+    return quietly(run, f"{NAME} {name}")
 
 
 def _module(name: str) -> ModuleType:

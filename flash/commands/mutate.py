@@ -30,9 +30,9 @@ from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, j
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
 from flash.commands.campaign.reasons import reasons
-from flash.commands.measure.report import why_not_writable, write_atomically
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
+from flash.commands.parts.files import FileError, why_not_writable, write_file
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.quiet import children_without_interrupts
 from flash.commands.parts.standard_output import tell
@@ -102,9 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = json.dumps(found, indent=2) + "\n"
     if arguments.output is not None:
         try:
-            write_atomically(arguments.output, text)
-        except OSError as error:
-            return _fail(f"cannot write {arguments.output}: {error.strerror}")
+            write_file(arguments.output, text)
+        except FileError as error:
+            tell(text, end="")
+            return _fail(f"{error}; the result is on standard output")
     tell(text if arguments.json else report(verdicts), end="")
     return FAILED if found["holes"] else OK
 

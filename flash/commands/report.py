@@ -20,10 +20,11 @@ from flash.commands.parts.emit_kinds import KINDS
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import STDOUT, deliver, find_target
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
+from flash.commands.parts.files import FileError, check_writable
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import progress
 from flash.commands.parts.report_subjects import of_function, of_text
-from flash.commands.parts.run_arguments import FileError, check_writable, extents, given
+from flash.commands.parts.run_arguments import extents, given
 from flash.commands.parts.standard_output import tell
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build

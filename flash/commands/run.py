@@ -19,19 +19,11 @@ import numpy as np
 
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
+from flash.commands.parts.files import FileError, check_writable, write_files
+from flash.commands.parts.limits import add_max_instructions
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
-from flash.commands.parts.run_arguments import (
-    Array,
-    FileError,
-    Given,
-    array_of,
-    check_type,
-    check_writable,
-    extents,
-    given,
-    write_arrays,
-)
+from flash.commands.parts.run_arguments import Array, Given, array_of, check_type, extents, given, npy
 from flash.commands.parts.run_program import add_compilation, program_of
 from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter
@@ -39,7 +31,6 @@ from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTarget
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.arguments import Argument
-from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
@@ -210,13 +201,7 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
         help="lockstep, or pct:SEED or pct:SEED:DEPTH for an order of warps drawn from a seed "
         f"(default: {LOCKSTEP})",
     )
-    add(
-        "--max-instructions",
-        type=whole(0),
-        default=MAX_INSTRUCTIONS,
-        metavar="N",
-        help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
-    )
+    add_max_instructions(add)
 
 
 def _symbol(text: str) -> tuple[str, Given]:
@@ -260,18 +245,32 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
         )
     reports = tuple(by_line(map(program.report, result.reports)))
     arrays = {path: array_of(values[n]) for n, path in files.items() if not reports}
-    write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
+    unwritten = _unwritten(
+        {path: npy(array) for path, array in arrays.items() if isinstance(array, np.ndarray)}
+    )
+    written = {} if reports or unwritten else files
     if arguments.json:
-        tell(json.dumps(_found(entry.name, arguments, result, reports, files), indent=2))
+        tell(json.dumps(_found(entry.name, arguments, result, reports, written), indent=2))
     else:
         tell(result.printed, end="")
         if arguments.counters:
             tell(program.readable(_counted(result.counters)))
+    if unwritten:
+        return _fail(FAILED, unwritten)
     if not reports:
         return OK
     count = f"{len(reports)} problem{'s' * (len(reports) > 1)}"
     shown = "".join(f"\n  {report}" for report in reports)
     return _fail(FAILED, f"the sanitizers report {count}; no file was written{shown}")
+
+
+def _unwritten(contents: Mapping[Path, bytes]) -> str:
+    """Write files; why none was written, "" if all were. What else the run found is told in any case."""
+    try:
+        write_files(contents)
+    except FileError as error:
+        return str(error)
+    return ""
 
 
 def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
@@ -328,7 +327,7 @@ def _found(
     arguments: argparse.Namespace,
     result: Result,
     reports: Sequence[Report],
-    files: Mapping[int, Path],
+    written: Mapping[int, Path],
 ) -> dict[str, Any]:
     return {
         "entry": name,
@@ -336,7 +335,7 @@ def _found(
         "block": [*arguments.block, 1, 1][:3],
         "printed": result.printed,
         "reports": [report.as_json() for report in reports],
-        "written": {str(n): str(path) for n, path in files.items() if not reports},
+        "written": {str(n): str(path) for n, path in written.items()},
         "counters": _counters(result.counters) if arguments.counters else None,
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flash.commands.measure.device import Gpu, open_gpu
-from flash.commands.measure.report import as_text, number, slug, versions, write_atomically
+from flash.commands.measure.report import as_text, number, slug, versions
 from flash.commands.measure.tuning import (
     RULES,
     Candidate,
@@ -28,6 +28,7 @@ from flash.commands.measure.tuning import (
 )
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, USAGE, StopError, fail
+from flash.commands.parts.files import FileError, why_not_writable, write_file
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import progress
 from flash.commands.parts.standard_output import tell
@@ -145,6 +146,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     if path is not None and path.is_dir():
         path /= f"tune-{slug(device)}.json"
     result = _read(path, device)
+    if path is not None and (why := why_not_writable(path)):
+        raise FileError(f"cannot write {path}: {why}; name another file with --output")
     offered = candidates(problem)
     with _method(problem, gpu) as method:
         found = _judge(problem, method, offered, result, path)
@@ -202,14 +205,25 @@ def _read(path: Path | None, device: str) -> dict[str, Any]:
         found: Any = json.loads(text)
     except ValueError:
         found = None
-    mine = isinstance(found, dict) and isinstance(found.get("problems"), dict)
-    if not mine or (found.get("schema"), found.get("device")) != (SCHEMA, device):
+    if not _is_result(found) or (found.get("schema"), found.get("device")) != (SCHEMA, device):
         raise StopError(
             FAILED,
             f"{path} is no result of schema {SCHEMA} for {device}; name another file with "
             "--output, or remove it",
         )
     return {**found, "versions": versions()}
+
+
+def _is_result(found: Any) -> bool:
+    """Whether the data of a file has the form of a result: problems, each with a list of candidates."""
+    if not isinstance(found, dict) or not isinstance(found.get("problems"), dict):
+        return False
+    return all(
+        isinstance(each, dict)
+        and isinstance(each.get("candidates"), list)
+        and all(isinstance(candidate, dict) for candidate in each["candidates"])
+        for each in found["problems"].values()
+    )
 
 
 def _judge(
@@ -243,11 +257,9 @@ def _write(path: Path | None, result: dict[str, Any]) -> None:
     if path is None:
         return
     try:
-        write_atomically(path, as_text(result))
-    except OSError as error:
-        raise StopError(
-            FAILED, f"the result cannot be written: {error}; name another place with --output"
-        ) from error
+        write_file(path, as_text(result))
+    except FileError as error:
+        raise StopError(FAILED, f"{error}; name another file with --output") from error
 
 
 # -------------------------------------------------------------------------------- the table

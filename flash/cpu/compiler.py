@@ -1,25 +1,27 @@
-"""Numba as a compiler of loops. What it compiled is kept on disk, beside the modules for GPUs."""
+"""Numba as a compiler of loops. What it compiled is kept on disk, in the cache of the modules for GPUs."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import threading
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import llvmlite
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
 
-from ptxgen.runtime.cache import refusal
+from ptxgen.runtime.cache import CacheKey, DiskCache
 from ptxgen.runtime.settings import Settings
 
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
-FOLDER: Final = "numba"  # in the cache's directory, where the files of modules have other names
-_CONFIGURED: Final = threading.Lock()
+TARGET: Final = "cpu"  # of the cache's entries
 
 
 def part_of_loop(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
@@ -39,30 +41,19 @@ def compiled(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
 
     def decorated(loop: _Loop) -> _Loop:
         found = part_of_loop(fastmath)(loop)
-        folder = _folder()
-        if folder is not None:
-            with contextlib.suppress(OSError, RuntimeError):  # Numba finds that it cannot write there
-                # `cache=True` would choose a folder beside the source.
-                found._cache = _KeptCode(loop, folder)  # type: ignore[attr-defined]
+        settings = Settings.from_environment()
+        if settings.disk is not None:
+            disk = _disk_of(settings.disk, settings.cache_bytes)
+            found._cache = _KeptCode(loop, fastmath, disk)  # type: ignore[attr-defined]
         return found
 
     return decorated
 
 
-def _folder() -> Path | None:
-    """Where compiled loops are kept; None if they are not, or others could write there: what is read from
-    there is run.
-    """
-    settings = Settings.from_environment()
-    if not settings.cache_on_disk:
-        return None
-    folder = settings.cache_dir / FOLDER
-    with contextlib.suppress(OSError):
-        settings.cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not any(refusal(directory) for directory in (settings.cache_dir, folder)):
-            return folder
-    return None
+@functools.cache
+def _disk_of(directory: Path, max_bytes: int) -> DiskCache:
+    """One cache for all loops, which warns once."""
+    return DiskCache(directory, max_bytes)
 
 
 @functools.cache
@@ -73,33 +64,42 @@ def _digest_of(folder: Path) -> str:
 
 
 class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
-    """Numba's files of a compiled function, in a folder. One that cannot be read or written costs time."""
+    """What Numba compiled of a loop, as entries of a cache, which are checked before they are unpickled. One
+    that cannot be read or written costs time.
+    """
 
-    def __init__(self, loop: Callable[..., Any], folder: Path) -> None:
-        with _CONFIGURED:
-            usual, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
-            try:
-                super().__init__(loop)
-            finally:
-                numba.config.CACHE_DIR = usual
+    def __init__(self, loop: Callable[..., Any], fastmath: frozenset[str], disk: DiskCache) -> None:
+        # Without Numba's `__init__`, which would make files of its kind: they have no checksums.
+        self._py_func = loop
+        self._fastmath = sorted(fastmath)
+        self._disk = disk
+        self._cache_path = str(disk.directory)
 
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        """What Numba keeps code by, which knows the loop's own file; and the files beside it, which may have
-        parts of the loop.
+    def _key(self, sig: Any, codegen: Any) -> CacheKey:
+        """What the compiled code depends on: what Numba keeps code by, which knows the loop itself, and the
+        files of its folder, which may have parts of the loop.
         """
-        found: tuple[Any, ...] = super()._index_key(sig, codegen)
-        return *found, _digest_of(Path(self._py_func.__code__.co_filename).parent)
+        loop = self._py_func
+        files = _digest_of(Path(loop.__code__.co_filename).parent)
+        text = repr((loop.__qualname__, self._index_key(sig, codegen), self._fastmath, files))
+        python = str(sys.implementation.cache_tag)
+        return CacheKey(text, TARGET, "numba", numba.__version__, (llvmlite.__version__, python))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function for a signature; None if it is not there, or cannot be read."""
+        """The compiled function for a signature; None if it is not there, or cannot be used."""
+        target_context.refresh()
+        data = self._disk.get(self._key(sig, target_context.codegen()))
+        if data is None:
+            return None
         try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # a damaged file may raise anything
-            with contextlib.suppress(OSError):
-                self.flush()
+            return CompileResult._rebuild(target_context, *pickle.loads(data))
+        except Exception:  # of another build of Numba or LLVM with the same version: anything
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the compiled function for a signature."""
-        with contextlib.suppress(OSError):
-            super().save_overload(sig, data)
+        if not data.lifted and not data.library.has_dynamic_globals:  # which no other process could use
+            self._disk.put(self._key(sig, data.codegen), dumps(data._reduce()))
+
+    def flush(self) -> None:
+        """Nothing: `ptxgen cache clear` removes entries."""

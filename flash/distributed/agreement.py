@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+import ptxgen
 from flash.distributed.exchange import Form, Peers
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError, PtxGenError
 
@@ -23,6 +24,7 @@ _DIGEST: Final = 32  # bytes of SHA-256
 _SHOWN_DIGITS: Final = 8  # hexadecimal digits of a digest in messages
 _SHOWN_ENDS: Final = 9  # numbers of a longer list are shown by their first and last ones
 _FUNCTION: Final = "the function"
+_VERSION: Final = "the version of ptxgen"  # by another one, equal calls may send other messages
 _PROBLEM: Final = "problem"
 _KIND: Final = "kind of problem"
 # What all ranks raise if one of them does. For other errors of a rank, the others raise LaunchError.
@@ -49,7 +51,7 @@ def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int
     """
     said: Said[T] | None = None
     refused: Exception | None = None
-    words = {_FUNCTION: peers.who}
+    words = {_FUNCTION: peers.who, _VERSION: ptxgen.__version__}
     try:
         said = read()
         words |= said.words

@@ -10,7 +10,8 @@ from typing import Any, Final
 from ptxgen.tensormap import DTYPES, MOST_STRIDE, OOB_FILLS, SWIZZLES
 from ptxgen.types import TYPES
 
-_OF_ARRAY: Final = re.compile(r"(\w+)\.(shape|strides)\[(\d)\]")
+# The extent or the stride of an array that a host has: the name, which of them, and the axis.
+OF_ARRAY: Final = re.compile(r"(\w+)\.(shape|strides)\[(\d)\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def maps_of(
     """
 
     def code(expression: Any) -> str:
-        found = _OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
+        found = OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
         if found is None:
             return of(expression)
         name, what, axis = found.groups()
@@ -57,7 +58,7 @@ def own_maps(contract: Mapping[str, Any]) -> dict[str, int]:
     return {
         p["name"]: p["tensor_map"]["rank"]
         for p in _described(contract)
-        if any(isinstance(n, str) and _OF_ARRAY.fullmatch(n) for n in p["tensor_map"]["dims"])
+        if any(isinstance(n, str) and OF_ARRAY.fullmatch(n) for n in p["tensor_map"]["dims"])
     }
 
 

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from typing import Any, Final
 
-from ptxgen.contract import LANGUAGES, RUST, SCHEMA, C
+from ptxgen.contract import LANGUAGES, RUST, C
+from ptxgen.contract.check import check_contract, computed
 from ptxgen.contract.expressions import TIMES, Expression, formula, operands
 from ptxgen.contract.host_maps import Map, longest_strides, maps_of, own_maps
+from ptxgen.contract.host_words import Words, c_string, remark, unwritable
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.frames import load_template
 from ptxgen.records import dataclass
@@ -25,20 +29,6 @@ _ELEMENT_BYTES: Final = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5
 _FLOATS: Final = {"f32": ("float", "f32"), "f64": ("double", "f64")}
 _AS_BITS: Final = ("f16", "bf16")  # numbers that a host passes as the bits
 _MOST_CTAS: Final = ((1 << 31) - 1, 65535, 65535)  # along x, y, z; PTX ISA, "Special Registers: %nctaid"
-# Words that are no names: of C and C++ together, because a header is for both.
-_OF_C: Final = """
-alignas alignof asm auto bool break case catch char class const constexpr continue default delete do double
-else enum explicit extern false float for friend goto if inline int long namespace new nullptr operator
-private protected public register restrict return short signed sizeof static struct switch template this
-throw true try typedef typename union unsigned using virtual void volatile while
-"""
-_OF_RUST: Final = """
-as async await become box break const continue crate do dyn else enum extern false final fn for if impl in
-let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof
-unsafe unsized use virtual where while yield
-"""
-_C_WORDS: Final = frozenset(_OF_C.split())
-_RUST_WORDS: Final = frozenset(_OF_RUST.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +78,12 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size: the name, its value as code, its bounds, and what it must be equal to, as code and in words."""
+    """A size: the name, its value as code, its bounds, and what it must be equal to, as code and in words;
+    `function`: the name of the function that computes it, of one that is computed.
+    """
 
     name: str
+    function: str
     code: str
     least: int
     most: int
@@ -103,8 +96,10 @@ def stub(contract: Mapping[str, Any], text: str, language: str, prefix: str = ""
     """A header in C99, or a module in Rust 2021, with which a host launches the kernel of a contract and
     its text. The names of a header begin with `prefix`, by default the name of the kernel.
 
-    Raises `ConfigError` for a language that is not in `LANGUAGES`, a prefix that is no name, a text that is
-    not that of the contract, and a kernel whose launches need clusters or all CTAs at once.
+    Raises `ConfigError` for a language that is not in `LANGUAGES`, what is no contract
+    (`ptxgen.contract.check`), names that two parts of the stub would have, a prefix that is no name, a text
+    that is not that of the contract or has control characters, and a kernel whose launches need clusters or
+    all CTAs at once.
     """
     return load_template(f"host.{_suffix(language)}.j2").render(_values(contract, text, language, prefix))
 
@@ -113,12 +108,13 @@ def example(contract: Mapping[str, Any], language: str, file: str, prefix: str =
     """A program that launches the kernel of a contract on arrays in files, with the header or the module
     `file`. Raises `ConfigError` as `stub` does, and for a contract that says nothing of arrays.
     """
+    check_contract(contract)
     if "arrays" not in contract:
         raise ConfigError(
             f"example: the contract of {contract['entry']} does not say how large its arrays are; write the "
             "program by hand"
         )
-    if not re.fullmatch(r"[\w.-]+", file):
+    if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+", file, re.ASCII):
         raise ConfigError(f"example: the file must be a plain name, got {shown(file)}; rename it")
     values = _values(contract, None, language, prefix)
     return load_template(f"host_example.{_suffix(language)}.j2").render(values, file=file)
@@ -133,15 +129,16 @@ def _suffix(language: str) -> str:
 
 def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix: str) -> dict[str, Any]:
     """What the templates are filled with; without a text what an example needs."""
+    check_contract(contract)
     _check(contract, text, language)
     prefix = prefix or re.sub(r"\W", "_", contract["entry"])
-    if not re.fullmatch(r"[A-Za-z]\w*", prefix, re.ASCII) or prefix in _C_WORDS:
-        raise ConfigError(f"stub: the prefix must be a name in C, got {shown(prefix)}")
-    code = _Code(contract, language, prefix)
+    words = Words(language, prefix)
+    code = _Code(contract, language, prefix, words)
     grid = contract.get("grid")
     return {
         "prefix": prefix,
         "contract": contract,
+        "constraints": [remark(text, language) for text in contract.get("constraints", ())],
         "programmatic": contract.get("programmatic", False),
         "fields": code.fields(),
         "sizes": code.sizes(),
@@ -151,26 +148,29 @@ def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix
         "maps": code.maps(),
         "copies": any(p["kind"] != "tensor_map" for p in contract["parameters"]),
         "grid": [code.of(grid[axis]) for axis in "xyz"] if grid else [],
-        "grid_formula": grid["formula"] if grid else "",
+        "grid_formula": remark(grid["formula"], language) if grid else "",
         "most_ctas": _MOST_CTAS,
         "opts_in": contract["dynamic_shared_bytes"] > _FREE_SHARED_BYTES,
         "lines": (text or "").splitlines(keepends=True),
         "text": text or "",
         "hashes": "#" * _hashes(text or ""),
-        "c_string": _c_string,
+        "c_string": c_string,
         "nbytes": len((text or "").encode()),
     }
 
 
 def _check(contract: Mapping[str, Any], text: str | None, language: str) -> None:
     _suffix(language)
-    if contract.get("schema") != SCHEMA:
-        raise ConfigError(
-            f"stub: the contract must have schema {SCHEMA}, got {shown(contract.get('schema'))}"
-        )
     entry = contract["entry"]
-    if text is not None and hashlib.sha256(text.encode()).hexdigest() != contract["sha256"]:
+    if text is not None and hashlib.sha256(text.encode(errors="replace")).hexdigest() != contract["sha256"]:
         raise ConfigError(f"stub: the text is not that of the contract of {entry}: its sha256 differs")
+    for number, line in enumerate((text or "").split("\n"), 1):
+        bad = unwritable(line)
+        if bad:
+            raise ConfigError(
+                f"stub: the text of {entry} must have no control characters but tabs and newlines, got "
+                f"U+{ord(bad):04X} in line {number}; emit it without, with its contract"
+            )
     attributes = ["cooperative"] if contract.get("cooperative") else []
     attributes += ["cluster"] if contract.get("cluster", [1, 1, 1]) != [1, 1, 1] else []
     if attributes:
@@ -183,25 +183,43 @@ def _check(contract: Mapping[str, Any], text: str | None, language: str) -> None
 class _Code:
     """Names and expressions of a contract in one language."""
 
-    def __init__(self, contract: Mapping[str, Any], language: str, prefix: str) -> None:
+    def __init__(self, contract: Mapping[str, Any], language: str, prefix: str, words: Words) -> None:
         self.contract = contract
+        self.language = language
         self.is_c = language == C
         self.prefix = prefix
+        self.words = words
         self.parameters = {p["name"]: p for p in contract["parameters"]}
         self.named = contract.get("sizes", {})
-        # Sizes that are computed: neither a parameter nor free.
-        self.derived = {n for n, size in self.named.items() if "equal" in size and n not in self.parameters}
+        # Sizes that are computed, each behind those that it is computed of.
+        self.derived = list(TopologicalSorter(computed(contract)).static_order())
+        self._refuse_twins()
+
+    def _refuse_twins(self) -> None:
+        """Raise `ConfigError` for two members or two functions of one name."""
+        arrays = [f"{a['name']}_bytes" for a in self.contract.get("arrays", ())]
+        maps = [f"encode_{p['name']}" for p in self.parameters.values() if p["kind"] == "tensor_map"]
+        functions = [self.words.function(name) for name in self.derived]
+        for what, names in (
+            ("members", [field.name for field in self.fields()]),
+            ("functions", [*functions, *arrays, *(maps if self.is_c else ())]),
+        ):
+            twins = [name for name, count in Counter(names).items() if count > 1]
+            if twins:
+                raise ConfigError(
+                    f"stub: two {what} of {self.contract['entry']} would have the name {twins[0]}; rename a "
+                    "parameter, an array or a size of the kernel"
+                )
 
     def member(self, name: str) -> str:
         """The name of a member of the structure of arguments."""
-        if self.is_c:
-            return f"{name}_" if name in _C_WORDS else name
-        return f"r#{name}" if name in _RUST_WORDS else name
+        return self.words.member(name)
 
     def value(self, name: str) -> str:
         """The value of a size or a stride."""
         if name in self.derived:
-            return f"{self.prefix}_{name}(a)" if self.is_c else f"self.{name}()"
+            function = self.words.function(name)
+            return f"{self.prefix}_{function}(a)" if self.is_c else f"self.{function}()"
         return f"(uint64_t)a->{self.member(name)}" if self.is_c else f"self.{self.member(name)} as u64"
 
     def of(self, expression: Expression) -> str:
@@ -234,7 +252,7 @@ class _Code:
         return [*found, *(self._field(name, "s64", "size", "not passed to the kernel") for name in free)]
 
     def _field(self, name: str, type: str, kind: str, meaning: str) -> Field:
-        bits, signed = int(type.strip("bfsu")), type.startswith("s")
+        bits, signed = scalar_type(type).bits, scalar_type(type).is_signed
         if type in _FLOATS:
             written = _FLOATS[type][0 if self.is_c else 1]
         elif self.is_c:
@@ -242,7 +260,7 @@ class _Code:
         else:
             written = f"{'i' if signed else 'u'}{bits}"
         member, is_float = self.member(name), type in _FLOATS
-        return Field(member, written, kind, meaning, is_float, signed, bits)
+        return Field(member, written, kind, remark(meaning, self.language), is_float, signed, bits)
 
     def _many(self, of: Field, count: int) -> Field:
         return replace(of, count=count, type=of.type if self.is_c else f"[{of.type}; {count}]")
@@ -265,6 +283,7 @@ class _Code:
         return [
             Size(
                 name,
+                self.words.function(name),
                 self.value(name),
                 size["least"],
                 size["most"],
@@ -272,7 +291,10 @@ class _Code:
                 formula(size["equal"]) if "equal" in size else "",
                 name in self.derived,
             )
-            for name, size in sorted(self.named.items(), key=lambda item: item[0] in self.derived)
+            for name, size in (
+                (name, self.named[name])
+                for name in [*(n for n in self.named if n not in self.derived), *self.derived]
+            )
         ]
 
     def arrays(self) -> list[Array]:
@@ -317,12 +339,6 @@ class _Code:
         }
         found |= {n: self.parameters[n]["tensor_map"]["alignment"] for n in own_maps(self.contract)}
         return [(self.member(name), nbytes) for name, nbytes in found.items()]
-
-
-def _c_string(text: str) -> str:
-    """A text as a string of C. A question mark is escaped: two of them would begin a trigraph."""
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "?": "\\?"}
-    return '"' + "".join(escapes.get(c, c) for c in text) + '"'
 
 
 def _hashes(text: str) -> int:

@@ -143,7 +143,9 @@ def test_what_has_no_stub_says_why() -> None:
         return str(caught.value)
 
     assert says(stub, contract, text, "go") == "stub: the language must be c or rust, got 'go'"
-    assert says(stub, {**contract, "schema": 1}, text, "c") == "stub: the contract must have schema 2, got 1"
+    assert says(stub, {**contract, "schema": 1}, text, "c") == (
+        "contract: schema must be 2, got 1; it must be as launch.schema.json says"
+    )
     assert says(stub, contract, text + "\n", "c") == (
         "stub: the text is not that of the contract of saxpy: its sha256 differs"
     )

@@ -216,28 +216,6 @@ def test_a_result_is_named_after_its_sections_and_device(
     assert bench_report.result_name(sections, ["emit", "cpu"], quick, device) == name
 
 
-def test_a_result_is_written_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "a.json"
-    bench_report.write_atomically(path, "é\n")
-    assert path.read_text(encoding="utf-8") == "é\n"
-    assert os.listdir(path.parent) == ["a.json"]
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_failed_write_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-
-    def refuse(*_: object) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match=r"^no space$"):
-        bench_report.write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
 # ---------------------------------------------------------------------------- emit, assemble
 
 
@@ -942,7 +920,7 @@ def test_nothing_is_written_unasked(
     def refuse(*_: object) -> None:
         raise AssertionError("a file is written")
 
-    monkeypatch.setattr(bench, "write_atomically", refuse)
+    monkeypatch.setattr(bench, "write_file", refuse)
     monkeypatch.chdir(tmp_path)
     assert bench.main(["--only", "emit"]) == 0
     assert capsys.readouterr().err == "[1/1] emit: the emit\n"
@@ -1090,7 +1068,9 @@ def test_a_result_that_cannot_be_written_in_the_end_is_printed(
     assert bench.main(["--only", "emit", "--json", "--output", str(tmp_path / "a.json")]) == 1
     said = capsys.readouterr()
     assert list(json.loads(said.out)["sections"]) == ["emit"]
-    assert said.err.endswith("ptxgen bench: error: the result cannot be written: no space\n")
+    assert said.err.endswith(
+        f"ptxgen bench: error: cannot write {tmp_path}/a.json: no space; the result is on standard output\n"
+    )
 
 
 @pytest.mark.usefixtures("sections")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -601,7 +601,12 @@ def test_what_a_journal_has_is_not_judged_again(
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("3\n", "line 1 is no verdict"), ("x\n", "Expecting value: line 1 column 1 (char 0)")],
+    [
+        ("3\n", "line 1 is no verdict"),
+        ("x\n", "Expecting value: line 1 column 1 (char 0)"),
+        (json.dumps({"sha256": "0", **asdict(verdict("trap")), "also": 3}) + "\n", "line 1 is no verdict"),
+        (json.dumps({"sha256": "0", **asdict(verdict("trap")), "kernel": {}}) + "\n", "line 1 is no verdict"),
+    ],
 )
 def test_a_journal_that_cannot_be_read_is_1(
     text: str, problem: str, judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path

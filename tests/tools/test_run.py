@@ -468,6 +468,8 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert memory[2] == {
         "number": 18,
         "where": "st.global.f32 [%rd4], %f3; (line 37)",
+        "line": 37,
+        "source": None,
         "shared_requests": 0,
         "shared_wavefronts": 0,
         "shared_least": 0,
@@ -618,7 +620,7 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
     said = refused([*LAUNCH, *SAXPY_ARGS[:-1], "y.npy"], 1, capsys)
     assert said.startswith("kernel saxpy: st.global.f32 [%rd4], %f3; (line 37): ")
     assert said.endswith(", in a read-only array")
-    Path("race.ptx").write_text(RACE.replace("\tret;", "$loop:\n\tbra $loop;"))
+    Path("race.ptx").write_text(RACE.replace("\tret;", "$loop:\n\tadd.u32 %r1, %r1, 1;\n\tbra $loop;"))
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "1", "--arg", "zeros:u32:1"]
     assert "still running after 1000 instructions in a row" in refused(
         [*argv, "--max-instructions", "1000"], 1, capsys
@@ -666,11 +668,35 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
             "cannot make x.npy: File exists"
         )
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device", "y.npy")
 
+def test_a_full_disk_is_1_and_names_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")  # of a file that is open, so without its name
+
+    before, files = Path("y.npy").read_bytes(), sorted(os.listdir(folder))
     monkeypatch.setattr(os, "fsync", full)
     assert refused([*LAUNCH, *SAXPY_ARGS], 1, capsys) == ("cannot write y.npy: No space left on device")
+    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--json", "--counters"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "ptxgen run: error: cannot write y.npy: No space left on device\n"
+    found = json.loads(said.out)  # what was found all the same
+    assert found["counters"]["warp_instructions"] > 0
+    assert found["written"] == {}
+    assert Path("y.npy").read_bytes() == before
+    assert sorted(os.listdir(folder)) == files
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_device_is_written_to_and_stays_one(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    device = folder / "full.npy"
+    device.symlink_to("/dev/full")
+    argv = [*LAUNCH, *SAXPY_ARGS[:-1]]
+    assert refused([*argv, f"out:{device}:f32:1000"], 1, capsys) == (
+        f"cannot write {device}: No space left on device"
+    )
+    assert Path("/dev/full").is_char_device()
 
 
 @pytest.mark.parametrize(

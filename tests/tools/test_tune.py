@@ -393,6 +393,10 @@ def test_a_length_is_a_whole_number(value: str, capsys: pytest.CaptureFixture[st
         '{"problems": {}}',
         '{"schema": 0, "device": "static", "problems": {}}',
         '{"schema": 1, "device": "NVIDIA H100", "problems": {}}',
+        '{"schema": 1, "device": "static", "problems": {"one": []}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": null}}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": [3]}}}',
+        '{"schema": 1, "device": "static", "problems": {"one": {"candidates": []}',
     ],
 )
 def test_a_file_of_another_kind_is_not_overwritten(
@@ -422,7 +426,7 @@ def test_a_result_that_cannot_be_read_or_written_is_exit_code_1(
     monkeypatch.setattr(os, "replace", refuse)
     said = refusal(ARGUMENTS, 1, capsys)
     assert said.splitlines()[-1] == (
-        "ptxgen tune: error: the result cannot be written: no space; name another place with --output"
+        "ptxgen tune: error: cannot write results/tune-static.json: no space; name another file with --output"
     )
 
 

@@ -32,7 +32,7 @@ class Journal:
         found: dict[tuple[str, str], Verdict] = {}
         for number, line in enumerate(whole.splitlines(), 1):
             row: Any = json.loads(line)
-            if not isinstance(row, dict) or row.keys() != {"sha256", *_FIELDS}:
+            if not isinstance(row, dict) or row.keys() != {"sha256", *_FIELDS} or not _fits(row):
                 raise ValueError(f"line {number} is no verdict")
             if row.pop("sha256") == hashes.get(row["kernel"]):
                 row["also"] = tuple(row["also"])
@@ -43,3 +43,12 @@ class Journal:
         """Add a verdict on a mutant of the kernel whose text has this hash. Raises `OSError`."""
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"sha256": sha256, **asdict(verdict)}) + "\n")
+
+
+def _fits(row: Mapping[str, Any]) -> bool:
+    """Whether the values of a line have the types that a verdict has."""
+    also, problem = row["also"], row["problem"]
+    texts = [value for name, value in row.items() if name not in ("also", "problem")]
+    return (
+        isinstance(also, list) and type(problem) is int and all(isinstance(t, str) for t in (*also, *texts))
+    )

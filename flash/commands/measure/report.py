@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,6 @@ _PACKAGES: Final = (
 )
 _GIT_TIMEOUT_S: Final = 10.0
 _BUSY: Final = 0.5  # load for each core from which the machine is busy
-_NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result is not
 
 
 @dataclass(slots=True)
@@ -168,35 +166,6 @@ def result_name(sections: Sequence[str], every: Sequence[str], quick: bool, devi
 def slug(name: str) -> str:
     """`name` as part of a file name: `NVIDIA H200` becomes `nvidia-h200`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """Write a file atomically: all of it or, on an error, nothing. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.chmod(temporary, _NEW_FILE_MODE)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def why_not_writable(path: Path) -> str:
-    """Why `write_atomically` could not write a file at `path`; empty if it can. Checked before long work, for
-    which it makes the folder.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        return f"{path.parent} is no folder"
-    except OSError as error:
-        return error.strerror or str(error)
-    if path.is_dir():
-        return "it is a folder"
-    return "" if os.access(path.parent, os.W_OK) else f"{path.parent} is not writable"
 
 
 def as_text(found: Mapping[str, Any]) -> str:

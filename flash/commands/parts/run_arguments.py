@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
-import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.commands.parts.files import FileError
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.ir import Param
@@ -53,10 +52,6 @@ _TEXTURE_WORDS: Final = {
     "normalized": "normalized",
     "fractions": "read",
 }
-
-
-class FileError(Exception):
-    """A file that cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,42 +339,10 @@ def _read_only(path: Path) -> Array:
     return array
 
 
-def check_writable(paths: Sequence[Path]) -> None:
-    """Raise `FileError` for a file that cannot be written; checked before the run."""
-    for path in paths:
-        folder = Path(os.path.realpath(path)).parent
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            why = "it is a directory" if path.is_dir() else f"{folder} is no writable directory"
-            raise FileError(f"cannot write {path}: {why}")
-
-
-def write_arrays(arrays: Mapping[Path, Array]) -> None:
-    """Write arrays as .npy files: first all of them as temporary files, then by renames, so that a
-    file has its old bytes or the new ones. Raises `FileError`.
-    """
-    written: dict[Path, Path] = {}
-    try:
-        for name, array in arrays.items():
-            path = Path(os.path.realpath(name))
-            written[path.with_name(f".{os.urandom(8).hex()}.tmp")] = path
-            _write(next(reversed(written)), path, array)
-        for temporary, path in written.items():
-            temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot write {error.filename}: {error.strerror}") from error
-    finally:
-        for temporary in written:
-            temporary.unlink(missing_ok=True)
-
-
-def _write(temporary: Path, path: Path, array: Array) -> None:
+def npy(array: Array) -> bytes:
+    """An array as the bytes of an .npy file; one of a type that numpy lacks, as bytes (`V2`, `V1`)."""
     if array.dtype.isbuiltin == _NOT_OF_NUMPY:  # numpy could not read the dtype again
         array = array.view(f"V{array.itemsize}")
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
-    with temporary.open("xb") as file:
-        file.write(buffer.getvalue())
-        file.flush()
-        os.fsync(file.fileno())  # before the rename, or a power cut could leave an empty file
-    if path.exists():
-        temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+    return buffer.getvalue()

@@ -59,19 +59,6 @@ class Meter(Protocol):
         """
 
 
-class FrameObserver(Protocol):
-    """Observes the bytes of local memory through which calls pass arguments and results."""
-
-    def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
-        """Lanes have called routine `number`; its frame begins at `start` of each lane's local memory."""
-
-    def written(self, lanes: Lanes, start: Lanes, nbytes: int) -> Lanes:
-        """Which of the bytes from `start` on have been written, `[lanes, bytes]` bool."""
-
-    def write(self, lanes: Lanes, start: Lanes, written: Lanes) -> None:
-        """A call copies bytes to `start` and after; `written` says which of them have been written."""
-
-
 class BulkObserver(Protocol):
     """Observes bulk copies. Each access by a copy begins and ends by itself, and has a number from 1 in
     between. An observer that inherits from this class ignores the events for which it has no method.
@@ -124,13 +111,11 @@ class BulkObserver(Protocol):
 
 
 class Observer(Protocol):
-    """Observes the accesses of threads to memory, barriers, copies and registers. `local` observes
-    the local memory of calls, if it is not None. An observer that inherits from this class ignores the
-    events for which it has no method.
+    """Observes the accesses of threads to memory, barriers, copies and registers. An observer that
+    inherits from this class ignores the events for which it has no method.
     """
 
     bulk: BulkObserver
-    local: FrameObserver | None
 
     # ------------------------------------------------------------------------------------ accesses
 
@@ -167,10 +152,6 @@ class Observer(Protocol):
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
         positions `words`, `[warps, n]`.
         """
-        return
-
-    def undefined(self, at: int, register: str, lane: int) -> None:
-        """A lane reads a register that it has not written."""
         return
 
     # ------------------------------------------------------------------------------------ barriers

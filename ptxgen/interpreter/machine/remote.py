@@ -40,6 +40,8 @@ class RemoteMachine(BulkMachine):
             landed = start.writes(first, size, counter, update=reduce is not None)
             if reduce is None:
                 self._poison(target, size)
+            if self.definedness is not None and reduce is None:
+                self.definedness.receives(target, size)
 
             def land(
                 start: Start = start,

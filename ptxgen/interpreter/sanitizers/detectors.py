@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _OF_KIND: Final = {
     "race": {"race"},
     "pending": {"race", "sync"},
-    "uninitialised": {"init"},
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
 }
@@ -52,7 +51,6 @@ class Detectors:
         faults: Findings,
         grain: int,
         global_grain: int,
-        heap: dict[int, Lanes],
         allocations: AllowedAllocations | None,
     ) -> None:
         self._names = names
@@ -69,8 +67,8 @@ class Detectors:
         units = batch.shared_stride // grain
         products = any(x.opcode.startswith("wgmma.mma") for x in instrs)
         self.race = RaceDetector(self.clocks, self.operations, batch.ctas, units, products=products)
-        self.global_races = GlobalRaces(self.clocks, self.operations, global_grain, heap)
-        wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
+        self.global_races = GlobalRaces(self.clocks, self.operations, global_grain)
+        wanted = {"race", *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.grids: GridOrder | None = None  # if the grid before may still run

@@ -71,7 +71,6 @@ class _Shadow:
     units: int
     sources: UnderWay  # what asynchronous operations read
     updates: UnderWay  # what their reductions change
-    before: Lanes | None = None  # the units with values before the batch; None: all
     written: Lanes | None = None
     last: Lanes | None = None
     first: Lanes | None = None
@@ -82,15 +81,13 @@ class _Shadow:
 
 class GlobalRaces:
     """The shadow of the arrays that the CTAs of a batch access; `grain` is the bytes of a unit. The
-    methods return the conflicts of an access. `heap` has the arrays from `malloc`, by address, with
-    a mask of the bytes that had been written before this batch of CTAs.
+    methods return the conflicts of an access.
     """
 
-    def __init__(self, clocks: Clocks, operations: Operations, grain: int, heap: dict[int, Lanes]) -> None:
+    def __init__(self, clocks: Clocks, operations: Operations, grain: int) -> None:
         self._clocks = clocks
         self._operations = operations
         self._grain = grain
-        self._heap = heap
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self._volatile: Lanes = np.zeros(1, np.bool_)
         self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
@@ -110,9 +107,8 @@ class GlobalRaces:
         """The conflicts of a load by instruction `at`, or with `copied` of the start of a `cp.async`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
             volatile = bool(self._volatile.take(at, mode="clip"))
             found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
         found = found or shadow.updates.conflicts(access)
@@ -133,10 +129,7 @@ class GlobalRaces:
         """The conflicts of a store, or of an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
-        found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
-        found += self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
+        found = self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
         found = found or self._after_reads(shadow, access, at)
         if not atomic:
             found = found or shadow.updates.conflicts(access)
@@ -180,9 +173,8 @@ class GlobalRaces:
         """The conflicts of a read by the asynchronous operation of that number."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
             found += self._unordered(access, stamps, at, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
         found = found or shadow.updates.conflicts(access)
@@ -198,8 +190,6 @@ class GlobalRaces:
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, at, "was written by", strong=atomic)
         found = found or self._after_reads(shadow, access, at)
         if atomic:
@@ -240,22 +230,7 @@ class GlobalRaces:
             sources = UnderWay(self._operations, units, "was read by")
             updates = UnderWay(self._operations, units, "may still be updated by")
             found = self._shadows[id(buffer)] = _Shadow(buffer, units, sources, updates)
-            written = self._heap.get(buffer.base)
-            if written is not None:
-                whole = np.ones(units * self._grain, np.bool_)
-                begin = buffer.base % self._grain
-                whole[begin : begin + buffer.nbytes] = written
-                found.before = np.logical_and.reduce(whole.reshape(units, self._grain), axis=1)
         return found
-
-    def keep(self) -> None:
-        """At the end of the batch, record which bytes of memory from `malloc` it has written."""
-        for shadow in self._shadows.values():
-            written = self._heap.get(shadow.buffer.base)
-            if written is not None and shadow.written is not None:
-                units = np.repeat(shadow.written != 0, self._grain)
-                begin = shadow.buffer.base % self._grain
-                written |= units[begin : begin + shadow.buffer.nbytes]
 
     def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
         if shadow.written is None:
@@ -378,10 +353,3 @@ def _still_copied(shadow: _Shadow, access: Access) -> list[Conflict]:
             unit = int(mine[row, column])
             return [Conflict("race", row, unit, copying.at, lane, "may still be read by")]
     return []
-
-
-def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:
-    if shadow.before is None or stamps.all():
-        return []
-    never = (stamps == 0) & ~shadow.before[access.units()]
-    return first_conflict("uninitialised", never, access, None, what)

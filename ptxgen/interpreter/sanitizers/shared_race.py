@@ -69,17 +69,13 @@ class RaceDetector:
         self._volatile: Lanes = np.zeros(1, np.bool_)
         self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
 
-    def initialise(self, units: int) -> None:
-        """Mark the first units of each CTA as written before the kernel begins."""
-        self._written.reshape(self._ctas, -1)[:, :units] = 1  # older than any thread's clock
-
     def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
         """The conflicts of a load by instruction `at`. A strong load may race with strong writes; a
         volatile load that does not poll may not race with volatile stores.
         """
         volatile = self._is_volatile(at)
         stamps = self._stamps(access)
-        found = _unwritten(access, stamps, "is read before it was written")
+        found: list[Conflict] = []
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, at, atomic=strong, volatile=volatile
@@ -113,7 +109,7 @@ class RaceDetector:
         instruction `at`. `values` gives the stored values and the old ones, `[lanes, width]`.
         """
         stamps = self._stamps(access)
-        found = _unwritten(access, stamps, "is updated before it was written") if atomic else []
+        found: list[Conflict] = []
         strong = atomic or strong
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
@@ -176,8 +172,7 @@ class RaceDetector:
     def _visit(self, access: Access, at: int, *, proxy: bool = True) -> list[Conflict]:
         """The conflicts of an asynchronous operation with the last writes."""
         stamps = self._stamps(access)
-        found = _unwritten(access, stamps, "is read before it was written")
-        found += self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
+        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
         return found or (self._hidden(access, stamps) if proxy else [])
 
     def start_product(self, access: Access, at: int, stamp: Lanes) -> list[Conflict]:
@@ -186,7 +181,7 @@ class RaceDetector:
         """
         stamps = self._stamps(access)
         lanes = access.ids[:: len(access.ids) // len(stamp)]
-        found = _unwritten(access, stamps, "is read before it was written")
+        found: list[Conflict] = []
         if not self._settled(access, stamps, lanes):
             found += (
                 self._pending(access, stamps)
@@ -320,9 +315,3 @@ class RaceDetector:
         that are not flags.
         """
         return self._volatile.take(at & INSTR_MASK, mode="clip")
-
-
-def _unwritten(access: Access, stamps: Lanes, what: str) -> list[Conflict]:
-    if stamps.all():
-        return []
-    return first_conflict("uninitialised", stamps == 0, access, None, what)

@@ -1,12 +1,11 @@
 """The run-time sanitizers of a batch; memory, barriers and asynchronous copies report their events
 to them.
 
-`bounds` finds accesses outside the shared variable that their address is computed from; `init`
-finds reads of registers, shared and local memory and memory from `malloc` before they were written;
-`race` finds accesses of two threads that nothing orders, in shared and global memory; `sync` finds
-barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary
-writes that asynchronous operations may not see yet. An access outside all memory, or one that is
-not aligned, stops a kernel in any case.
+`bounds` finds accesses outside the shared variable that their address is computed from; `race` finds
+accesses of two threads that nothing orders, in shared and global memory; `sync` finds barriers,
+asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary writes that
+asynchronous operations may not see yet. An access outside all memory, or one that is not aligned, stops a
+kernel in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.exchanges import Exchanges, mixing
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
-from ptxgen.interpreter.sanitizers.local_init import LocalInit
 from ptxgen.interpreter.sanitizers.orders import (
     ALL,
     CLUSTER,
@@ -78,11 +76,10 @@ class Watch(Accesses, Observer):
         faults: Findings,
         grain: int,
         global_grain: int,
-        heap: dict[int, Lanes],
         allocations: AllowedAllocations | None,
         in_flight: Sequence[Span] = (),
     ) -> None:
-        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, allocations)
+        super().__init__(names, batch, instrs, faults, grain, global_grain, allocations)
         self._orders: list[Order | None] = [None] * len(instrs)
         self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
@@ -92,7 +89,6 @@ class Watch(Accesses, Observer):
         }
         self._mixing = mixing(instrs)
         self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
-        self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
@@ -128,8 +124,6 @@ class Watch(Accesses, Observer):
             used = self._used(machine.at, self._far_access(machine, plan, offset, total))
             if len(used.ids):
                 self._far_load(machine.at, plan.buffer, used, strong=order.strong)
-        if self.local is not None:
-            self._local_load(machine, plan, offset, total)
         if order.strong:
             self._acquire(machine, plan, offset, order)
 
@@ -169,8 +163,6 @@ class Watch(Accesses, Observer):
             given = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
             found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
             self.judge_global(at, found, access, buffer)
-        if self.local is not None:
-            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -197,9 +189,6 @@ class Watch(Accesses, Observer):
             assert plan.buffer is not None
             found = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
             self.judge_global(at, found, access, plan.buffer)
-        if self.local is not None:
-            self._local_load(machine, plan, offset, total)
-            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -218,22 +207,6 @@ class Watch(Accesses, Observer):
                     self.mbarriers.arrived(machine.at, ids, positions, was, words)
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
-
-    def _local_load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        assert self.local is not None
-        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
-        if plan.window is space.window:
-            self.local.load(machine.at, ids, plan, space, offset, total)
-        else:
-            self.local.loaded_elsewhere(machine.at, ids)
-
-    def _local_store(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        assert self.local is not None
-        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
-        if plan.window is space.window:
-            self.local.store(machine.at, ids, plan, space, offset, total)
-        else:
-            self.local.store_elsewhere(machine.at, ids)
 
     def _early(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """Check an access against the grid before, which may still run."""
@@ -328,15 +301,8 @@ class Watch(Accesses, Observer):
         """A warp, given by one lane, breaks a rule of `setmaxnreg`."""
         self.sync.registers(at, lane, why)
 
-    def undefined(self, at: int, register: str, lane: int) -> None:
-        """A lane reads a register that it has not written."""
-        self.faults.register(at, register, lane)
-
     def follow(self, linked: Linked) -> None:
-        """Follow a program's local memory and its volatile accesses. The driver's reserved shared
-        memory counts as initialised.
-        """
-        self.race.initialise(-(-linked.reserved_bytes // self.grain))
+        """Follow a program's volatile accesses."""
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
         self.exchanges = Exchanges(self.clocks, linked)
@@ -345,8 +311,6 @@ class Watch(Accesses, Observer):
         self.race.follow(volatile, scopes, self.exchanges)
         self.global_races.follow(volatile, scopes, self.exchanges)
         self._tickets = tickets(linked)
-        if "init" in self._names and linked.local_bytes:
-            self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
         """Follow the registers of `wgmma`."""

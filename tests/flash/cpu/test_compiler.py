@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+
+from ptxgen.runtime.cache import CacheKey, CacheWarning, DiskCache
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -51,22 +55,43 @@ def works(loop: Any) -> bool:
     return bool((x == 2 * np.arange(5)).all())
 
 
-def files(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.rglob(f"*.{kind}"))
+def entry(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    assert found.suffix == ".entry"
+    return found
+
+
+def hits(loop: Any) -> int:
+    return sum(loop.stats.cache_hits.values())
 
 
 def test_a_loop_is_compiled_once_and_then_read(folder: Path) -> None:
-    config = importlib.import_module("numba").config
-    before = config.CACHE_DIR
     first, second = loaded(folder), loaded(folder)
-    assert before == config.CACHE_DIR
     assert works(first)
     assert works(second)
     assert sum(first.stats.cache_misses.values()) == 1
-    assert (second.stats.cache_misses, sum(second.stats.cache_hits.values())) == ({}, 1)
-    assert {file.relative_to(folder).parts[0] for file in files(folder, "nb?")} == {"numba"}
-    assert [directory.stat().st_mode & 0o777 for directory in (folder, folder / "numba")] == [0o700] * 2
-    assert not files(folder.parent / "__pycache__", "*")
+    assert (second.stats.cache_misses, hits(second)) == ({}, 1)
+    assert second.stats.cache_path == str(folder)
+    assert [path.stat().st_mode & 0o777 for path in (folder, entry(folder))] == [0o700, 0o600]
+    assert not (folder.parent / "__pycache__").exists()
+
+
+def test_loops_are_entries_of_the_cache_like_all_others(folder: Path) -> None:
+    assert works(loaded(folder))
+    disk = DiskCache(folder, 1 << 30)
+    info = disk.info()
+    assert (list(info.by_target), info.total.entries) == (["cpu"], 1)
+    assert disk.verify() == (1, ())
+    assert disk.clear()[0].entries == 1
+    assert not any(folder.iterdir())
+
+
+def test_arguments_of_other_types_are_another_entry(folder: Path) -> None:
+    loop = loaded(folder)
+    assert works(loop)
+    loop(x := np.arange(3))
+    assert list(x) == [0, 2, 4]
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_a_change_in_a_module_beside_the_loop_is_noticed(folder: Path) -> None:
@@ -77,39 +102,123 @@ def test_a_change_in_a_module_beside_the_loop_is_noticed(folder: Path) -> None:
     assert sum(changed.stats.cache_misses.values()) == 1
 
 
-@pytest.mark.parametrize("kind", ["nbi", "nbc"])
-def test_a_damaged_file_costs_a_compilation_and_is_replaced(folder: Path, kind: str) -> None:
+def test_other_liberties_of_arithmetic_are_another_entry(folder: Path) -> None:
+    from flash.cpu.compiler import compiled
+
+    def half(x: Any) -> None:
+        x[0] = x[0] / 2
+
+    for fastmath in (frozenset[str](), frozenset({"arcp"})):
+        compiled(fastmath)(half)(x := np.ones(1, np.float32))
+        assert x[0] == 0.5
+    assert len(list(folder.iterdir())) == 2
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link(path: Path) -> None:
+    copy = path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(copy)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _flipped(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 16
+    path.write_bytes(data)
+
+
+def _of_another_version(path: Path) -> None:
+    """A sound entry under this name that another version of Numba wrote."""
+    disk = DiskCache(path.parent, 1 << 30)
+    other = CacheKey("of another version", "cpu", "numba", "0.1")
+    disk.put(other, b"not what this version unpickles")
+    (path.parent / f"{other.digest}.entry").replace(path)
+
+
+TAMPERED: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut in the header": lambda path: os.truncate(path, 40),
+    "cut behind the header": lambda path: os.truncate(path, path.read_bytes().index(b"}\n") + 2),
+    "cut by a byte": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "longer by a byte": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "a bit of the header": lambda path: _flipped(path, 100),
+    "a bit of the code": lambda path: _flipped(path, path.stat().st_size * 3 // 4),
+    "the last bit": lambda path: _flipped(path, -1),
+    "writable by others": lambda path: path.chmod(0o666),
+    "a link": _link,
+    "a pipe": _pipe,
+    "of another version": _of_another_version,
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_a_tampered_file_costs_a_compilation_and_is_replaced(folder: Path, how: str) -> None:
     assert works(loaded(folder))
-    (damaged,) = files(folder, kind)
-    damaged.write_bytes(damaged.read_bytes()[:20])
+    TAMPERED[how](path := entry(folder))
     again, last = loaded(folder), loaded(folder)
     assert works(again)
     assert works(last)
-    assert [sum(loop.stats.cache_hits.values()) for loop in (again, last)] == [0, 1]
+    assert [hits(loop) for loop in (again, last)] == [0, 1]
+    assert entry(folder) == path
+    assert path.is_file()
+    assert not path.is_symlink()
 
 
-@pytest.mark.parametrize("why", ["off", "others may write", "no directory"])
-def test_where_nothing_can_be_kept_a_loop_still_works(
-    folder: Path, why: str, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_instead_of_a_file_costs_a_compilation_each_time(folder: Path) -> None:
+    assert works(loaded(folder))
+    _directory(entry(folder))
+    with pytest.warns(CacheWarning, match=r"cannot be written \(Is a directory\)"):
+        assert works(loaded(folder))
+
+
+def test_an_entry_that_numba_cannot_use_costs_a_compilation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if why == "off":
-        monkeypatch.setenv("PTXGEN_CACHE", "off")
-    elif why == "no directory":
+    """One that is sound and for this key, but of another build with the same version."""
+    assert works(loaded(folder))
+    monkeypatch.setattr(DiskCache, "get", lambda *_: b"no pickle")
+    again = loaded(folder)
+    assert works(again)
+    assert hits(again) == 0
+
+
+def test_a_cache_that_is_off_is_not_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_CACHE", "off")
+    assert works(loaded(folder))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("why", ["is writable by others", "is not a directory"])
+def test_where_nothing_can_be_kept_a_loop_still_works_and_one_warning_says_why(
+    folder: Path, why: str
+) -> None:
+    if why == "is not a directory":
         folder.write_text("a file")
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    assert works(loaded(folder))
-    assert not files(folder.parent, "nb?")
+    with pytest.warns(CacheWarning, match=why) as caught:
+        assert works(loaded(folder))
+    assert len(caught) == 1
+    assert works(loaded(folder))  # without another
+    assert not list(folder.parent.rglob("*.entry"))
 
 
 def test_a_full_disk_costs_no_result(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.core.caching import IndexDataCacheFile
-
     def full(*_: object) -> None:
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(IndexDataCacheFile, "_save_index", full)
+    monkeypatch.setattr(os, "fsync", full)
     loop = loaded(folder)
+    with pytest.warns(CacheWarning, match=r"cannot be written \(No space left on device\)"):
+        assert works(loop)
     assert works(loop)
-    assert works(loop)
+    assert not any(folder.iterdir())

@@ -55,6 +55,9 @@ TWO_BUGS = ptx(
     mov.u32 %r0, %tid.x;
     ld.shared.u32 %r1, [buf+64];
     st.shared.u32 [buf], %r0;
+    setp.eq.u32 %p0, %r1, 0;
+    @%p0 bra $end;
+$end:
     ret;
 """,
     shared=128,

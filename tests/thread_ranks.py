@@ -1,0 +1,202 @@
+"""Ranks of a group that are threads of this process, with messages by queues, so that a fault can be put at
+every one of their steps in a second. They stand for `torch.distributed` of gloo in `flash.distributed`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import torch
+
+_TIMEOUT: Final = 30.0  # seconds that a rank waits for a message, on a machine with other work
+_SILENCE: Final = 0.2  # the same, behind the moment at which a rank went silent
+_LOOK: Final = 0.02
+_ENDED: Final = torch.empty(0, dtype=torch.uint8)  # what comes from a rank that has ended
+
+
+class DeadError(BaseException):
+    """Ends the thread of a rank, as a signal ends a process."""
+
+
+class Fault(NamedTuple):
+    """What happens to a rank at its n-th step, from 0 on, where a step starts or awaits messages: it "dies",
+    "raises" `MemoryError`, "goes silent", "sends too little", or "does not start" because its peer cannot be
+    reached.
+    """
+
+    rank: int
+    step: int
+    how: str
+
+
+@dataclass(eq=False)
+class Group:
+    """The group as one rank has it."""
+
+    rank: int
+    steps: int = 0
+    met: bool = False  # whether the fault has happened
+    silent: float = 0.0  # since when its messages are lost, seconds of the monotonic clock; 0 if they are not
+    gave: Any = None
+    error: Exception | None = None
+    later: list[str] = field(default_factory=list)
+
+    def _get_backend(self, device: torch.device) -> None:
+        assert device.type == "cpu"
+
+
+class _Work(NamedTuple):
+    wait: Callable[[], None]
+
+
+class ThreadRanks:
+    """`world` ranks, of which one may have a fault. It has what `flash.distributed` uses of
+    `torch.distributed`.
+    """
+
+    def __init__(self, world: int, fault: Fault | None = None) -> None:
+        self.world, self.fault = world, fault
+        self.queues = {(a, b): queue.Queue[torch.Tensor]() for a in range(world) for b in range(world)}
+        self.groups = [Group(rank) for rank in range(world)]
+        self._own = threading.local()
+        self.GroupMember = mock.Mock(NON_GROUP_MEMBER=object())
+
+    def run(self, call: Callable[[int], Any], after: Callable[[int], Any] | None = None) -> list[Group]:
+        """Let each rank do a call. A rank whose call ends by an error does `after`, whose error is kept, and
+        ends.
+        """
+        threads = [threading.Thread(target=self._run, args=(g, call, after)) for g in self.groups]
+        with (
+            mock.patch("flash.distributed.exchange.dist", self),
+            mock.patch("flash.distributed.parallel.dist", self),
+        ):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive(), "a rank hangs"
+        return self.groups
+
+    def _run(self, group: Group, call: Callable[[int], Any], after: Callable[[int], Any] | None) -> None:
+        self._own.group = group
+        try:
+            group.gave = call(group.rank)
+        except DeadError:
+            pass
+        except Exception as error:
+            group.error = error
+            if after is not None:
+                group.later.append(_said(lambda: after(group.rank)))
+        finally:
+            if group.gave is None:  # or its messages are under way, and its process lives
+                for peer in range(self.world):
+                    self.queues[group.rank, peer].put(_ENDED)
+
+    # ------------------------------------------------------------------------ torch.distributed
+
+    @property
+    def group(self) -> Any:
+        """The group of all."""
+        return mock.Mock(WORLD=self._own.group)
+
+    irecv, isend = "irecv", "isend"
+    ProcessGroup = Group
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_rank(self, group: Group | None = None) -> int:
+        own: Group = self._own.group
+        assert group is None or group is own
+        return own.rank
+
+    def get_world_size(self, _: Group | None = None) -> int:
+        return self.world
+
+    def get_global_rank(self, _: Group, rank: int) -> int:
+        return rank
+
+    def get_backend(self, _: Group | None = None) -> str:
+        return "gloo"
+
+    def P2POp(self, call: str, message: torch.Tensor, peer: int, _: Group | None) -> Any:
+        return call, message, peer
+
+    def batch_isend_irecv(self, ops: list[tuple[str, torch.Tensor, int]]) -> list[_Work]:
+        how = self._step()
+        if how == "does not start":
+            raise RuntimeError("Connection refused. This may help: restart")
+        own, works = self._own.group.rank, []
+        for call, message, peer in ops:
+            if call == "isend":
+                if how == "sends too little":
+                    message = message[:-1]
+                if not self._own.group.silent:
+                    self.queues[own, peer].put(message.clone())
+                works.append(_Work(lambda: None))
+            else:
+                works.append(_Work(lambda peer=peer, message=message: self._receive(peer, message)))  # type: ignore[misc]
+        return works
+
+    def _receive(self, peer: int, into: torch.Tensor) -> None:
+        self._step()
+        box = self.queues[peer, self._own.group.rank]
+        begin = time.monotonic()
+        while True:
+            try:
+                found = box.get(timeout=_LOOK)
+                break
+            except queue.Empty:
+                silent = [group.silent for group in self.groups if group.silent]
+                end = silent[0] + _SILENCE if silent else begin + _TIMEOUT
+                if time.monotonic() > end:
+                    raise RuntimeError("Timed out waiting for recv operation") from None
+        if found is _ENDED:
+            box.put(_ENDED)
+            raise RuntimeError("Connection closed by peer")
+        if found.numel() != into.numel():
+            raise RuntimeError(f"op.preamble.length <= op.nbytes. {found.numel()} vs {into.numel()}")
+        into.copy_(found)
+
+    def _step(self) -> str:
+        """The fault of this step of this rank, "" if it has none."""
+        own: Group = self._own.group
+        number, own.steps = own.steps, own.steps + 1
+        if self.fault is None or (own.rank, number) != self.fault[:2]:
+            return ""
+        own.met = True
+        own.silent = time.monotonic() if self.fault.how == "goes silent" else 0.0
+        if self.fault.how == "dies":
+            raise DeadError
+        if self.fault.how == "raises":
+            raise MemoryError("no memory")
+        return self.fault.how
+
+
+def _said(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch computes with one thread for each rank."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
