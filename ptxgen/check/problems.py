@@ -14,12 +14,12 @@ class Problem:
     """One mistake in a module.
 
     `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`,
-    `undefined`, `barrier`, `alignment`, `shared`, `threads`, `call`, `end` and `text`. `instr` is
-    the instruction as printed and `where` its origin, a Python file or a line of PTX text; both are
-    empty if the problem is not about one instruction; `line` is its line of the PTX text (0: none), and
-    `source` that of the Python function or of the language that the PTX was compiled from. `kernel` is the
-    name of the kernel or function, empty for a problem of the whole module; `what` says which of the two it
-    names.
+    `undefined`, `barrier`, `alignment`, `shared`, `threads`, `call`, `end` and `text`; or of `proxy`
+    and `comparison`, which are right, but worth a look. `instr` is the instruction as printed and `where`
+    its origin, a Python file or a line of PTX text; both are empty if the problem is not about one
+    instruction; `line` is its line of the PTX text (0: none), and `source` that of the Python function or of
+    the language that the PTX was compiled from. `kernel` is the name of the kernel or function, empty for a
+    problem of the whole module; `what` says which of the two it names.
     """
 
     kind: str

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ptxgen import interpreter, ir
+from ptxgen.check.comparisons import settled_comparisons
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Bound, Proof, Verdict, prove
 from ptxgen.check.resources import Resources, resources
@@ -187,7 +188,9 @@ def _proof_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
-    """Findings by reading the text: parameters and variables that no instruction names."""
+    """Findings by reading the text: parameters and variables that no instruction names, and comparisons that
+    come out the same for every number.
+    """
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
     named = {name for instr in instrs for o in instr.operands for name in _symbols(o)}
     for param in kernel.params:
@@ -198,6 +201,8 @@ def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
         if variable.name not in named:
             message = f"no instruction names {variable.name}, of {variable.nbytes} bytes"
             yield Finding(LINT, "unused", message, kernel.name)
+    for p in settled_comparisons(kernel):
+        yield _of(LINT, p.kind, p.message, p)
 
 
 def _symbols(operand: ir.Operand) -> Iterator[str]:
