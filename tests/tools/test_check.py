@@ -176,7 +176,10 @@ def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["entries"][0]["run"] is None
 
 
-COUNTS = GOOD.replace("\tret;", "$on:\n\tadd.u32 %r0, %r0, 1;\n\tbra $on;")
+COUNTS = GOOD.replace(
+    "\tret;",
+    "\t.reg .pred %p0;\n$on:\n\tadd.u32 %r0, %r0, 1;\n\tsetp.ne.u32 %p0, %r0, 0;\n\t@%p0 bra $on;\n\tret;",
+)
 REPEATS = GOOD.replace("\tret;", "$on:\n\tbra $on;")
 
 
