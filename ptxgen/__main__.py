@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
-from ptxgen import distribution
+from ptxgen.interrupts import leave_quietly
 
 
 def main() -> int:
     """Run the command that the arguments of the process name; returns its exit code."""
+    leave_quietly()
+    import importlib
+    import sys
+
+    from ptxgen import distribution
+
     if why := distribution.why_not_ours():
         sys.stderr.write(f"ptxgen: error: {why}\n")
         return 1
@@ -18,4 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

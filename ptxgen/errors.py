@@ -39,7 +39,13 @@ class UnsupportedTargetError(PtxGenError, ValueError):
 
 
 class ParseError(PtxGenError, ValueError):
-    """PTX text could not be read; carries the line, the column and the line's text."""
+    """PTX text could not be read; carries the line, the column and the line's text.
+
+    `line` and `column` count from 1; they are 0 if there is no text.
+    """
+
+    line: int = 0
+    column: int = 0
 
 
 class VerifyError(PtxGenError, ValueError):
@@ -53,10 +59,13 @@ class VerifyError(PtxGenError, ValueError):
 class TrapError(PtxGenError, RuntimeError):
     """The interpreter stopped a kernel: bad access, deadlock, runaway loop, trap.
 
-    `printed` is the text that the kernel had printed with `vprintf` before it was stopped.
+    `printed` is the text that the kernel had printed with `vprintf` before it was stopped; `line` and
+    `source` say at which instruction, as those of a sanitizer's `Report` do.
     """
 
     printed: str = ""
+    line: int = 0
+    source: object = None
 
 
 class LaunchError(PtxGenError, ValueError):
@@ -72,7 +81,11 @@ class CompileError(PtxGenError, ValueError):
 
 
 class AssemblerError(PtxGenError, RuntimeError):
-    """The assembler refused the text, or accepted it with a ruinous advisory."""
+    """The assembler refused the text, or accepted it with a ruinous advisory; `line` is the first line of
+    the text that it names, 0 for none.
+    """
+
+    line: int = 0
 
 
 class BackendError(PtxGenError, RuntimeError):

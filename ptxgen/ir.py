@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from types import CodeType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.records import dataclass
@@ -162,12 +162,25 @@ class Origin(NamedTuple):
     line: int
     location: Location | None = None
 
+    @property
+    def ptx_line(self) -> int:
+        """The line of the PTX text, from 1; 0 for an instruction that Python emitted."""
+        return self.line if self.code is None else 0
+
+    @property
+    def source(self) -> Location | None:
+        """The line of the Python function, or of the source that the PTX was compiled from, if known."""
+        return self.location if self.code is None else Location(self.code.co_filename, self.line)
+
     def __str__(self) -> str:
         if self.code is not None:
             return f"{self.code.co_filename}:{self.line}, in {self.code.co_qualname}"
         if self.location is not None:
             return f"line {self.line} of the PTX text, from {self.location}"
         return f"line {self.line} of the PTX text"
+
+
+NOWHERE: Final = Origin(None, 0)
 
 
 class Instr:

@@ -39,6 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run each kernel in N orders of its warps: in lockstep, and N - 1 drawn from seeds (default: 1)",
     )
+    group.addoption(
+        "--ptx-max-instructions",
+        type=int,
+        default=None,
+        metavar="N",
+        help="stop a kernel after N instructions in sequence of a batch of CTAs (default: 20000000)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     count = config.getoption("--ptx-schedules")
     if count < 1:
         raise pytest.UsageError(f"--ptx-schedules must be at least 1, got {count}")
+    limit = config.getoption("--ptx-max-instructions")
+    if limit is not None and limit < 1:
+        raise pytest.UsageError(f"--ptx-max-instructions must be at least 1, got {limit}")
     names = config.getoption("--ptx-sanitize")
     if names not in ("all", _NONE):
         from ptxgen.errors import LaunchError
@@ -61,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def run_ptx(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
     """Run a kernel without a GPU: `run_ptx(kernel, grid, block, args)`, as
-    `ptxgen.frontends.dispatch.run`, with the sanitizers and schedules of the command line.
+    `ptxgen.frontends.dispatch.run`, with the sanitizers, schedules and limit of the command line.
 
     The test fails with what they find, unless `raise_on_report=False`; then the outcome has it.
     """
@@ -101,7 +111,9 @@ def _asked(config: pytest.Config) -> dict[str, Any]:
     names = config.getoption("--ptx-sanitize")
     # Lockstep last: the arrays hold its results, however many schedules there are.
     schedules = (*map(PCT, range(config.getoption("--ptx-schedules") - 1)), LOCKSTEP)
-    return {"sanitize": False if names == _NONE else names, "schedule": schedules}
+    limit = config.getoption("--ptx-max-instructions")
+    how = {} if limit is None else {"max_instructions": limit}
+    return {"sanitize": False if names == _NONE else names, "schedule": schedules, **how}
 
 
 def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -> None:

@@ -123,15 +123,30 @@ class Target:
 def target(name: str | Target) -> Target:
     """The target called `name`, or `name` itself if it is a `Target`.
 
-    Raises `UnsupportedTargetError`, which lists all targets and the nearest name, if there is none.
+    Raises `UnsupportedTargetError`, which lists all targets and the nearest one, if there is none.
     """
     if isinstance(name, Target):
         return name
     try:
         return TARGETS[name]
     except (KeyError, TypeError):  # TypeError: `name` cannot be hashed
-        hint = did_you_mean(name, TARGETS) or "."
+        nearest = _nearest(name) if isinstance(name, str) else None
+        hint = f"; did you mean {nearest!r}?" if nearest else did_you_mean(name, TARGETS) or "."
         raise UnsupportedTargetError(f"unknown target {shown(name)}{hint} {_KNOWN}") from None
+
+
+def _nearest(name: str) -> str | None:
+    """The target nearest to the architecture whose number `name` has: the newest that a GPU of that number
+    runs, else the oldest; with the suffix of `name` where a target of the number has it. None if `name` has
+    no number of two digits or more.
+    """
+    given = re.fullmatch(r"(?:sm|compute)?[_-]?(\d{2,4})([a-z]?)", name.strip().lower().replace(".", ""))
+    if given is None:
+        return None
+    sm, suffix = int(given[1]), given[2]
+    oldest = min(TARGETS.values(), key=lambda t: t.sm)
+    runnable = [t for t in TARGETS.values() if t.runs_on(*divmod(sm, 10))]
+    return max(runnable, key=lambda t: (t.sm, t.suffix == suffix, not t.suffix), default=oldest).name
 
 
 def target_for_device(major: int, minor: int) -> Target:

@@ -4,88 +4,138 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NoReturn
 
 from ptxgen.errors import ParseError, did_you_mean
 from ptxgen.types import TYPES, ScalarType
 
-_SKIPPED: Final = r"(?:\s+|/\*.*?\*/)*"
-_WORD: Final = r"[.%$_A-Za-z][\w$]*(?:(?:\.|::)\w[\w$]*)*"
-_STRING: Final = r'"(?:[^"\\\n]|\\[^\n])*"'
+STRING: Final = r'"(?:[^"\\\n]|\\[^\n])*"'
+COMMENT: Final = r"//[^\n]*|/\*.*?\*/"
+_WORD: Final = r"(?:[%$_A-Za-z]|\.(?!\d))[\w$]*(?:(?:\.|::)\w[\w$]*)*"
 _DECIMAL: Final = r"\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+"
 _NUMBER: Final = (
     r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?"
     rf"|{_DECIMAL}|\d+U?"
 )
-_SIGN: Final = r"<<|>>|<=|>=|==|!=|&&|\|\||[][(){}<>,;:|@!+*&^~?=-]|/(?!\*)"
-_TOKEN: Final = re.compile(
-    rf"{_SKIPPED}(//[^\n]*|{_STRING}|{_NUMBER}|{_WORD}|{_SIGN}|)", re.DOTALL | re.ASCII
-)
+_SIGNS: Final = "][(){},;:@+*^~?-<>=!&|/"
+_SIGN: Final = r"[][(){},;:@+*^~?-]|<<|>>|<=|>=|==|!=|&&|\|\||[<>=!&|]|/(?!\*)"
+# A token in a line without `/* */`; the last two alternatives begin none.
+_TOKEN: Final = re.compile(rf"{_WORD}|//.*|{_NUMBER}|{_SIGN}|{STRING}|/\*|\S", re.ASCII)
+_COMMENTS: Final = re.compile(rf"{STRING}|{COMMENT}", re.DOTALL | re.ASCII)
+_NOT_LINE_END: Final = re.compile(r"[^\n]")
 DECIMAL_FLOAT: Final = re.compile(_DECIMAL, re.ASCII)
 # Only a comment whose preceding token is one of these stands between statements.
 _BETWEEN_STATEMENTS: Final = frozenset(";:{}")
 _END: Final = ""
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz%$_")
+_SINGLE: Final = _LETTERS | frozenset(_SIGNS) | frozenset("0123456789.")
+# LLVM writes these around the code of `asm` statements.
+_ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
+
+Span = tuple[int, int]  # the offsets of the first character and of that after the last
 
 
 class Tokens:
     """The tokens of a text, and the index `at` of the next token to read.
 
-    `words[at]` is the next token and `starts[at]` its offset in the text, in characters. A `//`
-    comment is a token if it has a line to itself between two statements; other comments are
-    skipped. The last token is the empty string.
+    `words[at]` is the next token. A `//` comment is a token if it has a line to itself between two
+    statements; other comments are skipped. The last token is the empty string. `spans` are the parts
+    of the text to read, in order, by default all of it; `cuts` are the indices of the first tokens after
+    each part but the last.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, spans: Sequence[Span] | None = None) -> None:
         self.text = text
         self.at = 0
         self.words: list[str] = []
-        self.starts: list[int] = []
-        self._line_ends = [match.start() for match in re.finditer("\n", text)]
-        self._tokenize()
+        # For each comment at which inline assembly begins or ends: the index of the next token, and
+        # whether it begins.
+        self.asm: list[tuple[int, bool]] = []
+        # For each line, or part of a line, that has tokens: the index of its first token, its number,
+        # and its offset in the text.
+        self._firsts: list[int] = []
+        self._numbers: list[int] = []
+        self._offsets: list[int] = []
+        self.cuts: list[int] = []
+        line, read = 1, 0
+        spans = [(0, len(text))] if spans is None else spans
+        for start, end in spans:
+            line += text.count("\n", read, start)
+            self._tokenize(start, end, line)
+            self.cuts.append(len(self.words))
+            line += text.count("\n", start, end)
+            read = end
+        self.cuts.pop()
+        self._end = read
+        self.words.append(_END)
+        self._refuse_unknown()
 
-    def _tokenize(self) -> None:
-        words, starts = self.words, self.starts
-        text = self.text
-        before = ";"
-        for match in _TOKEN.finditer(text):
-            word = match[1]
-            if word[:2] == "//":
-                if before not in _BETWEEN_STATEMENTS or not self._alone(match.start(1)):
-                    continue
-            elif not word:
-                starts.append(match.start(1))
-                words.append(_END)
-                break
-            else:
-                before = word
-            words.append(word)
-            starts.append(match.start(1))
-        if starts[-1] < len(text):
-            self.at = len(starts) - 1
-            rest = text[starts[-1] :]
-            if rest.startswith("/*"):
+    def _tokenize(self, start: int, end: int, number: int) -> None:
+        """Add the tokens of a span, which begins in the line of this number."""
+        words, firsts, numbers, offsets = self.words, self._firsts, self._numbers, self._offsets
+        findall = _TOKEN.findall
+        for line in _without_blocks(self.text[start:end]).split("\n"):
+            found = findall(line)
+            if found:
+                if found[-1][:2] == "//":
+                    self._comment_line(found, self.text[start : start + len(line)])
+                firsts.append(len(words))
+                numbers.append(number)
+                offsets.append(start)
+                words += found
+            number += 1
+            start += len(line) + 1
+
+    def _comment_line(self, found: list[str], line: str) -> None:
+        """Remove the comment that ends a line from its tokens unless it has the line to itself, between
+        two statements.
+        """
+        comment, words = found[-1], self.words
+        before = words[-1] if words else ";"
+        if not line.lstrip().startswith("//") or (before not in _BETWEEN_STATEMENTS and before[:2] != "//"):
+            found.pop()
+        if _ASM_BEGINS in comment or _ASM_ENDS in comment:
+            self.asm.append((len(words) + len(found), _ASM_BEGINS in comment))
+
+    def _refuse_unknown(self) -> None:
+        unknown = [w for w in set(self.words) if w == "/*" or (len(w) == 1 and w not in _SINGLE)]
+        if unknown:
+            self.at = min(map(self.words.index, unknown))
+            word = self.words[self.at]
+            if word == "/*":
                 self.fail("this comment has no end; add */")
-            self.fail(f"{rest[0]!r} begins no token of PTX")
+            self.fail(f"{word!r} begins no token of PTX")
 
-    def _alone(self, start: int) -> bool:
-        """Whether only white space precedes the offset `start` on its line."""
-        return not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
+    def start(self, token: int) -> int:
+        """The offset in the text, in characters, of the token with index `token`."""
+        if token >= len(self.words) - 1:
+            return self._end
+        line = bisect_right(self._firsts, token) - 1
+        offset = self._offsets[line]
+        end = self.text.find("\n", offset)
+        found = _TOKEN.finditer(_without_blocks(self.text), offset, len(self.text) if end < 0 else end)
+        return next(islice(found, token - self._firsts[line], None)).start()
 
     def line(self, token: int) -> int:
         """The line number of the token with index `token`, counted from 1."""
-        return bisect_right(self._line_ends, self.starts[token] - 1) + 1
+        if token >= len(self.words) - 1:
+            return self.text.count("\n", 0, self._end) + 1
+        return self._numbers[bisect_right(self._firsts, token) - 1]
 
     def fail(self, message: str, token: int | None = None) -> NoReturn:
         """Raise `ParseError`, which shows the token with index `token`; None is the next token."""
         token = self.at if token is None else token
-        place = self.starts[token]
-        line = self.line(token)
-        begin = self._line_ends[line - 2] + 1 if line > 1 else 0
-        end = self._line_ends[line - 1] if line <= len(self._line_ends) else len(self.text)
-        shown = self.text[begin:end].rstrip("\r")
+        place, line = self.start(token), self.line(token)
+        begin = self.text.rfind("\n", 0, place) + 1
+        end = self.text.find("\n", place)
+        shown = self.text[begin : len(self.text) if end < 0 else end].rstrip("\r")
         caret = "".join(c if c == "\t" else " " for c in self.text[begin:place])
-        raise ParseError(f"PTX text, line {line}, column {place - begin + 1}: {message}\n{shown}\n{caret}^")
+        column = place - begin + 1
+        error = ParseError(f"PTX text, line {line}, column {column}: {message}\n{shown}\n{caret}^")
+        error.line, error.column = line, column
+        raise error
 
     def next(self) -> str:
         """Read the next token that is no comment; comments before it are skipped."""
@@ -136,7 +186,9 @@ class Tokens:
     def count(self, what: str) -> int:
         """Read an integer literal, which has no sign; `what` names it in the `ParseError`."""
         word = self.peek()
-        if not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or self.float_bits(word):
+        if not word.isdecimal() and (
+            not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or self.float_bits(word)
+        ):
             self.fail(f"wanted {what}, got {self.shown(word)}")
         self.at += 1
         return self.integer(word, self.at - 1)
@@ -200,3 +252,12 @@ class Tokens:
 def comment(word: str) -> str:
     """The text of a `//` comment without the slashes, one space after them, and trailing space."""
     return word[2:].removeprefix(" ").rstrip()
+
+
+def _without_blocks(text: str) -> str:
+    """The text with white space for each `/* */` comment, so that offsets stay what they are."""
+    if "/*" not in text:
+        return text
+    return _COMMENTS.sub(
+        lambda found: _NOT_LINE_END.sub(" ", found[0]) if found[0][:2] == "/*" else found[0], text
+    )

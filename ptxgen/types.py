@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ptxgen.errors import ModifierError, did_you_mean
+from ptxgen.errors import BackendError, ModifierError, did_you_mean
 from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
@@ -61,12 +61,27 @@ class ScalarType:
         """The numpy dtype of the value that one lane (thread) holds."""
         import numpy as np
 
-        if self.dtype_name == "bfloat16":
-            import ml_dtypes
+        return narrow_dtype(self.dtype_name) if self.dtype_name == "bfloat16" else np.dtype(self.dtype_name)
 
-            bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
-        return np.dtype(self.dtype_name)
+
+def narrow_dtype(name: str) -> np.dtype[np.generic]:
+    """The numpy type of an element type that numpy lacks, such as "bfloat16" or "float8_e4m3fn".
+
+    Raises `BackendError` where the package ml-dtypes, which has them, is not installed, `TypeError` for a
+    name that is none of its types.
+    """
+    import numpy as np
+
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            f"numpy has no type {name!r}; those that the package ml-dtypes has need it: pip install ml-dtypes"
+        ) from error
+    if not hasattr(ml_dtypes, name):
+        raise TypeError(f"neither numpy nor ml_dtypes has a type {name!r}")
+    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 pred: Final = ScalarType("pred", 1, "p", "pred", "bool")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from host_programs import Hosts, ran
+from host_programs import Hosts, cuda_headers, ran
 
 from flash.commands import run_program
+from ptxgen.program.calls import calls_of_versions
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -29,6 +33,35 @@ def test_the_driver_answers_as_a_driver_does(
         "driver_calls has no kernel 'subtract' (it has add)",
         "add: a block has at most 1024 threads, got (2048, 1, 1), 2048 threads",
     ]
+
+
+def test_all_versions_of_a_call_are_answered_from_one_table(
+    cc: Hosts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended, said = ran(compiled(cc, "versions", tmp_path))
+    assert capfd.readouterr().out == "0 wrong\n"
+    assert (ended.code, ended.stopped, said) == (0, "", [])
+
+
+def test_the_table_of_calls_is_that_of_the_header() -> None:
+    headers = cuda_headers()
+    assert headers is not None
+    text = (headers / "cudaTypedefs.h").read_text()
+    typedef = re.compile(r"typedef CUresult \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
+    parameters = {
+        (name, int(since)): re.sub(r"\w+(?=,|$)", "", of) for name, since, of in typedef.findall(text)
+    }
+    table = files("ptxgen.program").joinpath("answers/driver_calls.txt").read_text()
+    calls = calls_of_versions(table)
+    since_of = {(name, version.since) for name, versions in calls.versions.items() for version in versions}
+    newer = {call for call in parameters if call[1] > 13050}  # a header may be newer than the table
+    assert len(parameters) > 400
+    assert parameters.keys() - newer <= since_of
+    for name, versions in calls.versions.items():
+        assert [version.since for version in versions] == sorted(version.since for version in versions)
+        for before, after in pairwise(versions):
+            if calls.same.get(before.symbol) == after.symbol and (name, after.since) in parameters:
+                assert parameters[name, before.since] == parameters[name, after.since], name
 
 
 def test_a_fault_of_a_kernel_comes_with_the_next_call_and_stays(

@@ -85,6 +85,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
         ("symbols", "wrong 0\n"),
         ("templates", "wrong 0\n"),
         ("matrices", "wrong 0\n"),
+        ("queries", "wrong 0\n"),
         ("histogram", "ptxgen interpreter (sm_80), 8.0, 64 B\n"),
         (
             "prints",
@@ -102,6 +103,13 @@ def test_a_program_runs_and_finds_its_results_right(
     out, err = capfd.readouterr()
     assert out == says
     assert "nothing was found in " in err
+
+
+def test_a_kernel_of_a_program_ends_at_the_limit(
+    compiled: Compile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_program.main(["--max-instructions", "3", str(compiled("vector_add"))])
+    assert ": still running after 3 instructions in a row, at " in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -171,11 +179,11 @@ def test_ptx_is_read_however_it_is_compressed(compiled: Compile) -> None:
 
 def test_an_lz4_block_is_decompressed() -> None:
     # Four literals, then 15 + 0 + 4 bytes from 4 back, which overlap; then two literals.
-    assert lz4(b"\x4fabcd\x04\x00\x00\x20xy") == b"abcd" * 5 + b"abc" + b"xy"
+    assert lz4(b"\x4fabcd\x04\x00\x00\x20xy", 25) == b"abcd" * 5 + b"abc" + b"xy"
     with pytest.raises(LaunchError, match="refers 9 bytes back"):
-        lz4(b"\x10a\x09\x00\x00")
+        lz4(b"\x10a\x09\x00\x00", 25)
     with pytest.raises(LaunchError, match="cut short"):
-        lz4(b"\x4fabcd\x04")
+        lz4(b"\x4fabcd\x04", 25)
 
 
 def test_bytes_that_are_no_fat_binary_are_refused() -> None:

@@ -109,6 +109,12 @@ def test_options(kernels: pytest.Pytester, options: list[str], failing: str) -> 
     assert any(line.startswith(f"FAILED test_kernels.py::{failing} ") for line in result.outlines)
 
 
+def test_the_limit_of_the_command_line_stops_kernels(kernels: pytest.Pytester) -> None:
+    result = kernels.runpytest_inprocess("--ptx-max-instructions=10", "-k", "test_right")
+    result.assert_outcomes(failed=1, deselected=4)
+    assert "still running after 10 instructions in a row" in result.stdout.str()
+
+
 def test_a_schedule_without_sanitizers_shows_the_damage_in_the_values(kernels: pytest.Pytester) -> None:
     test = """
     import numpy as np
@@ -127,6 +133,7 @@ def test_a_schedule_without_sanitizers_shows_the_damage_in_the_values(kernels: p
     ("option", "message"),
     [
         ("--ptx-schedules=0", "--ptx-schedules must be at least 1, got 0"),
+        ("--ptx-max-instructions=0", "--ptx-max-instructions must be at least 1, got 0"),
         ("--ptx-sanitize=races", "--ptx-sanitize: sanitize must be True, False or names among bounds, init, "
          "race, sync, proxy, mbarrier_init, all, got 'races'; did you mean 'race'?"),
     ],
@@ -147,6 +154,7 @@ def test_the_help_names_the_options(kernels: pytest.Pytester) -> None:
     text = kernels.runpytest_inprocess("--help").stdout.str()
     assert "--ptx-sanitize=NAMES" in text
     assert "--ptx-schedules=N" in text
+    assert "--ptx-max-instructions=N" in text
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:

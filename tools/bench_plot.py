@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 if not __package__:  # run as a script: draw what this checkout measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
+
+import numpy as np
 
 from flash.commands.measure.report import ROOT
 from flash.commands.parts.command_line import CommandParser

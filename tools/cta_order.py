@@ -18,10 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
+
+import numpy as np
 
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import whole

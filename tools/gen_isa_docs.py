@@ -10,6 +10,9 @@ from typing import Final
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
 
 from flash.commands.parts.quiet import quietly
 from ptxgen import isa

@@ -5,6 +5,9 @@ from pathlib import Path
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ptxgen.interrupts import leave_quietly
+
+    leave_quietly()
 
 from flash.commands.main import command
 

@@ -48,6 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.dir is not None:
         # --dir implies a cache on disk.
         settings = replace(settings, cache_dir=arguments.dir.absolute(), cache_on_disk=True)
+    if settings.cache_dir is None:
+        return fail(
+            NAME,
+            USAGE,
+            "the cache has no directory: pip install platformdirs, which knows the user's cache directory, "
+            "set PTXGEN_CACHE_DIR, or pass --dir",
+        )
     disk = DiskCache(settings.cache_dir, settings.cache_bytes)
     try:
         if arguments.command == "info":

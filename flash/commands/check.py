@@ -26,10 +26,12 @@ from flash.commands.parts.check_formats import FileFindings, github, sarif
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.files import FileError
+from flash.commands.parts.limits import add_max_instructions
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
 from ptxgen.check.prove import Bound
+from ptxgen.check.prove.verdicts import NOT_JUDGED
 from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
@@ -55,7 +57,8 @@ what is looked at:
   resources   shared memory, live registers, barriers
   assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
-              every thread and turn; barriers are not divergent; --param says more of parameters
+              every thread and turn; barriers are not divergent; the lanes come together that an
+              instruction of a warp names; not races; --param says more of parameters
   run         with --grid and one --arg for each parameter, as in ptxgen run: all sanitizers, bank
               conflicts, uncoalesced accesses; arrays of inout: and out: are not written
   lints       what nobody needs; the instructions that cost the most conflicts and sectors
@@ -118,7 +121,9 @@ def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
     except ParseError as error:
         if arguments.format not in REVIEW:
             raise
-        return _told(FileFindings(path, text, [Finding(ERROR, "parse", str(error))]), arguments)
+        return _told(
+            FileFindings(path, text, [Finding(ERROR, "parse", str(error), line=error.line)]), arguments
+        )
     findings, entries = _checked(text, module, arguments)
     everything = [*findings, *(f for entry in entries for f in entry.findings)]
     if arguments.format == JSON:
@@ -170,6 +175,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="run it with so many blocks")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="of the run")
+    add_max_instructions(add)
     add("--strict", action="store_true", help="unproved accesses and lints give exit code 1, too")
     add(
         "--format",
@@ -262,7 +268,7 @@ def _launch(kernel: Kernel, arguments: argparse.Namespace) -> Launch | None:
     values = [what.make(n) for n, what in enumerate(arguments.arg)]
     for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
         check_type(n, *triple)
-    return Launch(arguments.grid, values)
+    return Launch(arguments.grid, values, arguments.max_instructions)
 
 
 # --------------------------------------------------------------------------------------- the report
@@ -334,4 +340,6 @@ def _entry(entry: Entry) -> str:
         lines.append(f"  {'proof':<10} {words}")
         if proof.accesses:
             lines += [f"    {line}" for line in proof.table().splitlines()]
+        if entry.counters is None:
+            lines.append(f"  {'races':<10} {NOT_JUDGED}; a run looks for them (--grid, --arg)")
     return "\n".join(lines)

@@ -61,12 +61,16 @@ races, missing waits, uninitialised values) on and reports nothing; and the resu
 interpreter, of the cpu backend and of the GPU, if there is one, are as close to a float64 reference
 as their arithmetic says (docs/numerics.md); numpy's own f32 is shown beside them.
 
+Extra memory is what one head of 512, 2,048 and 8,192 queries and keys needs beyond its inputs and
+outputs: the tiles of a CTA, and the maximum and sum of each row, instead of all scores in f32.
+
 exit codes:
   0  all checks passed
   1  one failed
   2  wrong usage, or an environment variable with a value that cannot be used
   3  a configuration or a target that is not supported
 """
+_LENGTHS: Final = (512, 2048, 8192)  # of the memory that a head needs beyond its inputs and outputs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -206,6 +210,7 @@ def _text(kernel: AttentionKernel) -> dict[str, Any]:
         "estimated_registers": needs.registers,
         "shared_bytes": needs.shared_bytes,
         "shared_limit": kernel.build.config.target.shared_per_block_optin,
+        "memory_beyond_inputs_and_outputs": {str(n): needs.memory(1, 1, n, n).beyond for n in _LENGTHS},
         "ctas_per_sm": needs.ctas_per_sm,
     }
 
@@ -310,6 +315,7 @@ def _column(found: Mapping[str, Any]) -> dict[str, str]:
         "assembler": found.get("assembler", "none"),
         "registers": registers,
         "shared memory": f"{found['shared_bytes']} of {found['shared_limit']} bytes",
+        **{f"extra memory, {n}": text for n, text in found["memory_beyond_inputs_and_outputs"].items()},
         "CTAs per SM": f"{found['ctas_per_sm']} of {found['threads']} threads",
         "sanitizers": _first(found["reports"], "report"),
         "error, numpy f32": f"{found['numpy_f32_error']:.2e}",

@@ -20,6 +20,7 @@ import numpy as np
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from flash.commands.parts.files import FileError, check_writable, write_files
+from flash.commands.parts.limits import add_max_instructions
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.run_arguments import Array, Given, array_of, check_type, extents, given, npy
@@ -30,7 +31,6 @@ from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTarget
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.arguments import Argument
-from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
@@ -201,13 +201,7 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
         help="lockstep, or pct:SEED or pct:SEED:DEPTH for an order of warps drawn from a seed "
         f"(default: {LOCKSTEP})",
     )
-    add(
-        "--max-instructions",
-        type=whole(0),
-        default=MAX_INSTRUCTIONS,
-        metavar="N",
-        help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
-    )
+    add_max_instructions(add)
 
 
 def _symbol(text: str) -> tuple[str, Given]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, UNSUPPORTED, USAGE, fail
+from flash.commands.parts.limits import add_max_instructions
 from ptxgen.errors import LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.program import Ended, run
 
@@ -45,7 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     command = [arguments.program, *arguments.arguments]
     try:
-        ended = run(command, target=arguments.target, sanitize=arguments.sanitize, tell=_tell)
+        ended = run(
+            command,
+            target=arguments.target,
+            sanitize=arguments.sanitize,
+            max_instructions=arguments.max_instructions,
+            tell=_tell,
+        )
     except LaunchError as error:
         return _fail(USAGE, error)
     except UnsupportedTargetError as error:
@@ -89,6 +96,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="TARGET",
         help="the device's, such as sm_90 (default: sm_80, or the program's if newer)",
     )
+    add_max_instructions(add)
     add("program", metavar="PROGRAM", help="the program; options before it are this command's")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
     return parser.parse_args(argv)

@@ -18,6 +18,7 @@ from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2
+_NUMBERS_OF_ROW: Final = 2  # that a softmax of tiles keeps: the maximum and the sum so far
 
 # `d` such that query i is at the position of key i + d, and how many keys before and behind that
 # position the query sees; None for all.
@@ -26,21 +27,49 @@ Reached = tuple[int, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Global memory of a call, in bytes: `flash_bytes` of Q, K, V, O and LSE alone, `naive_bytes`
-    of these and the matrix of scores in f32.
+    """Memory of a call, in bytes: `flash_bytes` of Q, K, V, O and LSE alone, `naive_bytes` of these and the
+    matrix of scores in f32. Of one head, beyond its inputs and outputs: `tile_bytes` of shared memory, in
+    which a CTA holds its tiles, and `row_bytes` of the maximum and the sum of each row in f32, where the
+    naive form has `score_bytes` of scores.
     """
 
     flash_bytes: int
     naive_bytes: int
+    tile_bytes: int
+    row_bytes: int
+    score_bytes: int
 
     @property
     def factor(self) -> float:
         """How many times more the naive form needs; 1 if neither needs anything."""
         return self.naive_bytes / self.flash_bytes if self.flash_bytes else 1.0
 
+    @property
+    def beyond_bytes(self) -> int:
+        """Bytes of one head beyond its inputs and outputs."""
+        return self.tile_bytes + self.row_bytes
+
+    @property
+    def beyond_factor(self) -> float:
+        """How many times more the naive form needs for one head beyond its inputs and outputs; 1 if neither
+        needs anything.
+        """
+        return self.score_bytes / self.beyond_bytes if self.beyond_bytes else 1.0
+
+    @property
+    def beyond(self) -> str:
+        """The memory of one head beyond its inputs and outputs, as text."""
+        sizes = f"{size_text(self.beyond_bytes)} instead of {size_text(self.score_bytes)}"
+        return f"{sizes}, {_times_less(self.beyond_factor)}"
+
     def __str__(self) -> str:
         sizes = f"{size_text(self.flash_bytes)} instead of {size_text(self.naive_bytes)}"
-        return f"{sizes}, {self.factor:.1f} times less"
+        of_head = f"beyond inputs and outputs {self.beyond} for a head"
+        return f"{sizes}, {_times_less(self.factor)}; {of_head}"
+
+
+def _times_less(factor: float) -> str:
+    return f"{factor:.1f} times less" if factor >= 1 else f"{1 / factor:.1f} times more" if factor else "more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +157,7 @@ class KernelResources:
         return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
 
     def memory(self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None) -> Memory:
-        """Global memory of a call, and of one that stores the scores (once, softmax in place)."""
+        """Memory of a call, and of one that stores the scores (once, softmax in place)."""
         t = self.config.tiling
         kv_heads = heads if kv_heads is None else kv_heads
         row = t.head_dim + t.head_dim_v
@@ -137,15 +166,22 @@ class KernelResources:
         nbytes = elements * self.config.dtype.nbytes
         if self.config.return_lse:
             nbytes += batch * heads * seq_q * F32_BYTES
-        scores = batch * heads * seq_q * seq_k * F32_BYTES
-        return Memory(nbytes, nbytes + scores)
+        of_head = seq_q * seq_k * F32_BYTES
+        rows = _NUMBERS_OF_ROW * seq_q * F32_BYTES
+        return Memory(nbytes, nbytes + batch * heads * of_head, self.shared_bytes, rows, of_head)
 
     def packed_memory(self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]) -> Memory:
-        """Global memory of a call with packed sequences, compared as in `memory`; `lengths` are the
-        numbers of queries and keys of each sequence.
+        """Memory of a call with packed sequences, compared as in `memory`; `lengths` are the numbers of
+        queries and keys of each sequence.
         """
         each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
-        return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
+        return Memory(
+            sum(m.flash_bytes for m in each),
+            sum(m.naive_bytes for m in each),
+            self.shared_bytes,
+            sum(m.row_bytes for m in each),
+            sum(m.score_bytes for m in each),
+        )
 
     def _reach(self, seq_q: int, seq_k: int, window: Sides) -> Reached:
         """`d` such that query i is at the position of key i + d, and how many keys before and

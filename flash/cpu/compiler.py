@@ -42,8 +42,8 @@ def compiled(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
     def decorated(loop: _Loop) -> _Loop:
         found = part_of_loop(fastmath)(loop)
         settings = Settings.from_environment()
-        if settings.cache_on_disk:
-            disk = _disk_of(settings.cache_dir, settings.cache_bytes)
+        if settings.disk is not None:
+            disk = _disk_of(settings.disk, settings.cache_bytes)
             found._cache = _KeptCode(loop, fastmath, disk)  # type: ignore[attr-defined]
         return found
 

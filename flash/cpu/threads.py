@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -13,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 # All calls of the process share so many; no machine has more cores.
 _MOST_HELPERS = 1024
@@ -41,7 +41,7 @@ class BlasThreads:
         self._lock = threading.Lock()
         self._users: weakref.WeakSet[_User] = weakref.WeakSet()
         self._usual: list[tuple[Any, int]] = []  # libraries, and their usual threads
-        self._libraries: ThreadpoolController | None = None
+        self._libraries: Any = None  # of the type of threadpoolctl, if that is installed
 
     @contextmanager
     def one_each(self) -> Iterator[int]:
@@ -82,6 +82,10 @@ class BlasThreads:
     def _found(self) -> list[tuple[Any, int]]:
         """The libraries, and their present threads."""
         if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
+            try:
+                from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+            except ModuleNotFoundError:
+                return []
             self._libraries = ThreadpoolController().select(user_api="blas")
         return [(library, library.num_threads) for library in self._libraries.lib_controllers]
 
@@ -92,6 +96,8 @@ class BlasThreads:
 
 
 def _most(libraries: list[tuple[Any, int]]) -> int:
+    if "threadpoolctl" not in sys.modules:  # BLAS keeps its threads, and several of ours would each have all
+        return 1
     return max((count for _, count in libraries), default=0) or os.cpu_count() or 1
 
 

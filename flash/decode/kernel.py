@@ -28,6 +28,7 @@ from flash.decode.token_scales import SCALES
 from flash.decode.workspace import workspace_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.launch.backend_choice import choose
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
@@ -45,7 +46,6 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, shown
-from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.given import cache_of, gpu_of
@@ -239,7 +239,7 @@ class DecodeKernel:
         views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
         if self.config.shared_kv:
             views["v_cache"] = columns_of(self.config, views["k_cache"])
-        name = self._choose(backend, views["q"])
+        name = choose(backend, views["q"], self._gpu.backend, WHO, copies_to_gpu=False)[0]
         if name == "cuda":
             views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
         self._check(views)
@@ -327,12 +327,6 @@ class DecodeKernel:
         space = workspace_of(call, parts, turns_before(call, kernel), room)
         steps = steps_of(call, kernel, parts, space)
         return _on_host(functools.partial(_interpret, steps))
-
-    def _choose(self, backend: object, q: ArrayView) -> str:
-        """The backend of a call. Raises `ConfigError` for an unknown name."""
-        if not isinstance(backend, str) or backend != AUTO:
-            return check_backend(backend, WHO)
-        return "cpu" if q.device == HOST else "cuda"
 
     def _prepared_on_gpu(
         self, call: CacheCall, splits: int | None, room: Callable[[int], ArrayView], who: str

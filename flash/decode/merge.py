@@ -14,6 +14,7 @@ from flash.host import results
 from flash.host.caller import raise_problems, views_of
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument
+from flash.launch.backend_choice import choose
 from flash.launch.checks import out_problems, stream_without_gpu
 from flash.launch.gpu import Launcher, launcher_of
 from flash.launch.merge_launch import Given, merging
@@ -58,7 +59,8 @@ def merge_partials(
     is NaN, as attention to all keys would be.
 
     `backend`: "cpu" and "compiled", which are numpy; "interpreter", which runs the kernel's PTX;
-    "cuda", for arrays on a GPU; or "auto", "cpu" for arrays on the host and else "cuda". There are up
+    "cuda", for arrays on a GPU; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays
+    on a GPU and "cpu" for arrays on the host. There are up
     to 32768 parts, and for kernels up to 512 columns. On the host, arrays with a layout that the kernel
     cannot read are copied. On a GPU the parts must be one array, with dense columns, and rows that fold
     into three dimensions; the rows of `lses` must fold into one. On a GPU the work is put on `stream`, by
@@ -67,12 +69,12 @@ def merge_partials(
     Raises `LaunchError` with every problem of the arguments, `ConfigError` for an unknown backend,
     `BackendError` if the backend fails.
     """
-    asked = check_backend(backend, _WHO)
+    check_backend(backend, _WHO)  # before any array is read
     given = {"outs": outs, "lses": lses}
     named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
     views = views_of(named | ({} if out is None else {"out": out}), _WHO)
-    chosen = _chosen(asked, views, stream)
     gpu = launcher_of(cuda_backend())
+    chosen = _chosen(backend, views, gpu, stream)
     if chosen == "cuda":
         views = {name: gpu.located(array, _WHO) for name, array in views.items()}
     of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
@@ -105,14 +107,14 @@ def merge_partials(
     return merged, of_rows
 
 
-def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str:
-    """The backend of a call. Raises `LaunchError` if a stream is given on the host."""
-    found = backend
-    if backend == AUTO:
-        found = "cuda" if any(array.device != HOST for array in views.values()) else "cpu"
-    if stream is not None and found != "cuda":
-        raise stream_without_gpu(_WHO, found)
-    return found
+def _chosen(backend: Backend, views: Mapping[str, ArrayView], gpu: Launcher, stream: object) -> str:
+    """The backend of a call. Raises `LaunchError` for a stream of a call that computes on the host."""
+    on_gpu = (array for array in views.values() if array.device != HOST)
+    first = next(on_gpu, next(iter(views.values())))
+    chosen = choose(backend, first, gpu.backend, _WHO, copies_to_gpu=False)[0]
+    if stream is not None and chosen != "cuda":
+        raise stream_without_gpu(_WHO, chosen)
+    return chosen
 
 
 def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.cache.call import checked
-from flash.decode.merge import merge_partials
 from flash.distributed.agreement import Said, agreed, array_words
 from flash.distributed.cache_arguments import form_of, require_no_gradients, require_of_heads, rows_of
 from flash.distributed.cached_scores import LocalKeys, functions_of
@@ -22,6 +21,7 @@ from flash.distributed.calls import sides_of
 from flash.distributed.eager import eager
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.functions import function_words
+from flash.distributed.local import merged_parts
 from flash.distributed.parallel import ContextParallel
 from flash.distributed.tokens import Tokens
 from flash.operands.declared import MAX_WINDOWED_SEQ
@@ -307,7 +307,7 @@ class ShardedKVCache:
         out, lse = self._whole(who, read, merged)
         if sink is not None:
             logits = sink.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
-            out, lse = _merge([out, torch.zeros_like(out)], [lse, logits])
+            out, lse = merged_parts([out, torch.zeros_like(out)], [lse, logits])
         out = out.to(q.dtype)
         return (out, lse) if return_lse else out
 
@@ -349,7 +349,7 @@ class ShardedKVCache:
             )
             found = {**transfer.wait(self.traffic), rank: [out, lse]}
             parts = [found[peer] for peer in range(world)]
-            return _merge([p[0] for p in parts], [p[1] for p in parts])
+            return merged_parts([p[0] for p in parts], [p[1] for p in parts])
         distance = 1
         while distance < world:
             peer = rank ^ distance
@@ -358,7 +358,7 @@ class ShardedKVCache:
             )
             other = transfer.wait(self.traffic)[peer]
             pairs = sorted([(rank, [out, lse]), (peer, other)], key=lambda pair: pair[0])
-            out, lse = _merge([p[1][0] for p in pairs], [p[1][1] for p in pairs])
+            out, lse = merged_parts([p[1][0] for p in pairs], [p[1][1] for p in pairs])
             distance *= 2
         return out, lse
 
@@ -468,7 +468,3 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
-
-
-def _merge(outs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
-    return merge_partials(torch.stack(outs), torch.stack(lses))

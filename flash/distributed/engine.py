@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash.decode.merge import merge_partials
 from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
-from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Arrays, Part, Scores, TileAttention
+from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Arrays, Part, Scores, TileAttention, merged_parts
 from flash.distributed.plan import Plan, compacted
 from flash.distributed.tiles import Tile
 
@@ -355,12 +354,8 @@ class Engine:
 def _merge(out: Tensor, lse: Tensor, part: Part) -> None:
     """Merge a part into the results so far, both float32."""
     rows = part.rows
-    outs, lses = [out[:, :, rows], part.out], [lse[:, :, rows], part.lse]
-    if out.is_cuda:
-        merged, total = merge_partials(torch.stack(outs), torch.stack(lses))
-    else:
-        merged, total = merge_partials(outs, lses)
-    out[:, :, rows], lse[:, :, rows] = merged, total
+    merged = merged_parts([out[:, :, rows], part.out], [lse[:, :, rows], part.lse])
+    out[:, :, rows], lse[:, :, rows] = merged
 
 
 def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:

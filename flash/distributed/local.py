@@ -21,6 +21,7 @@ from flash.distributed.functions import OF_MASK_MOD, OF_SCORE_MOD, array_names, 
 from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
 from flash.mods import absolute
+from flash.operands.words import Backend
 from flash.scores.philox import STEPS, kept, threshold
 
 _PLACES: Final = "shard_places"
@@ -37,6 +38,14 @@ class Part(NamedTuple):
     rows: Rows
     out: Tensor
     lse: Tensor
+
+
+def merged_parts(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The merge of partial results, float32 [batch, heads, rows, head_dim_v] and [batch, heads, rows], by the
+    device that they are on: PTXGEN_BACKEND is the backend of the parts.
+    """
+    where: Backend = "cuda" if outs[0].is_cuda else "cpu"
+    return flash.merge_partials(torch.stack(tuple(outs)), torch.stack(tuple(lses)), backend=where)
 
 
 class Gradient(NamedTuple):

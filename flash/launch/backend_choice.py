@@ -12,9 +12,13 @@ from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.settings import AUTO, Settings
 
 
-def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[str, str]:
-    """The backend of a call of `who`, and why. `backend` is what the caller asked for. Raises
-    `ConfigError` for an unknown name, `BackendError` for "compiled" without Numba.
+def choose(
+    backend: object, q: ArrayView, cuda: CudaBackend, who: str, *, copies_to_gpu: bool = True
+) -> tuple[str, str]:
+    """The backend of a call of `who`, and why. `backend` is what the caller asked for; "auto" is
+    PTXGEN_BACKEND, else "cuda" for arrays on a GPU, and for those on the host if a GPU opens and the call
+    `copies_to_gpu`, else "cpu". Raises `ConfigError` for an unknown name, `BackendError` for "compiled"
+    without Numba.
     """
     if not isinstance(backend, str) or backend != AUTO:
         return check_backend(backend, who), "as asked"
@@ -22,6 +26,8 @@ def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[
         return check_backend(set_by_user, who), f"PTXGEN_BACKEND is {set_by_user}"
     if q.device != HOST:
         return "cuda", f"q is on {q.device_name}"
+    if not copies_to_gpu:
+        return "cpu", "the arrays are on the host"
     why_not = cuda.why_unavailable()
     return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
 

@@ -230,12 +230,17 @@ def proved_text(made: BuiltKernel) -> str:
 
 
 def _proved(proof: Proof) -> str:
-    """How many accesses to shared memory and barriers are proved, and why the others are not."""
-    accesses, barriers = len(proof.accesses), len(proof.barriers)
+    """How many accesses to shared memory, barriers and instructions of warps are proved, and why the others
+    are not.
+    """
+    accesses, barriers, warps = len(proof.accesses), len(proof.barriers), len(proof.convergence)
     if proof.complete:
-        return f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform"
-    total = accesses + barriers
-    return f"all but {len(proof.unknown)} of {total} accesses and barriers ({_why(proof)})"
+        return (
+            f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform, all {warps} "
+            "warp instructions converged"
+        )
+    total = accesses + barriers + warps
+    return f"all but {len(proof.unknown)} of {total} accesses, barriers and warp instructions ({_why(proof)})"
 
 
 def _proved_global(proof: GlobalProof) -> str:

@@ -6,16 +6,19 @@ from typing import Final
 
 import numpy as np
 
+from ptxgen.types import narrow_dtype
+
 _OF_NUMPY: Final = 1  # `isbuiltin` of numpy's own types
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
-    """The numpy type called `name`. numpy knows the types of ml_dtypes by name once that is
-    imported, which happens here when such a type is asked for.
+    """The numpy type called `name`, of numpy or of ml_dtypes. Raises `TypeError` for a name of neither,
+    `BackendError` where ml_dtypes is missing.
     """
-    if not hasattr(np, name):
-        import ml_dtypes  # noqa: F401  # for what it registers
-    return np.dtype(name)
+    try:
+        return np.dtype(name)  # also of ml_dtypes, once that is imported
+    except TypeError:
+        return narrow_dtype(name)
 
 
 def typestr(dtype: np.dtype[np.generic]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -142,7 +143,67 @@ def is_tensor(array: object) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _is_tensor_class(kind: Any) -> bool:
-    return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in kind.__mro__)
+    return any(map(_is_tensor, kind.__mro__))
+
+
+def _is_tensor(kind: type) -> bool:
+    return kind.__module__ == "torch" and kind.__name__ == "Tensor"
+
+
+@functools.lru_cache(maxsize=256)
+def holds_its_values(kind: Any) -> bool:
+    """Whether the memory of a torch tensor of a class holds its values: not where the class gives functions
+    or operators of PyTorch another meaning.
+    """
+    return has_usual_functions(kind) and not _differs(kind, "__torch_dispatch__")
+
+
+@functools.lru_cache(maxsize=256)
+def has_usual_functions(kind: Any) -> bool:
+    """Whether a class of torch tensors leaves PyTorch's functions their meaning (`__torch_function__`). It
+    may give another one to operators (`__torch_dispatch__`), which PyTorch's dispatcher then calls.
+    """
+    name = "__torch_function__"
+    # What turns it off, as in `torch.nn.Parameter`: PyTorch's functions see the memory alone.
+    is_off = getattr(kind, name, None) is getattr(
+        sys.modules.get("torch._C"), "_disabled_torch_function_impl", 0
+    )
+    return is_off or not _differs(kind, name)
+
+
+def _differs(kind: Any, method: str) -> bool:
+    """Whether a class of torch tensors has another method than tensors have."""
+    of_class, of_tensors = (
+        getattr(getattr(of, method, None), "__func__", getattr(of, method, None))
+        for of in (kind, next(t for t in kind.__mro__ if _is_tensor(t)))
+    )
+    return of_class is not of_tensors
+
+
+def not_its_values(tensor: object, name: str) -> str:
+    """The words that refuse a tensor whose class does not hold its values, without its name."""
+    return (
+        f"must be a plain tensor, got a {type(tensor).__name__}, which gives the operations of tensors a "
+        f"meaning of its own, so that its memory may hold other values; if it does not, pass "
+        f"{name}.as_subclass(torch.Tensor)"
+    )
+
+
+WITH_TANGENT: Final = (
+    "has a tangent of forward-mode differentiation, which is not computed: the derivative would be 0 "
+    "without a word; use reverse mode, such as torch.func.vjp, or pass "
+    "torch.autograd.forward_ad.unpack_dual({0}).primal"
+)
+
+
+def has_tangent(tensor: Any) -> bool:
+    """Whether a torch tensor has a tangent at the current level of forward-mode differentiation."""
+    forward_ad: Any = sys.modules.get("torch.autograd.forward_ad")
+    return (
+        forward_ad is not None
+        and forward_ad._current_level >= 0
+        and forward_ad.unpack_dual(tensor).tangent is not None
+    )
 
 
 def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
@@ -232,6 +293,11 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
             "memory torch does not give; call outside torch.func transforms, on plain tensors"
         ) from error
+    of: Any = type(array)
+    if not holds_its_values(of):
+        raise LaunchError(f"{name} {not_its_values(array, name)}")
+    if has_tangent(array):
+        raise LaunchError(f"{name} {WITH_TANGENT.format(name)}")
     return ArrayView(
         pointer,
         shape,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ptxgen.ir import Instr, Origin
+from dataclasses import field
+
+from ptxgen.ir import NOWHERE, Instr, Location, Origin
 from ptxgen.records import dataclass
 from ptxgen.text import render_instr
 
@@ -14,8 +16,10 @@ class Problem:
     `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`,
     `undefined`, `barrier`, `alignment`, `shared`, `threads`, `call`, `end` and `text`. `instr` is
     the instruction as printed and `where` its origin, a Python file or a line of PTX text; both are
-    empty if the problem is not about one instruction. `kernel` is the name of the kernel or
-    function, empty for a problem of the whole module; `what` says which of the two it names.
+    empty if the problem is not about one instruction; `line` is its line of the PTX text (0: none), and
+    `source` that of the Python function or of the language that the PTX was compiled from. `kernel` is the
+    name of the kernel or function, empty for a problem of the whole module; `what` says which of the two it
+    names.
     """
 
     kind: str
@@ -24,6 +28,8 @@ class Problem:
     instr: str = ""
     where: str = ""
     what: str = "kernel"
+    line: int = field(default=0, compare=False)  # `where` says both, too
+    source: Location | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         kernel = f"{self.what} {self.kernel}: " if self.kernel else ""
@@ -34,7 +40,9 @@ class Problem:
 
 def problem_in(kind: str, message: str, kernel: str, instr: Instr, what: str = "kernel") -> Problem:
     """A problem of one instruction, with the instruction's text and origin."""
-    return Problem(kind, message, kernel, render_instr(instr), where_from(instr.origin), what)
+    origin = instr.origin or NOWHERE
+    where = where_from(instr.origin)
+    return Problem(kind, message, kernel, render_instr(instr), where, what, origin.ptx_line, origin.source)
 
 
 def where_from(origin: Origin | None) -> str:

@@ -6,19 +6,34 @@ Any use of a block other than in `with` raises `TypeMismatchError`.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import field
 from types import TracebackType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
+from ptxgen.dsl.early_exits import Outer, refuse_early_exits, refuse_outer_exits
 from ptxgen.errors import TypeMismatchError
 from ptxgen.ir import Origin
+from ptxgen.records import dataclass
+
+
+@dataclass
+class Account:
+    """What a kernel knows of its `with` blocks: those that were made but have not begun, and those that an
+    exception has left, in words, the innermost first.
+    """
+
+    kernel: str
+    not_entered: list[Block[Any]] = field(default_factory=list)
+    left_early: list[str] = field(default_factory=list)
 
 
 class Opener(Protocol):
-    """The kernel that blocks belong to, as far as blocks use it."""
+    """The kernel that blocks belong to, or a part of it, as far as blocks use it."""
 
-    not_entered: list[Block[Any]]  # blocks that were made, but have not begun
+    account: Account
 
     def origin(self) -> Origin:
         """The line of kernel source being executed."""
@@ -36,12 +51,13 @@ class Block(Generic[T]):
     block that was never entered.
     """
 
-    __slots__ = ("_context", "_entered", "_k", "kind", "origin")
+    __slots__ = ("_context", "_entered", "_k", "_outer", "kind", "origin")
 
     def __init__(self, k: Opener, kind: str, context: AbstractContextManager[T], origin: Origin) -> None:
         self._k = k
         self._context = context
         self._entered = False
+        self._outer: tuple[Outer, ...] = ()
         self.kind = kind
         self.origin = origin
 
@@ -53,11 +69,16 @@ class Block(Generic[T]):
             )
         self._entered = True
         self._settle()
+        self._outer = refuse_early_exits(self._k.account.kernel, self.kind, sys._getframe(1))
         return self._context.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        if kind is not None:
+            self._k.account.left_early.append(f"k.{self.kind} from {self.origin}: {_how(kind)}")
+        elif self._outer:
+            refuse_outer_exits(self._outer, sys._getframe(1))
         return self._context.__exit__(kind, error, traceback)
 
     def __bool__(self) -> NoReturn:
@@ -68,8 +89,8 @@ class Block(Generic[T]):
 
     def _settle(self) -> None:
         """Remove this block from the never entered blocks that `build` reports."""
-        if self in self._k.not_entered:
-            self._k.not_entered.remove(self)
+        if self in self._k.account.not_entered:
+            self._k.account.not_entered.remove(self)
 
     def _misused(self, why: str) -> TypeMismatchError:
         """The error of a block used without `with`; `build` does not report that block again."""
@@ -77,6 +98,13 @@ class Block(Generic[T]):
         return TypeMismatchError(
             f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use 'with k.{self.kind}(...):'"
         )
+
+
+def _how(kind: type[BaseException]) -> str:
+    """How a block was left that raised an exception of this type."""
+    if issubclass(kind, GeneratorExit):
+        return "the generator that entered it was closed before its end, as by a 'break' in a loop over it"
+    return f"{kind.__name__} was raised in it, and caught outside"
 
 
 def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenate[K, P], Block[T]]:
@@ -87,7 +115,7 @@ def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenat
     @functools.wraps(make)
     def made(self: K, /, *args: P.args, **kwargs: P.kwargs) -> Block[T]:
         found = Block(self, kind, begin(self, *args, **kwargs), self.origin())
-        self.not_entered.append(found)
+        self.account.not_entered.append(found)
         return found
 
     return made

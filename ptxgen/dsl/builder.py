@@ -202,16 +202,22 @@ class KernelBuilder(Roles):
         """The module, with the lowest PTX version that has all instructions used and the target.
 
         `header` is a tuple of lines, printed as comments at the head of the text. Raises
-        `ConfigError` inside a `with` block, and if a block was never entered, and `TypeMismatchError` if a
-        product of `k.wgmma` is never waited for.
+        `ConfigError` inside a `with` block, and if a block was never entered or was left by an exception,
+        and `TypeMismatchError` if a product of `k.wgmma` is never waited for.
         """
         if self._open:
             raise ConfigError(f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first")
-        if self.not_entered:
-            listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.not_entered)
+        if self.account.not_entered:
+            listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.account.not_entered)
             raise ConfigError(
                 f"kernel {self.name!r}: blocks that were never entered guard nothing; write 'with' "
                 f"before each:{listed}"
+            )
+        if self.account.left_early:
+            raise ConfigError(
+                f"kernel {self.name!r}: Python left a block before its end, so what follows in it is not in "
+                f"the kernel; catch the exception inside the block, and let generators run to their end:"
+                f"\n  {self.account.left_early[0]}"
             )
         self.require_roles_entered()
         self.flight.require_landed(self.name)

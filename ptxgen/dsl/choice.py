@@ -28,7 +28,8 @@ class Plan:
     `dest_types` are the types of the results. `result` is the type of the result if there is exactly
     one, the first operand, and no source is a fixed literal, else None; `count` is the width of that
     result if it is a vector, else 0. `has_own_operands` says whether there are any operands but those
-    of the call: results or fixed literals.
+    of the call: results or fixed literals. The lanes of a warp execute an instruction together that
+    `gathers`.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Plan:
         "_whats",
         "count",
         "dest_types",
+        "gathers",
         "has_own_operands",
         "op",
         "opcode",
@@ -55,6 +57,9 @@ class Plan:
         self.result = dest_types[0] if alone and not literal else None
         self.count = op.dests[0].count if self.result else 0
         self.has_own_operands = literal or bool(op.dests)
+        masked = any(o.name == "membermask" for o in op.operands)
+        aligned = "aligned" in op.opcode.split(".") and not op.opcode.startswith("bar")
+        self.gathers = masked or aligned
 
     def literal(self, arg: Any, position: int) -> ir.IntImm | ir.FloatImm | ir.Vector:
         """The operand for a Python number, or a vector with one, as source number `position`."""

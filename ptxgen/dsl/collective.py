@@ -84,11 +84,13 @@ class Warp:
 
     def _check(self, who: str, value: object) -> None:
         self._k.refuse_predicated(who)
+        self._k.require_lanes(who)
         if not isinstance(value, Value) or value.type not in _TYPES:
             raise TypeMismatchError(f"{who} takes an f32, u32 or s32 value of the kernel, got {shown(value)}")
 
     def _vote(self, who: str, condition: Value, mode: Literal["any", "all"]) -> Value:
         self._k.refuse_predicated(who)
+        self._k.require_lanes(who)
         self._k.require_predicate(who, condition)
         return self._k.vote(condition, _ALL, mode=mode)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Final, Literal, TypeAlias
 
 from ptxgen import ir
-from ptxgen.dsl.blocks import Block, block
+from ptxgen.dsl.blocks import Account, block
+from ptxgen.dsl.gathering import Gathering, Splits
 from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.isa.spec import Op
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
 
+# What is promised of a condition: that all threads of the CTA agree, or those of each warp.
+Uniform: TypeAlias = bool | Literal["warp"]
+
+_MASK: Final = "membermask"
+_WHOLE: Final = 0xFFFFFFFF
+_SHUFFLED: Final = 4  # operands of a shuffle that it reads
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
 _COUNTERS: Final = (u32, s32, u64, s64)  # types that a loop counts in unless it is told its type
 
@@ -61,10 +69,12 @@ class Control(Grid):
         super().__init__(name, target, threads)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
-        self.not_entered: list[Block[Any]] = []
+        self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
-        self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
+        # Of the last `when`: its end, what was promised of it, whether it splits a warp.
+        self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
+        self._gathering = Gathering(self._statements, threads)
 
     @property
     def is_in_block(self) -> bool:
@@ -75,6 +85,7 @@ class Control(Grid):
         """A new variable of `type`, set to `initial`."""
         require_type("var", type)
         variable = Var(self, self.fresh(type).reg, type)
+        self._gathering.vary(variable.reg)
         variable.set(initial)
         return variable
 
@@ -112,8 +123,9 @@ class Control(Grid):
             return
         done = self._label("done")  # no thread has two shares
         self._branch(done, first >= n)
+        splits = self._gathering.by_bounds(first, n, self.threads, counter)
         try:
-            with self._loop("strided", done, divergent=True):
+            with self._loop("strided", done, divergent=True, splits=splits):
                 yield self.var(counter, first)
         finally:
             self._statements.append(done)
@@ -144,14 +156,16 @@ class Control(Grid):
         yield from self._counted("dealt", self.block_id(), count, self.blocks(), u32)
 
     @block
-    def while_(self, condition: Callable[[], Value], *, uniform: bool = False) -> Iterator[None]:
+    def while_(self, condition: Callable[[], Value], *, uniform: Uniform = False) -> Iterator[None]:
         """Run the body while `condition()` holds, which is evaluated before each round: a function
         without arguments that returns a predicate, such as `lambda: low < high` of two variables.
 
         `uniform` promises that the condition is the same in all threads of the CTA, which allows
-        barriers inside, and in the condition: `lambda: k.block.sum(x) < n`.
+        barriers inside, and in the condition: `lambda: k.block.sum(x) < n`; "warp", in all threads of
+        each warp, which allows what the lanes of a warp do together.
         """
         self.refuse_predicated("while_")
+        _require_promise("while_", uniform)
         if not callable(condition):
             raise TypeMismatchError(
                 "while_: the condition must be a function, which is evaluated before each round, such as "
@@ -160,55 +174,64 @@ class Control(Grid):
         head, done = self._label("while"), self._label("done")
         self._statements.append(ir.Label(head.name, "nounroll"))
         try:
-            with self._loop("while_", done, divergent=not uniform):
+            held: list[Value] = []
+            splits = None if uniform else lambda: any(self._gathering.by(value)() for value in held)
+            with self._loop("while_", done, divergent=uniform is not True, splits=splits):
                 holds = condition()
                 self.require_predicate("while_", holds)
+                held.append(holds)
                 self._branch(done, holds, negated=True)
                 yield
         finally:
             self._branch(head)
             self._statements.append(done)
 
-    def break_if(self, condition: Value, *, uniform: bool = False) -> None:
+    def break_if(self, condition: Value, *, uniform: Uniform = False) -> None:
         """Leave the innermost loop in the threads where the condition holds.
 
         `uniform` promises that the condition is the same in all threads of the CTA; otherwise no
-        barrier may be in the loop, because threads that left it never arrive. Raises
+        barrier may be in the loop, because threads that left it never arrive. "warp" promises that it is
+        the same in all threads of each warp, for what the lanes of a warp do together. Raises
         `TypeMismatchError` outside of loops, and directly inside tickets (`k.tile_scheduler`).
         """
         self.refuse_predicated("break_if")
         self.require_predicate("break_if", condition)
+        _require_promise("break_if", uniform)
         if not self._loops:
             raise TypeMismatchError("break_if leaves a loop, and there is none around it")
         loop = self._loops[-1]
         if loop.kept:
             raise TypeMismatchError(f"break_if would leave {loop.kept}")
-        if not uniform or len(self._divergent) > loop.outside:
+        if uniform is not True or len(self._divergent) > loop.outside:
             if loop.joined:
                 raise TypeMismatchError(
                     f"break_if: {loop.joined} in the same loop waits for threads that have left it; move it "
                     "out, or promise that all threads agree with k.break_if(condition, uniform=True)"
                 )
             loop.left = True
+        self._gathering.leave(None if uniform else self._gathering.by(condition))
         self._branch(loop.done, condition)
 
     @block
-    def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
+    def when(self, condition: Value, *, uniform: Uniform = False) -> Iterator[None]:
         """Run the body in the threads where the condition holds.
 
         `uniform` promises that the condition is the same in all threads of the CTA, which allows
-        barriers inside.
+        barriers inside; "warp", in all threads of each warp, which allows what the lanes of a warp do
+        together, such as `k.warp.sum`, also where the condition compares numbers of threads.
         """
         self.require_predicate("when", condition)
+        _require_promise("when", uniform)
         self.refuse_predicated("when")
         skip = self._label("end")
         self._branch(skip, condition, negated=True)
+        splits = None if uniform else self._gathering.by(condition)
         try:
-            with self._block("when", divergent=not uniform):
+            with self._block("when", divergent=uniform is not True, splits=splits):
                 yield
         finally:
             self._statements.append(skip)
-            self._closed = (skip, uniform)
+            self._closed = (skip, uniform, splits)
 
     @block
     def otherwise(self) -> Iterator[None]:
@@ -221,13 +244,13 @@ class Control(Grid):
             raise TypeMismatchError(
                 "otherwise must follow directly after the end of a 'with k.when(...)' block"
             )
-        skip, uniform = self._closed
+        skip, uniform, splits = self._closed
         self._statements.pop()
         end = self._label("join")
         self._branch(end)
         self._statements.append(skip)
         try:
-            with self._block("otherwise", divergent=not uniform):
+            with self._block("otherwise", divergent=uniform is not True, splits=splits):
                 yield
         finally:
             self._statements.append(end)
@@ -284,8 +307,12 @@ class Control(Grid):
         if not runs_once:
             self._branch(done, index >= stop)
         self._statements.append(ir.Label(head.name, "nounroll"))
+        each = (
+            self.threads if isinstance(step, Value) and divergent else 1 if isinstance(step, Value) else step
+        )
+        splits = None if runs_once else self._gathering.by_bounds(start, stop, int(each), type)
         try:
-            with self._loop(kind, done, divergent=divergent):
+            with self._loop(kind, done, divergent=divergent, splits=splits):
                 yield index
         finally:
             self.emit("add", (index, step), into=index)
@@ -311,9 +338,11 @@ class Control(Grid):
             loop.joined = loop.joined or what
 
     @contextmanager
-    def _loop(self, kind: str, done: ir.Label, *, divergent: bool) -> Iterator[None]:
+    def _loop(
+        self, kind: str, done: ir.Label, *, divergent: bool, splits: Splits | None = None
+    ) -> Iterator[None]:
         """The body of a loop, which ends behind `done`."""
-        with self._block(kind, divergent=divergent):
+        with self._block(kind, divergent=divergent, splits=splits, is_loop=True):
             self._loops.append(_Loop(kind, done, len(self._divergent)))
             try:
                 yield
@@ -335,17 +364,20 @@ class Control(Grid):
         self._statements.append(again)
         self._branch(again, condition(), negated=True)
 
-    def _block(self, kind: str, *, divergent: bool = False) -> AbstractContextManager[None]:
+    def _block(
+        self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
+    ) -> AbstractContextManager[None]:
         """What the body of a block runs in."""
-        return self._opened(kind, divergent)
+        return self._opened(kind, divergent, splits, is_loop)
 
     @contextmanager
-    def _opened(self, kind: str, divergent: bool) -> Iterator[None]:
+    def _opened(self, kind: str, divergent: bool, splits: Splits | None, is_loop: bool) -> Iterator[None]:
         self._open.append(kind)
         if divergent:
             self._divergent.append(kind)
         try:
-            yield
+            with self._gathering.opened(kind, splits, is_loop=is_loop):
+                yield
         finally:
             if divergent:
                 self._divergent.pop()
@@ -361,6 +393,21 @@ class Control(Grid):
         self.append("bra", (ir.Symbol(to.name),))
         self._guard = None
 
+    def require_lanes(self, what: str) -> None:
+        """Raise `TypeMismatchError` where lanes of a warp do not come to what all of them do together."""
+        self._gathering.require(what, self._guard)
+
+    def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
+        """Refuse an instruction for all lanes of a warp where some do not come."""
+        has_mask = bool(op.operands) and op.operands[-1].name == _MASK
+        if not has_mask:
+            self._gathering.require_whole_warps(name)
+        elif not isinstance(sources[-1], ir.IntImm) or sources[-1].value & _WHOLE != _WHOLE:
+            return  # the lanes that it names are for the caller to know
+        elif "mode" in op.modifiers and len(sources) == _SHUFFLED:
+            self._gathering.require_sources(name, str(op.modifiers["mode"]), sources[1], sources[2])
+        self._gathering.require(name, self._guard, has_mask=has_mask)
+
     def refuse_predicated(self, what: str) -> None:
         """Raise `TypeMismatchError` inside `only_if`."""
         if self._guard is not None:
@@ -375,6 +422,11 @@ class Control(Grid):
             raise TypeMismatchError(f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}")
         if condition.k is not self:
             raise self._foreign(who, condition)
+
+
+def _require_promise(who: str, uniform: object) -> None:
+    if not isinstance(uniform, bool) and uniform != "warp":
+        raise TypeMismatchError(f"{who}: uniform must be True, False or 'warp', got {shown(uniform)}")
 
 
 def _counter(start: Scalar, stop: Scalar) -> ScalarType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 # Rows of the instruction table with one result, which the operators of values stand for.
 Operator: TypeAlias = Literal[
@@ -56,3 +56,36 @@ class InPlace:
     __ixor__ = _in_place(operator.xor)
     __ilshift__ = _in_place(operator.lshift)
     __irshift__ = _in_place(operator.rshift)
+
+
+def _reflected(operate: Callable[[Any, Any], Any]) -> Callable[[Any, int], Any]:
+    def method(self: Any, number: int) -> Any:
+        self._require_integer(_SIGNS[operate])
+        return operate(self.k.emit("mov", (number,), {"type": self.type}), self)
+
+    return method
+
+
+_SIGNS: Final = {
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+}
+
+
+class Reflected:
+    """Operators of integers with a number of Python on the left, which becomes a value of the same type."""
+
+    __slots__ = ()
+
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __rmod__ = _reflected(operator.mod)
+    __rlshift__ = _reflected(operator.lshift)
+    __rrshift__ = _reflected(operator.rshift)
+    __rand__ = _reflected(operator.and_)
+    __ror__ = _reflected(operator.or_)
+    __rxor__ = _reflected(operator.xor)

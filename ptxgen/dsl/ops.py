@@ -141,6 +141,8 @@ class Ops:
             plan = self._plan(kinds, name, args, modifiers)
         for i in literals:
             sources[i] = plan.literal(args[i], i)
+        if plan.gathers:
+            self.gather(name, plan.op, sources)
         single = plan.result
         if single is None:
             result, operands = self._results(plan, sources, into)
@@ -162,6 +164,9 @@ class Ops:
             ir.Instr(plan.opcode, operands, self._guard, self._place or self._origin_of(sys._getframe(1)))
         )
         return result
+
+    def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
+        """The lanes of a warp are about to execute an instruction together; control flow may refuse it."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks, with the guard of an enclosing `only_if`."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeGuard, overload
 
 from ptxgen import ir
-from ptxgen.dsl.operators import InPlace, Operator
+from ptxgen.dsl.foreign import Foreign
+from ptxgen.dsl.operators import InPlace, Operator, Reflected
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.spec import Modifier
 from ptxgen.records import dataclass
@@ -55,7 +56,7 @@ class Emitter(Protocol):
         """A value of `type` in a new register, which no instruction has written yet."""
 
 
-class Value:
+class Value(Reflected, Foreign):
     """One scalar per thread, in a register that is written once.
 
     Operators are explicitly rounded (`add.rn`, `mul.rn`, `div.rn`), so they mean the same on every
@@ -66,6 +67,8 @@ class Value:
 
     __slots__ = ("k", "reg", "type")
 
+    type: ScalarType
+
     def __init__(self, k: Emitter, reg: ir.Reg, type: ScalarType) -> None:
         self.k = k
         self.reg = reg
@@ -73,21 +76,6 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.reg.name}: {self.type})"
-
-    def __bool__(self) -> NoReturn:
-        raise TypeMismatchError(
-            f"{self!r} is known only on the GPU, so Python cannot branch on it; "
-            "use 'with k.when(condition):' for a branch or k.selp(a, b, condition) for a choice"
-        )
-
-    def __index__(self) -> NoReturn:
-        raise TypeMismatchError(
-            f"{self!r} is known only on the GPU, so Python cannot count with it; "
-            "use 'with k.loop(start, stop) as i:' for a loop and P[i] for an element"
-        )
-
-    def __iter__(self) -> NoReturn:
-        raise TypeMismatchError(f"{self!r} is a single value and cannot be iterated")
 
     __hash__ = object.__hash__
 
@@ -161,6 +149,9 @@ class Value:
     def __mod__(self, other: Scalar) -> Value:
         self._require_integer("%")
         return self.k.remainder(self, other)
+
+    def __pos__(self) -> Value:
+        return self
 
     def __neg__(self) -> Value:
         return self.k.emit("neg", (self,))

@@ -64,9 +64,11 @@ def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = 
     names.update(instances or {})
     declared = _declared_in(source)
     pointees = {}
-    for symbol in _ENTRY.findall(ptx):
+    for entry in _ENTRY.finditer(ptx):
+        symbol = entry[1]
         name = names.get(symbol, symbol)
-        params = set(re.findall(rf"(?<![\w$]){re.escape(symbol)}_param_\d+", ptx))
+        head = ptx[entry.end() : ptx.find(")", entry.end())]
+        params = set(re.findall(rf"(?<![\w$]){re.escape(symbol)}_param_\d+", head))
         declarations = declared.get(re.sub(r"<.*", "", name).rpartition("::")[2], ())
         if len(declarations) != len(params):  # a macro stands for some of them
             declarations = ()

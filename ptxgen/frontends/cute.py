@@ -8,6 +8,7 @@ layout and `(array, 100)` one of 100 elements with stride 1.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import tempfile
@@ -28,8 +29,9 @@ _PREFIX: Final = "kernel_cutlass_"
 
 def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: str = "") -> Program:
     """The kernels that a `@cute.jit` function launches, for these arguments: tensors of
-    `cutlass.cute.runtime.from_dlpack`, of numpy or torch arrays on the host, and numbers. `options`
-    are further ones of `cute.compile`, as text.
+    `cutlass.cute.runtime.from_dlpack`, of numpy or torch arrays on the host, which are compiled as arrays in
+    global memory, or of `make_fake_compact_tensor`, and numbers. `options` are further ones of
+    `cute.compile`, as text.
 
     Raises `CompileError` with the compiler's message, and `BackendError` if CuTe DSL is not
     installed.
@@ -41,12 +43,44 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
     with tempfile.TemporaryDirectory() as folder:
         given = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
         try:
-            compiled = cute.compile(function, *args, options=f"{given} {options}".strip())
+            compiled = cute.compile(function, *map(_on_gpu, args), options=f"{given} {options}".strip())
         except Exception as error:  # its own classes, and those of Python, by where it fails
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours of a terminal
             raise CompileError(f"{name} cannot be compiled:\n{text.strip()}") from error
         ptx = str(compiled.__ptx__)
     return Program(ptx, name=name, sources=sources_of(), names=_names(ptx, function))
+
+
+def _on_gpu(value: Any) -> Any:
+    """An argument of a compilation as it is on a GPU: CuTe DSL says that the memory of an array on the host
+    is generic, which TMA and `cp.async` refuse.
+    """
+    runtime = require(_WHO, "cutlass.cute.runtime", _PACKAGE)
+    if type(value) is not runtime._Tensor or value.memspace != runtime.AddressSpace.generic:
+        return value
+    found = _global(runtime).__new__(_global(runtime))
+    found.__dict__.update(value.__dict__)
+    return found
+
+
+@functools.cache
+def _global(runtime: Any) -> Any:
+    """The class of tensors of arrays on the host that are said to be in global memory."""
+    ir = require(_WHO, "cutlass._mlir", _PACKAGE).ir
+
+    class Global(runtime._Tensor):  # type: ignore[misc]  # of a package without types
+        @property
+        def mlir_type(self) -> Any:
+            return ir.Type.parse(str(super().mlir_type).replace("generic", "gmem", 1))
+
+        @property
+        def memspace(self) -> Any:
+            return runtime.AddressSpace.gmem
+
+        def __cache_key__(self) -> tuple[Any, ...]:
+            return (*super().__cache_key__(), "gmem")
+
+    return Global
 
 
 def _names(ptx: str, function: Any) -> Names:

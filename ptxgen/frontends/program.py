@@ -26,7 +26,7 @@ from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, schedu
 from ptxgen.interpreter.variables import Contents
 from ptxgen.ir import Kernel, Module
 from ptxgen.kernels.findings import Findings, findings_of
-from ptxgen.parse import Sources, parse
+from ptxgen.parse import Sources, parse_on_use
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
 from ptxgen.texture import Surface, Texture
@@ -80,7 +80,7 @@ class Program:
         sources: Sources | None = None,
         names: Names = _NO_NAMES,
     ) -> None:
-        self.module = ptx if isinstance(ptx, Module) else parse(ptx, sources)
+        self.module = ptx if isinstance(ptx, Module) else parse_on_use(ptx, sources)
         self.ptx = render(ptx) if isinstance(ptx, Module) else ptx
         self.name = name
         self.names = names
@@ -175,6 +175,7 @@ class ProgramKernel:
         max_instructions: int = MAX_INSTRUCTIONS,
         raise_on_report: bool = True,
         progress: Callable[[int, int], None] | None = None,
+        cooperative: bool = True,
     ) -> Outcome:
         """Run the kernel on the CPU, under all sanitizers by default; arrays are written in place.
 
@@ -221,6 +222,7 @@ class ProgramKernel:
                 arena=memory,
                 raise_on_report=False,
                 progress=progress,
+                cooperative=cooperative,
             )
 
         try:
@@ -348,6 +350,8 @@ def argument(who: str, value: object, nbytes: int = 0) -> Any:
         return value
     if isinstance(value, _C_VALUES):
         return bytes(value)
+    if getattr(value, "requires_grad", False):
+        value = value.detach()  # type: ignore[attr-defined]  # a tensor: the kernel may write it, as on a GPU
     if isinstance(value, tuple):
         return Structure(who, _members(who, value), nbytes)
     try:

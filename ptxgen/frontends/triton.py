@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ptxgen.arguments import extents, integer
 from ptxgen.errors import CompileError, LaunchError, did_you_mean, shown
 from ptxgen.frontends.cpp_names import Names
 from ptxgen.frontends.packages import require
-from ptxgen.frontends.program import Outcome, Program, argument
+from ptxgen.frontends.program import Outcome, Program, ProgramKernel, argument
 from ptxgen.frontends.sources import sources_of
 from ptxgen.runtime.kept import Kept
 from ptxgen.target import target as find_target
@@ -25,6 +26,9 @@ _SWIZZLE_OF: Final = {number: name for name, number in SWIZZLES.items()}
 # Parameters that Triton puts behind those of the function: pointers to memory for all CTAs.
 _SCRATCH: Final = ("global_scratch", "profile_scratch")
 _MOST_SCRATCH: Final = 1 << 34  # bytes
+_OF_RUNS: Final = tuple(
+    name for name, of in inspect.signature(ProgramKernel.run).parameters.items() if of.kind is of.KEYWORD_ONLY
+)
 
 
 def run(
@@ -49,14 +53,16 @@ def run(
     name. An array (numpy, torch, JAX) is a pointer to its elements; a number is specialised as
     Triton specialises it (1, divisible by 16); a `TensorDescriptor` describes a torch tensor.
     `config` is the `triton.Config` of an autotuned kernel; `num_warps`, `num_stages`, `num_ctas`
-    and `options`, which are further ones of the compiler, win over it. `how` are further arguments
-    of `ProgramKernel.run`, such as `schedule`.
+    and further options of Triton's compiler, such as `enable_fp_fusion`, win over it; they may be given in
+    `options`, too. `how` are these options and further arguments of `ProgramKernel.run`, such as
+    `schedule`.
 
     Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit,
     `BackendError` if Triton is not installed, and `TrapError` with what was found.
     """
     triton = require(_WHO, "triton", "triton")
-    chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas, **(options or {})}
+    chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas}
+    chosen |= {name: how.pop(name) for name in list(how) if name not in _OF_RUNS} | dict(options or {})
     given = {name: value for name, value in chosen.items() if value is not None}
     call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, given)
     compiled = _compile(triton, call, target)
@@ -258,7 +264,10 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
     name = function.__name__
     seen = {known: _specialised(name, known, value) for known, value in call.arguments.items()}
     # The default of a Triton that is about to change it; asking for it avoids a warning.
-    asked = {"enable_fp_fusion": triton.knobs.language.default_fp_fusion, **call.options}
+    asked = {"enable_fp_fusion": triton.knobs.language.default_fp_fusion}
+    _require_known(name, call.options, vars(backend.parse_options(asked)))
+    asked |= call.options
+    asked.setdefault("debug", bool(function.debug or triton.knobs.runtime.debug))
     try:
         binder = jit.create_function_from_signature(function.signature, function.params, backend)
         bound, specialisation, options = binder(**seen, **asked)
@@ -276,6 +285,17 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
         except triton.CompilationError as error:
             raise CompileError(f"{name} cannot be compiled:\n{error}") from error
     return found
+
+
+def _require_known(who: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raise `LaunchError` for options that the compiler does not have."""
+    for option in options:
+        if option not in known:
+            names = (*known, *_OF_RUNS)
+            raise LaunchError(
+                f"{who}: there is no option {shown(option)}{did_you_mean(option, names)} (those of Triton's "
+                f"compiler are {', '.join(known)}; those of a run {', '.join(_OF_RUNS)})"
+            )
 
 
 def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> _Compiled:

@@ -19,12 +19,14 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
     the CPU, on arrays of the host; the list gets the outcome of each.
 
     `how` are the arguments of `ptxgen.frontends.triton.run` that are the same for all launches, such
-    as `sanitize` and `schedule`. An autotuned kernel runs with the first of its configurations that
+    as `sanitize` and `schedule`, and options of Triton's compiler for launches that do not give them, such
+    as `enable_fp_fusion`. An autotuned kernel runs with the first of its configurations that
     its pruning keeps. Hooks of launches are not called.
 
     A launch raises what `ptxgen.frontends.triton.run` does.
     """
     triton = require(_WHO, "triton", "triton")
+    common = dict(how.pop("options", None) or {})
     kernels, tuners = triton.runtime.JITFunction, triton.runtime.Autotuner
     outcomes: list[Outcome] = []
 
@@ -32,11 +34,11 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
         if warmup:
             return
         names = [param.name for param in kernel.params]
-        options = {name: named.pop(name) for name in list(named) if name not in names}
+        own = {name: named.pop(name) for name in list(named) if name not in names}
         positional = dict(zip(names, args, strict=False))
         arguments = args if len(args) > len(names) else positional
         try:
-            outcome = front.run(kernel, grid, arguments, named, target=target, options=options, **how)
+            outcome = front.run(kernel, grid, arguments, named, target=target, options=common | own, **how)
         except FoundError as error:
             outcomes.append(error.outcome)
             raise

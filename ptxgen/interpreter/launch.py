@@ -27,18 +27,20 @@ from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entr
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.recording import RecordedScheduler, Recorder
-from ptxgen.interpreter.reports import Counters, Result
+from ptxgen.interpreter.reports import Counters, Result, origin_of
 from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
+from ptxgen.interpreter.sanitizers.definedness import UndefinedBits
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
 from ptxgen.interpreter.sanitizers.grid_order import Span
 from ptxgen.interpreter.sanitizers.names import sanitizers
+from ptxgen.interpreter.sanitizers.undefined_arrays import UndefinedArrays
 from ptxgen.interpreter.sanitizers.watch import Watch
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Policy, Schedule, policy_of, schedule_of
 from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
 from ptxgen.ir import Kernel, Module
-from ptxgen.parse import module_of, parse
+from ptxgen.parse import module_of, parse_on_use
 from ptxgen.target import target_number
 
 MAX_INSTRUCTIONS: Final = 20_000_000  # that a batch executes in sequence: minutes of an endless loop
@@ -75,6 +77,7 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     recorder: Recorder | None = None,
     in_flight: Sequence[NDArray[Any]] = (),
+    cooperative: bool = True,
 ) -> Result:
     """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
@@ -91,13 +94,13 @@ def run(
     include (`ptxgen.interpreter.sanitizers.shown_mbarriers`), in a list or separated by commas. If
     they report anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
     kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
-    cooperatively if all its CTAs fit into one batch; otherwise it is launched as any other kernel,
-    and `grid.sync()` traps. With `profile`, the traffic of shared and global memory is counted.
-    With `stepwise`, each instruction runs by itself, through the function of its row in the
-    instruction table; this is the definition, and several times slower. `max_instructions` limits
-    the instructions that one batch of CTAs executes in sequence. `progress` is called with the
-    number of CTAs done and their total. With a `recorder`, only the first cluster of the grid runs,
-    without sanitizers, and its first CTA is recorded.
+    cooperatively if all its CTAs fit into one batch; otherwise, or if `cooperative` is false, it is
+    launched as any other kernel, and `grid.sync()` traps. With `profile`, the traffic of shared and
+    global memory is counted. With `stepwise`, each instruction runs by itself, through the function
+    of its row in the instruction table; this is the definition, and several times slower.
+    `max_instructions` limits the instructions that one batch of CTAs executes in sequence.
+    `progress` is called with the number of CTAs done and their total. With a `recorder`, only the
+    first cluster of the grid runs, without sanitizers, and its first CTA is recorded.
 
     `in_flight` are the arrays that the grid before this one writes, if this one may begin before that has
     ended (programmatic dependent launch): the sanitizer `race` reports accesses to them before
@@ -145,11 +148,13 @@ def run(
         recorder,
         spans,
     )
+    if "init" in asked:
+        launch.undefined = UndefinedArrays(arena, program.linked)
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
     if recorder is not None:
         total = size = math.prod(shape[2])
-    if program.linked.cooperative and total <= size:
+    if cooperative and program.linked.cooperative and total <= size:
         launch.workspace = arena.grid_workspace()
     with np.errstate(all="ignore"):
         for first in range(0, total, size):
@@ -157,6 +162,10 @@ def run(
             launch.run_batch(first, count, asked)
             if progress is not None:
                 progress(first + count, total)
+    if launch.undefined is None:
+        arena.trust_heap()
+    else:
+        launch.undefined.finish()
     if traffic is not None:
         launch.counters.memory_by_instruction = traffic.by_instruction()
     if launch.reports and raise_on_report:
@@ -216,7 +225,7 @@ def _module(given: object) -> Module:
     return _parsed(given) if isinstance(given, str) else module_of("run", given)
 
 
-_parsed = functools.lru_cache(maxsize=8)(parse)
+_parsed = functools.lru_cache(maxsize=8)(parse_on_use)
 
 
 @dataclass(slots=True)
@@ -239,6 +248,7 @@ class _Launch:
     workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
+    undefined: UndefinedArrays | None = None  # if undefined bits are followed
     printed: list[str] = field(default_factory=list)
 
     def batch_size(self, sanitize: bool) -> int:
@@ -248,7 +258,7 @@ class _Launch:
         width = -(-math.prod(block) // WARP) * WARP
         local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
         if sanitize:
-            local *= 5  # two marks of two bytes for each byte
+            local *= 4  # undefined bits, and two numbers for each four bytes
         registers = sum(dtype.itemsize for dtype in self.program.dtypes)
         sizes = [
             _MAX_LANES // width,
@@ -287,8 +297,7 @@ class _Launch:
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            heap, allocations = self.arena.heap, self.allocations
-            watch = Watch(asked, batch, program.instrs, faults, *grains, heap, allocations, self.in_flight)
+            watch = Watch(asked, batch, program.instrs, faults, *grains, self.allocations, self.in_flight)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:
@@ -302,25 +311,26 @@ class _Launch:
         machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), observer)
         machine.printed, machine.traffic = self.printed, self.traffic
         machine.follow(program.wgmma)
+        if self.undefined is not None:
+            frames = tuple(routine.frame_bytes for routine in linked.routines)
+            machine.definedness = UndefinedBits(machine, faults, self.undefined, frames)
         policy = policy_of(self.order, machine)
         schedule = self._scheduler(machine, policy)
         try:
             schedule.run()
         except TrapError as error:
+            origin = origin_of(program.instrs[machine.at])
+            error.line, error.source = origin.ptx_line, origin.source
             error.printed = "".join(self.printed)
             if not self.reports:
                 raise
             before = _all_reports(linked.kernel.name, self.reports)
             whole = TrapError(f"{error}\nbefore that, {before}")
-            whole.printed = error.printed
+            whole.printed, whole.line, whole.source = error.printed, error.line, error.source
             raise whole from error
         schedule.count(self.counters)
         if self.recorder is not None:
             self.recorder.finish()
-        if watch is None or not watch.follows_global:
-            self.arena.trust_heap()
-        else:
-            watch.global_races.keep()
 
     def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
         if self.recorder is None:
@@ -383,7 +393,7 @@ def _program(
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
         program = compile_program(
-            linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
+            linked, follows="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
         )
         allocations = allowed_allocations(module, linked, dynamic_smem) if "bounds" in checks else None
         found = _programs[key] = module, program, allocations

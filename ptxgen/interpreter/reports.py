@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.ir import Instr, Location
+from ptxgen.ir import NOWHERE, Instr, Location, Origin
 from ptxgen.text import render_instr
 
 
@@ -34,7 +34,8 @@ class Report:
     last note of the algorithm before the instruction, in kernels that have notes; `count` is the
     number of accesses, each by many threads at once, that met the problem. `source` and
     `other_source` are the source lines of the two instructions: of the Python function that emitted
-    them, or of the language that the PTX was compiled from; None if the PTX does not say it.
+    them, or of the language that the PTX was compiled from; None if the PTX does not say it. `line`
+    and `other_line` are their lines of the PTX text, 0 for instructions that Python emitted.
     """
 
     kind: str
@@ -51,6 +52,8 @@ class Report:
     count: int = field(default=1, compare=False)
     source: Location | None = None
     other_source: Location | None = None
+    line: int = field(default=0, compare=False)  # `instr` names it, too
+    other_line: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return self.message
@@ -63,8 +66,8 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class MemoryTraffic:
     """The traffic of shared and global memory of one instruction in a run, as
-    `ptxgen.interpreter.traffic` counts it. `where` is the instruction's text and line; a request is
-    an access of one warp.
+    `ptxgen.interpreter.traffic` counts it. `where` is the instruction's text and line, `line` and
+    `source` are the latter as those of a `Report`; a request is an access of one warp.
 
     `shared_least` and `sectors_least` are the smallest possible costs of the same requests: without
     bank conflicts, and with the bytes of each request side by side.
@@ -78,6 +81,8 @@ class MemoryTraffic:
     sectors_read: int = 0
     sectors_written: int = 0
     sectors_least: int = 0
+    line: int = field(default=0, kw_only=True)
+    source: Location | None = field(default=None, kw_only=True)
 
     @property
     def shared_conflicts(self) -> int:
@@ -222,9 +227,6 @@ def where_from(instr: Instr) -> str:
     return f"{text} ({file}:{instr.origin.line})"
 
 
-def source_of(instr: Instr) -> Location | None:
-    """The source line of an instruction that was emitted by Python or compiled; else None."""
-    origin = instr.origin
-    if origin is None or origin.code is None:
-        return None if origin is None else origin.location
-    return Location(origin.code.co_filename, origin.line)
+def origin_of(instr: Instr) -> Origin:
+    """The origin of an instruction, `NOWHERE` if it has none."""
+    return instr.origin or NOWHERE

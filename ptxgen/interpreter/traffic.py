@@ -31,7 +31,7 @@ import numpy as np
 from ptxgen.interpreter.machine.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.observer import Meter
-from ptxgen.interpreter.reports import MemoryTraffic, where_from
+from ptxgen.interpreter.reports import MemoryTraffic, origin_of, where_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,11 @@ class Traffic(Meter):
         found = {}
         for number, row in enumerate(self._figures.tolist()):
             if any(row):
-                found[number] = MemoryTraffic(where_from(self._instrs[number]), *row)
+                instr = self._instrs[number]
+                origin = origin_of(instr)
+                found[number] = MemoryTraffic(
+                    where_from(instr), *row, line=origin.ptx_line, source=origin.source
+                )
         return found
 
     def access(self, machine: Accessing, plan: Plan, offset: int, total: int, verb: str) -> None:

@@ -16,6 +16,7 @@ from ptxgen.isa.atomic_scans import scan_of, swapped
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.memory import CLUSTER, CTA, canonical_space
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.undefined import moves
 from ptxgen.types import TYPES, b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ _IGNORES: Final = ("sem", "scope", "policy", "vec")
     ignores=_IGNORES,
     becomes="op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)",
     effect=Effect.ATOMIC,
+    undefined=moves("b", "c"),
     section=f"{SYNCHRONIZATION}: <head>",
 )
 def atomic(
@@ -180,6 +182,7 @@ _MINMAX: Final = ("add", "min", "max")
     ptx=(8, 1),
     sm=90,
     effect=Effect.ATOMIC,
+    undefined=moves("b", "c"),
     section=f"{SYNCHRONIZATION}: <head>",
 )
 def atomic_vector(
@@ -218,6 +221,7 @@ def atomic_vector(
     ignores=_IGNORES,
     type={**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)},
     effect=Effect.ATOMIC,
+    undefined=moves("b", "c"),
     section=f"{SYNCHRONIZATION}: atom",
 )
 def atom_cas(

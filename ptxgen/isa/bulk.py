@@ -13,6 +13,7 @@ from ptxgen.isa.async_copy import COPY
 from ptxgen.isa.atomics import UPDATES
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import Effect, Gate, gate
+from ptxgen.isa.undefined import moves
 from ptxgen.types import ScalarType, b32, b64, bf16, f16, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ def cp_async_bulk_store(
     effect=Effect.ASYNC,
     ptx=(8, 1),
     sm=90,
+    undefined=moves("a"),
     section=f"{SYNCHRONIZATION}: red.async",
 )
 def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, type: ScalarType) -> tuple[()]:
@@ -223,6 +225,7 @@ def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, t
     effect=Effect.ASYNC,
     ptx=(8, 1),
     sm=90,
+    undefined=moves("a"),
     section=f"{MOVEMENT}: st.async",
 )
 def st_async(

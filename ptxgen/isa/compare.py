@@ -15,12 +15,14 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import gate
+from ptxgen.isa.undefined import BITWISE, COMPARED
 from ptxgen.types import b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
     from ptxgen.types import ScalarType
 
+_BFLOAT16: Final = "V"  # the kind of that type of ml_dtypes, which is not asked: it may not be installed
 SELECTION: Final = "Comparison and Selection Instructions"
 HALF_SELECTION: Final = "Half Precision Comparison Instructions"
 
@@ -77,7 +79,7 @@ def compared(a: Lanes, b: Lanes, cmp: str, *, ftz: bool = False) -> Lanes:
 
 def _comparable(x: Lanes, ftz: bool) -> Lanes:
     """`x` flushed if `ftz`; bfloat16 as float32, which holds it exactly, since numpy compares it slowly."""
-    return numeric.widen(x, f32) if x.dtype == bf16.dtype else numeric.flush(x, ftz)
+    return numeric.widen(x, f32) if x.dtype.kind == _BFLOAT16 else numeric.flush(x, ftz)
 
 
 def _combined(truth: Lanes, combine: str, c: Lanes | None) -> Lanes:
@@ -94,6 +96,7 @@ _SETP: Final[dict[str, Any]] = {
     "cmp": FLOATING,
     "combine": tuple(COMBINE),
     "flush": "",
+    "undefined": COMPARED,
     "section": f"{SELECTION}: setp",
 }
 
@@ -234,6 +237,7 @@ _PAIR: Final = each("subject where", ("Each half of d", " in that half"))
     flush="",
     subject="d",
     where="",
+    undefined=COMPARED,
     section=f"{SELECTION}: set",
 )
 def set_(
@@ -257,7 +261,12 @@ def set_(
 # ---------------------------------------- selection
 
 
-@inst("selp.type d, a, b, c:pred", type=(*BITS, *INTEGERS, f32, f64), section=f"{SELECTION}: selp")
+@inst(
+    "selp.type d, a, b, c:pred",
+    type=(*BITS, *INTEGERS, f32, f64),
+    undefined=BITWISE,
+    section=f"{SELECTION}: selp",
+)
 def selp(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = a if c, else b."""
     return np.where(c, a, b)
@@ -266,13 +275,23 @@ def selp(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 _SELECTED: Final = {**dict.fromkeys((*BITS, *INTEGERS, f32)), f64: gate(sm=13)}
 
 
-@inst("slct.dtype.s32 d:dtype, a:dtype, b:dtype, c:s32", dtype=_SELECTED, section=f"{SELECTION}: slct")
+@inst(
+    "slct.dtype.s32 d:dtype, a:dtype, b:dtype, c:s32",
+    dtype=_SELECTED,
+    undefined=BITWISE,
+    section=f"{SELECTION}: slct",
+)
 def slct(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = a if c >= 0, else b."""
     return np.where(c >= 0, a, b)
 
 
-@inst("slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32", dtype=_SELECTED, section=f"{SELECTION}: slct")
+@inst(
+    "slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32",
+    dtype=_SELECTED,
+    undefined=BITWISE,
+    section=f"{SELECTION}: slct",
+)
 def slct_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool) -> Lanes:
     """d = a if c >= 0 (also for -0, and with .ftz for a subnormal c), else b, also for a NaN."""
     return np.where(compared(c, np.zeros_like(c), "ge", ftz=ftz), a, b)

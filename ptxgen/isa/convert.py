@@ -15,6 +15,7 @@ from ptxgen.isa import numeric, numeric_integers
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.numeric import ROUNDINGS
 from ptxgen.isa.spec import gate
+from ptxgen.isa.undefined import CONVERTED
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _HOPPER: Final = gate(ptx=(7, 8), sm=90)
 # ---------------------------------------- integers
 
 
-@inst("cvt.dtype.atype d:dtype, a:atype", dtype=INTEGERS, atype=INTEGERS, section=CVT)
+@inst("cvt.dtype.atype d:dtype, a:atype", dtype=INTEGERS, atype=INTEGERS, undefined=CONVERTED, section=CVT)
 def cvt_integer(a: Lanes, *, dtype: ScalarType) -> Lanes:
     """d = a, truncated, or extended by zeros or the sign."""
     return a.astype(dtype.dtype)
@@ -414,6 +415,7 @@ def cvt_finite(a: Lanes, *, rnd: str, satfinite: bool, dtype: ScalarType) -> Lan
     atype=(f32,),
     ptx=(7, 0),
     sm=80,
+    undefined=CONVERTED,
     section=CVT,
 )
 def cvt_pair(a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType) -> Lanes:
@@ -432,6 +434,7 @@ def cvt_pair(a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool | None
     atype=(f32,),
     ptx=(8, 1),
     sm=80,
+    undefined=CONVERTED,
     section=CVT,
 )
 def cvt_pair_finite_relu(

@@ -47,8 +47,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ptxgen.isa.spec import ANY, HEADS, RECOGNISED, ROWS, Effect, Gate, Inst, Modifier, Operand, Piece
+from ptxgen.isa.spec import ANY, HEADS, RECOGNISED, ROWS, Effect, Gate, Inst, Modifier, Operand, Piece, Rule
 from ptxgen.types import ScalarType
+
+_WHOLE: Final = Rule()
 
 Line = Mapping[str, Any]  # a line of a table: values by column
 Table = list[Line]
@@ -100,18 +102,20 @@ def inst(
     ignores: tuple[str, ...] = (),
     counts: Mapping[str, Callable[[Mapping[str, Any]], int]] | None = None,
     resume: Callable[..., Any] | None = None,
+    undefined: Rule = _WHOLE,
     **columns: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a row, or one for each line of a table, or of the product of several tables; the
     module's docstring describes `syntax` and tables.
 
-    `columns` gives the legal values of each slot, the first being the default: a sequence, or a
-    mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
-    gate; `section` names the manual's section; `doc` describes the row, if the function's docstring
-    does not. These may be columns of a table, too. Raises `ValueError` at import for a slot without
-    choices, a column that no row uses, a missing docstring, a syntax declared twice, and a function
-    whose parameters are not exactly the operands read and the modifiers declared (slots that are
-    the type of an operand may be left out: the lanes carry their dtype).
+    `columns` gives the legal values of each slot, the first being the default: a sequence, or a mapping from
+    value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own gate; `section` names
+    the manual's section; `undefined` says where undefined bits of the operands go (`ptxgen.isa.undefined`);
+    `doc` describes the row, if the function's docstring does not. These may be columns of a table, too.
+    Raises `ValueError` at import for a slot without choices, a column that no row uses, a missing
+    docstring, a syntax declared twice, and a function whose parameters are not exactly the operands read
+    and the modifiers declared (slots that are the type of an operand may be left out: the lanes carry their
+    dtype).
 
     Several rows may share a `name`, if the manual gives several lines to one instruction: the first
     row whose slots accept the operands' types is used. `tests/isa` proves that no two rows print
@@ -130,6 +134,7 @@ def inst(
         "ignores": ignores,
         "counts": counts or {},
         "resume": resume,
+        "undefined": undefined,
     }
 
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,6 +227,7 @@ def _row(
         _filled(keywords["section"], texts, used),
         {n: functools.partial(_counted, count, texts) for n, count in counts.items()},
         resume and _adapted(resume, fixed, dropped),
+        keywords["undefined"],
         _filled(keywords["doc"] or meaning.__doc__ or "", texts, used),
         {},
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.numeric import quiet
+from ptxgen.isa.undefined import BITWISE, MOVES_A, MOVES_AB, SUMS
 from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
@@ -32,13 +33,19 @@ WORDS: Final = (b32, b64)
 _SUMS: Final = each("name sign function", ("add", "+", np.add), ("sub", "-", np.subtract))
 
 
-@inst("<name>.type d, a, b", _SUMS, type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: <name>")
+@inst(
+    "<name>.type d, a, b",
+    _SUMS,
+    type=(u32, u64, s64, u16, s16),
+    undefined=SUMS,
+    section=f"{ARITHMETIC}: <name>",
+)
 def sum_(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
     """d = a <sign> b, wrapping around."""
     return function(a, b)
 
 
-@inst("<name>{.sat}.s32 d, a, b", _SUMS, section=f"{ARITHMETIC}: <name>")
+@inst("<name>{.sat}.s32 d, a, b", _SUMS, undefined=SUMS, section=f"{ARITHMETIC}: <name>")
 def sum_s32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], sat: bool) -> Lanes:
     """d = a <sign> b, wrapping around, or with .sat clamped to the range of s32."""
     return _clamped(function(a, b, dtype=np.int64)) if sat else function(a, b)
@@ -74,19 +81,27 @@ def _each_half(function: Callable[..., Lanes], a: Lanes, b: Lanes, pair: str) ->
     return np.bitwise_or(upper, low.astype(np.uint16).astype(np.uint32))
 
 
-@inst("mul.mode.type d, a, b", mode=("lo", "hi"), type=INTEGERS, section=f"{ARITHMETIC}: mul")
+@inst("mul.mode.type d, a, b", mode=("lo", "hi"), type=INTEGERS, undefined=SUMS, section=f"{ARITHMETIC}: mul")
 def mul(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     """d = the lower or the upper half of a * b."""
     return np.multiply(a, b) if mode == "lo" else _high(a, b)
 
 
-@inst("mul.wide.type d:wide, a, b", name="mul_wide", type=(u32, s32, u16, s16), section=f"{ARITHMETIC}: mul")
+@inst(
+    "mul.wide.type d:wide, a, b",
+    name="mul_wide",
+    type=(u32, s32, u16, s16),
+    undefined=SUMS,
+    section=f"{ARITHMETIC}: mul",
+)
 def mul_wide(a: Lanes, b: Lanes) -> Lanes:
     """d = a * b, twice as wide as its factors."""
     return np.multiply(a, b, dtype=_double(a))
 
 
-@inst("mad.mode.type d, a, b, c", mode=("lo", "hi"), type=INTEGERS, section=f"{ARITHMETIC}: mad")
+@inst(
+    "mad.mode.type d, a, b, c", mode=("lo", "hi"), type=INTEGERS, undefined=SUMS, section=f"{ARITHMETIC}: mad"
+)
 def mad(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = the lower or the upper half of a * b, plus c, wrapping around."""
     product: Lanes = mul(a, b, mode=mode)
@@ -97,6 +112,7 @@ def mad(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     "mad.wide.type d:wide, a, b, c:wide",
     name="mad_wide",
     type=(u32, s32, u16, s16),
+    undefined=SUMS,
     section=f"{ARITHMETIC}: mad",
 )
 def mad_wide(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
@@ -244,7 +260,7 @@ def abs_(a: Lanes) -> Lanes:
     return np.where(a < 0, np.negative(a), a)
 
 
-@inst("neg.type d, a", type=SIGNED, section=f"{ARITHMETIC}: neg")
+@inst("neg.type d, a", type=SIGNED, undefined=SUMS, section=f"{ARITHMETIC}: neg")
 def neg(a: Lanes) -> Lanes:
     """d = -a; the most negative number is its own negative."""
     return np.negative(a)
@@ -320,6 +336,7 @@ def _relu(x: Lanes) -> Lanes:
         ("xor", "xor", "^", np.bitwise_xor),
     ),
     type=LOGICAL,
+    undefined=BITWISE,
     section=f"{LOGIC}: <operation>",
 )
 def logical(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
@@ -327,7 +344,7 @@ def logical(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
     return function(a, b)
 
 
-@inst("not.type d, a", name="not_", type=LOGICAL, section=f"{LOGIC}: not")
+@inst("not.type d, a", name="not_", type=LOGICAL, undefined=BITWISE, section=f"{LOGIC}: not")
 def not_(a: Lanes) -> Lanes:
     """d = ~a, bit by bit."""
     return np.invert(a)
@@ -339,7 +356,7 @@ def cnot(a: Lanes) -> Lanes:
     return np.equal(a, 0).astype(a.dtype)
 
 
-@inst("lop3.b32 d, a, b, c, lut:imm", ptx=(4, 3), sm=50, section=f"{LOGIC}: lop3")
+@inst("lop3.b32 d, a, b, c, lut:imm", ptx=(4, 3), sm=50, undefined=BITWISE, section=f"{LOGIC}: lop3")
 def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     """d = any function of three bits: for each bit position, bit 4a + 2b + c of lut."""
     # Zeros in all lanes, with a dependence on operands that lut ignores.
@@ -357,6 +374,7 @@ def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     combine=("or", "and"),
     ptx=(8, 2),
     sm=70,
+    undefined=BITWISE,
     section=f"{LOGIC}: lop3",
 )
 def lop3_pred(a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str) -> tuple[Lanes, Lanes]:
@@ -365,7 +383,7 @@ def lop3_pred(a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str)
     return d, (np.logical_or if combine == "or" else np.logical_and)(d != 0, e)
 
 
-@inst("shl.type d, a, b:u32", type=BITS, section=f"{LOGIC}: shl")
+@inst("shl.type d, a, b:u32", type=BITS, undefined=MOVES_A, section=f"{LOGIC}: shl")
 def shl(a: Lanes, b: Lanes) -> Lanes:
     """d = a << b; zero when b is at least the width of a."""
     width = 8 * a.dtype.itemsize
@@ -373,7 +391,7 @@ def shl(a: Lanes, b: Lanes) -> Lanes:
     return np.where(b < width, shifted, shifted.dtype.type(0))
 
 
-@inst("shr.type d, a, b:u32", type=(*INTEGERS, *BITS), section=f"{LOGIC}: shr")
+@inst("shr.type d, a, b:u32", type=(*INTEGERS, *BITS), undefined=MOVES_A, section=f"{LOGIC}: shr")
 def shr(a: Lanes, b: Lanes) -> Lanes:
     """d = a >> b, filled with the sign bit for signed types, otherwise with zeros; b is limited to
     the width of a.
@@ -391,6 +409,7 @@ def shr(a: Lanes, b: Lanes) -> Lanes:
     mode=("wrap", "clamp"),
     ptx=(3, 1),
     sm=32,
+    undefined=MOVES_AB,
     section=f"{LOGIC}: shf",
 )
 def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
@@ -446,7 +465,7 @@ def bfind(a: Lanes, *, shiftamt: bool) -> Lanes:
     return moved.astype(np.uint32)
 
 
-@inst("brev.type d, a", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: brev")
+@inst("brev.type d, a", type=WORDS, ptx=(2, 0), sm=20, undefined=MOVES_A, section=f"{ARITHMETIC}: brev")
 def brev(a: Lanes) -> Lanes:
     """d = the bits of a in reverse order."""
     of = a.dtype.type
@@ -458,7 +477,12 @@ def brev(a: Lanes) -> Lanes:
 
 
 @inst(
-    "bfe.type d, a, b:u32, c:u32", type=(u32, u64, s32, s64), ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: bfe"
+    "bfe.type d, a, b:u32, c:u32",
+    type=(u32, u64, s32, s64),
+    ptx=(2, 0),
+    sm=20,
+    undefined=MOVES_A,
+    section=f"{ARITHMETIC}: bfe",
 )
 def bfe(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = the field of c bits of a that starts at bit b, zero- or sign-extended; b and c count
@@ -477,7 +501,14 @@ def bfe(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return np.where((sign == 1) & (length > 0), extended, field).astype(a.dtype)
 
 
-@inst("bfi.type d, a, b, c:u32, e:u32", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: bfi")
+@inst(
+    "bfi.type d, a, b, c:u32, e:u32",
+    type=WORDS,
+    ptx=(2, 0),
+    sm=20,
+    undefined=MOVES_AB,
+    section=f"{ARITHMETIC}: bfi",
+)
 def bfi(a: Lanes, b: Lanes, c: Lanes, e: Lanes) -> Lanes:
     """d = b with the e bits from bit c on replaced by the lowest bits of a; c and e count modulo
     256.
@@ -522,6 +553,7 @@ def bmsk(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     type=(u32, s32),
     ptx=(7, 6),
     sm=70,
+    undefined=MOVES_A,
     section=f"{ARITHMETIC}: szext",
 )
 def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
@@ -561,6 +593,7 @@ PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     mode=PRMT_MODES,
     ptx=(2, 0),
     sm=20,
+    undefined=MOVES_AB,
     section=f"{MOVEMENT}: prmt",
 )
 def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:

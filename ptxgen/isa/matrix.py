@@ -15,6 +15,7 @@ from ptxgen.isa import products
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.fragments import counts
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.undefined_products import PRODUCT
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -48,7 +49,12 @@ _FP8: Final = ("e4m3", "e5m2")
 _FP8_SHAPES: Final = {"m16n8k32": None, "m16n8k16": gate(ptx=(8, 7))}
 
 COUNTS: Final = counts(a="atype", b="btype", c="ctype")
-_MMA: Final[dict[str, Any]] = {"effect": Effect.WARP, "section": SECTION, "counts": COUNTS}
+_MMA: Final[dict[str, Any]] = {
+    "effect": Effect.WARP,
+    "undefined": PRODUCT,
+    "section": SECTION,
+    "counts": COUNTS,
+}
 _QUADS: Final = each("shape alayout blayout", ("m8n8k4", LAYOUTS, LAYOUTS))
 _F32: Final = "d:f32*nc, a:b32*na, b:b32*nb, c:f32*nc"
 _F16: Final = "d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc"

@@ -16,6 +16,7 @@ import numpy as np
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, joined
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.undefined import moves
 from ptxgen.types import b32
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ _MODIFIERS: Final = ("m8n8.num{.trans}", "num{.trans}.m8n8")
     ptx=(6, 5),
     sm=75,
     effect=Effect.WARP,
+    undefined=moves(),
     section=f"{SECTION}: ldmatrix",
 )
 def ldmatrix(machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None) -> tuple[Lanes, ...]:
@@ -118,6 +120,7 @@ def ldmatrix(machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str
     ptx=(7, 8),
     sm=90,
     effect=Effect.WARP,
+    undefined=moves("a"),
     section=f"{SECTION}: stmatrix",
 )
 def stmatrix(
@@ -143,6 +146,7 @@ def stmatrix(
     ptx=(7, 8),
     sm=75,
     effect=Effect.WARP,
+    undefined=moves("a"),
     section=f"{SECTION}: movmatrix",
 )
 def movmatrix(machine: Machine, a: Lanes) -> Lanes:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.undefined import MOVES_A, moves
 from ptxgen.types import b8, b16, b32, b64, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def canonical_space(space: str | None) -> str:
 @inst(
     "mov.type d, a",
     type=(u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred),
+    undefined=MOVES_A,
     section=f"{MOVEMENT}: mov",
 )
 def mov(a: Lanes) -> Lanes:
@@ -90,6 +92,7 @@ def mov(a: Lanes) -> Lanes:
     "mov.<type> d, a:<part>*<count>",
     each("type part count", (b32, b16, 2), (b64, b32, 2), (b64, b16, 4)),
     name="pack",
+    undefined=MOVES_A,
     section=f"{MOVEMENT}: mov",
 )
 def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
@@ -106,6 +109,7 @@ def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
     each(
         "name type part count", ("unpack", b32, b16, 2), ("unpack", b64, b32, 2), ("unpack_b16", b64, b16, 4)
     ),
+    undefined=MOVES_A,
     section=f"{MOVEMENT}: mov",
 )
 def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
@@ -274,6 +278,7 @@ _32_BYTES: Final = "the vector of 32 bytes"
     where="addr",
     rest=_COP,
     effect=Effect.READ,
+    undefined=moves(),
     section=f"{MOVEMENT}: <page>",
     **_ACCESS,
 )
@@ -358,6 +363,7 @@ def ld(
     where="addr on",
     rest=_COP,
     effect=Effect.WRITE,
+    undefined=moves("a"),
     section=f"{MOVEMENT}: st",
     **_ACCESS,
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import ml_dtypes
 import numpy as np
 
 from ptxgen.isa import numeric
@@ -19,7 +18,7 @@ from ptxgen.isa.convert import CVT
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.spec import gate
 from ptxgen.records import dataclass
-from ptxgen.types import bf16, f16, f32
+from ptxgen.types import bf16, f16, f32, narrow_dtype
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -27,19 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A format of at most 8 bits: its numpy type, its largest number, the code of NaN, and its sign bit."""
+    """A format of at most 8 bits: the name of its type, its largest number, the code of NaN, and its sign
+    bit.
+    """
 
-    dtype: Any
+    name: str
     largest: float
     nan: int
     sign: int
 
+    @property
+    def dtype(self) -> Any:
+        """The numpy type."""
+        return narrow_dtype(self.name)
+
 
 _FORMATS: Final = {
-    "e4m3x2": _Format(np.dtype(ml_dtypes.float8_e4m3fn), 448.0, 0x7F, 0x80),
-    "e5m2x2": _Format(np.dtype(ml_dtypes.float8_e5m2), 57344.0, 0x7F, 0x80),
-    "e2m3x2": _Format(np.dtype(ml_dtypes.float6_e2m3fn), 7.5, 0x1F, 0x20),
-    "e3m2x2": _Format(np.dtype(ml_dtypes.float6_e3m2fn), 28.0, 0x1F, 0x20),
+    "e4m3x2": _Format("float8_e4m3fn", 448.0, 0x7F, 0x80),
+    "e5m2x2": _Format("float8_e5m2", 57344.0, 0x7F, 0x80),
+    "e2m3x2": _Format("float6_e2m3fn", 7.5, 0x1F, 0x20),
+    "e3m2x2": _Format("float6_e3m2fn", 28.0, 0x1F, 0x20),
 }
 _BLACKWELL: Final = ("sm_100a", "sm_103a", "sm_120a")
 _FP6: Final = gate(ptx=(8, 6), sm=100, only=_BLACKWELL)

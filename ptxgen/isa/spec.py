@@ -34,6 +34,10 @@ class Effect(enum.Enum):
     TEXTURE = "reads or writes a texture or a surface"
 
 
+# Effects of instructions whose results are functions of registers.
+PURE: Final = frozenset({Effect.NONE, Effect.ADDRESS, Effect.CARRY})
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """The first PTX version and the first GPU with a feature; `only` lists the only targets with
@@ -111,6 +115,32 @@ class BoundOperand:
     along: tuple[ScalarType, ...] = ()  # types of the coordinates
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where undefined bits of the operands `carried` go; the use of any other undefined operand is a
+    mistake. None: all operands of an instruction without effects are carried, and no other.
+
+    `bits` computes the undefined bits of the results from a `ptxgen.isa.undefined.Flow`, in the form in which
+    the row's function gives the results: lanes of bits, or bool lanes that stand for all bits of a result.
+    """
+
+    bits: Callable[[Any], Any] | None = None
+    carried: tuple[str, ...] | None = None
+    vectors: bool = False  # whether a carried operand counts only if it is a vector of registers
+
+    def follows(self, *, pure: bool) -> bool:
+        """Whether undefined bits of any operand, or of memory, may go to the results."""
+        return pure or self.carried is not None
+
+    def carries(self, operand: BoundOperand, *, pure: bool) -> bool:
+        """Whether undefined bits of an operand go to the results, in an instruction without effects or
+        with some.
+        """
+        if self.carried is None or pure:
+            return pure and not operand.address
+        return operand.name in self.carried and (operand.count > 0 or not self.vectors)
+
+
 class Op:
     """A row with its modifiers chosen: the unit that the generator, the parser, the verifier and
     the interpreter work with.
@@ -175,6 +205,7 @@ class Inst:
     section: str  # where the PTX manual describes it
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
     resume: Callable[..., Any] | None  # returns the results when the threads go on
+    undefined: Rule  # sanitizer: where undefined bits of the operands go
     _doc: str
     _ops: dict[tuple[Modifier, ...], Op]
 

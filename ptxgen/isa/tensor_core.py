@@ -36,6 +36,7 @@ import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.records import dataclass
+from ptxgen.types import narrow_dtype
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -150,10 +151,8 @@ def _table(type: str, least: int) -> Factors:
     if type == "f16":
         values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     else:
-        import ml_dtypes
-
-        dtypes: Any = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
-        values = np.arange(1 << 8, dtype=np.uint8).view(dtypes[type]).astype(np.float32)
+        dtype: Any = narrow_dtype({"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[type])
+        values = np.arange(1 << 8, dtype=np.uint8).view(dtype).astype(np.float32)
     return Factors(values, _exponents(values, least))
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric_integers import ASSOCIATIVE
-from ptxgen.isa.spec import Effect
+from ptxgen.isa.spec import Effect, Rule
+from ptxgen.isa.undefined import Flow, moved, moves, tried
 from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:
@@ -28,10 +29,16 @@ SHUFFLES: Final = ("bfly", "down", "up", "idx")
 def _shuffled(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, mode: str
 ) -> tuple[Lanes, Lanes]:
-    """The result of shfl, by the manual's pseudocode: the value, and whether the source lane was inside
-    the segment.
-    """
+    """The result of shfl: the value, and whether the source lane was inside the segment."""
     lane = machine.lane_id().astype(np.int64)
+    source, inside = source_lanes(lane, b, c, mode)
+    return machine.exchange(a, np.where(inside, source, lane), membermask), inside
+
+
+def source_lanes(lane: Lanes, b: Lanes, c: Lanes, mode: str) -> tuple[Lanes, Lanes]:
+    """The lane that shfl selects for each of some lanes, and whether it is inside the segment, by the
+    manual's pseudocode. A lane reads itself if it is not.
+    """
     distance, clamp = (np.bitwise_and(x, np.uint32(31)).astype(np.int64) for x in (b, c))
     segment = np.bitwise_and(np.right_shift(c, np.uint32(8)), np.uint32(31)).astype(np.int64)
     first = lane & segment
@@ -42,8 +49,8 @@ def _shuffled(
         "bfly": lane ^ distance,
         "idx": first | (distance & ~segment),
     }[mode]
-    inside = source >= last if mode == "up" else source <= last
-    return machine.exchange(a, np.where(inside, source, lane), membermask), inside
+    inside: Lanes = source >= last if mode == "up" else source <= last
+    return source, inside
 
 
 @inst(
@@ -52,6 +59,7 @@ def _shuffled(
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=moves("a", control=("b", "c")),
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
@@ -61,6 +69,11 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
     return _shuffled(machine, a, b, c, membermask, mode)[0]
 
 
+def _of_shuffle(flow: Flow) -> Any:
+    """The value moves; the predicate depends on b and c alone."""
+    return moved("a")(flow)[0], flow.any("b", "c")
+
+
 @inst(
     "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32",
     name="shfl_pred",
@@ -68,6 +81,7 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=Rule(_of_shuffle, ("a", "b", "c")),
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl_pred(
@@ -109,6 +123,20 @@ def _bits(chosen: Lanes) -> Lanes:
     return total
 
 
+def _with_undefined_members(flow: Flow) -> Lanes:
+    """The lanes of whose members any has an undefined a."""
+    members: Lanes = vote(flow.machine, flow.any("a"), flow.values["membermask"], mode="any")
+    return members
+
+
+def _of_vote(flow: Flow) -> Any:
+    """A vote is defined if it has one outcome whatever the undefined predicates are."""
+    return _with_undefined_members(flow) if flow.op.modifiers["mode"] == "uni" else tried(flow)
+
+
+OF_MEMBERS: Final = Rule(_with_undefined_members, ("a",))
+
+
 @inst(
     "vote.sync.mode.pred p:pred, a:pred, membermask:u32",
     name="vote",
@@ -116,6 +144,7 @@ def _bits(chosen: Lanes) -> Lanes:
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=Rule(_of_vote, ("a",)),
     section=f"{SYNCHRONIZATION}: vote.sync",
 )
 def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
@@ -133,6 +162,7 @@ def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
     ptx=(6, 0),
     sm=30,
     effect=Effect.WARP,
+    undefined=moves("a"),
     section=f"{SYNCHRONIZATION}: vote.sync",
 )
 def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
@@ -164,6 +194,7 @@ def _reduced(machine: Machine, a: Lanes, membermask: Lanes, op: str) -> Lanes:
     ptx=(7, 0),
     sm=80,
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
@@ -178,6 +209,7 @@ def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
     ptx=(7, 0),
     sm=80,
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
@@ -192,6 +224,7 @@ def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lan
     sm=100,
     only=("sm_100a", "sm_103a"),
     effect=Effect.WARP,
+    undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux_f32(machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bool, NaN: bool) -> Lanes:
@@ -223,6 +256,7 @@ _MATCH: Final[dict[str, Any]] = {
     "ptx": (6, 0),
     "sm": 70,
     "effect": Effect.WARP,
+    "undefined": OF_MEMBERS,
     "section": f"{SYNCHRONIZATION}: match.sync",
 }
 

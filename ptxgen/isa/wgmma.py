@@ -33,6 +33,7 @@ from ptxgen.isa.matrix import ACCURACY
 from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
 from ptxgen.isa.spec import Effect
 from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
+from ptxgen.isa.undefined_products import PRODUCT
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -126,6 +127,7 @@ def _registers_of_d(m: Mapping[str, Any]) -> int:
     name="wgmma_<dtype>_<of><held>",
     counts={"nd": _registers_of_d},
     effect=Effect.ASYNC,
+    undefined=PRODUCT,
     section=f"{WGMMA}: wgmma.mma_async",
     **_ONLY,
 )

@@ -19,6 +19,8 @@ from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, counts, operand_lay
 from ptxgen.isa.matrix import ACCURACY, ACCURACY_F64, BIT_OPS, COUNTS, IN_TF32, LAYOUTS, ROUNDINGS
 from ptxgen.isa.matrix_moves import space_of
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.undefined import moves
+from ptxgen.isa.undefined_products import PRODUCT
 from ptxgen.types import TYPES, ScalarType, b32, f32, f64, s32, u16
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ _MOVE: Final[dict[str, Any]] = {
         each("name operand layout d matrix lines", ("wmma_load_c", "c", LAYOUTS, "d*nc", "C", _EITHER)),
         _ACCUMULATORS,
     ),
+    undefined=moves(),
     section=f"{SECTION}: wmma.load",
     **_MOVE,
 )
@@ -142,6 +145,7 @@ def _side_by_side(elements: list[Lanes]) -> Lanes:
     each("name shape type a ptx sm", ("wmma_store_f16", SHAPES, "f16", "a:b32*4", (6, 3), 70))
     + times(each("name a", ("wmma_store", "a*nc")), _ACCUMULATORS),
     layout=LAYOUTS,
+    undefined=moves("a"),
     section=f"{SECTION}: wmma.store",
     **_MOVE,
 )
@@ -181,6 +185,7 @@ _MMA: Final[dict[str, Any]] = {
     "blayout": LAYOUTS,
     "ignores": ("alayout", "blayout"),
     "effect": Effect.WARP,
+    "undefined": PRODUCT,
     "section": f"{SECTION}: wmma.mma",
 }
 
@@ -343,6 +348,7 @@ def wmma_integers(
     ptx=(6, 3),
     sm=75,
     effect=Effect.WARP,
+    undefined=PRODUCT,
     section=f"{SECTION}: wmma.mma",
 )
 def wmma_bits(machine: Machine, a: Registers, b: Registers, c: Registers, *, op: str) -> Registers:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ptxgen import ir
 from ptxgen.arguments import integer
-from ptxgen.check.prove import Proofs, prove
+from ptxgen.check.prove import Proofs, prove, prove_shared
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify.budget import static_shared_bytes
@@ -22,6 +22,7 @@ from ptxgen.kernels.signature import Signature, Type
 from ptxgen.kernels.tensor_maps import described_array
 from ptxgen.kernels.uses import Uses, uses_of
 from ptxgen.runtime.attributes import LaunchAttributes
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMapType
@@ -31,6 +32,7 @@ from ptxgen.types import ScalarType, bf16, f16
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3
 _AS_BITS: Final = (f16, bf16)  # a parameter has the bits of such a number
+_STEPS: Final = 20_000  # of the proof before a launch: a fraction of a second
 _PAIR: Final = 2
 # Bytes to which cudaMalloc aligns (CUDA C++ Programming Guide, "Device Memory Accesses").
 _MOST_ALIGN: Final = 256
@@ -57,6 +59,7 @@ class BuiltFunction:
         self.threads = threads
         self.maps = maps
         self.attributes = attributes
+        self._refutations = Kept[tuple[tuple[str, int], ...], tuple[str, ...]]()
 
     def __repr__(self) -> str:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
@@ -91,6 +94,18 @@ class BuiltFunction:
     def resources(self) -> Resources:
         """The resources that a CTA needs, estimated from the instructions."""
         return resources(self.kernel, self.target)
+
+    def refutations(self, numbers: tuple[tuple[str, int], ...] = ()) -> tuple[str, ...]:
+        """The violations in the proof of shared memory and barriers, for all launches or for those with
+        these numbers as parameters; none if its steps, which are limited, do not suffice.
+        """
+        found = self._refutations.get(numbers)
+        if found is None:
+            maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
+            known: dict[str, Any] = {**maps, **dict(numbers)}
+            proof = prove_shared(self.module, block=self.threads, params=known, steps=_STEPS)
+            found = self._refutations.keep(numbers, tuple(map(str, (*proof.problems, *proof.violations))))
+        return found
 
     def prove(
         self,
@@ -145,7 +160,8 @@ class BuiltFunction:
         blocks = _grid(who, grid)
         sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
-        return GlobalContract(found, (), {**known, **bounds}, blocks)
+        equal = {} if blocks[0] == GRID else {GRID: blocks[0]}
+        return GlobalContract(found, (), {**known, **bounds}, blocks, equal)
 
     def _array(self, who: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
         """A dense array, outermost dimension first; its rows are the elements of the proof. It and its

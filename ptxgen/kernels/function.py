@@ -13,21 +13,20 @@ from ptxgen import ir
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST
-from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
-from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
-from ptxgen.errors import ConfigError, LaunchError, TrapError, VerifyError, shown
+from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
-from ptxgen.kernels.early_exits import refuse_early_exits
+from ptxgen.kernels.captured import Captured
 from ptxgen.kernels.findings import Findings, findings_of
-from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
-from ptxgen.kernels.signature import Signature, key_of
+from ptxgen.kernels.judging import require_not_refuted, require_verified
+from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_fit
+from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -42,12 +41,18 @@ from ptxgen.types import ScalarType
 Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
-_RESERVED: Final = ("align", "backend", "bounds", "grid", "repeats", "stream", "target", "threads")
-_SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
-_UNSET: Final = (
-    "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
-    "before it, total = k.var(f32, 0), and write it inside, total += x"
+_RESERVED: Final = (
+    "align",
+    "backend",
+    "bounds",
+    "grid",
+    "max_instructions",
+    "repeats",
+    "stream",
+    "target",
+    "threads",
 )
+_SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 
 
 class KernelFunction:
@@ -69,6 +74,7 @@ class KernelFunction:
         programmatic: bool = False,
         target: str | None = None,
         asserts: bool = False,
+        proved: bool = True,
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
@@ -84,9 +90,11 @@ class KernelFunction:
                 "arguments of that name; rename it"
             )
         self._function = function
+        self._captured = Captured(function)
         self._threads = threads
         self._min_ctas = min_ctas
         self._asserts = asserts
+        self._proved = proved
         extents = cluster_of(f"kernel {self.name}", cluster)
         self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).kept()
         self._target = None if target is None else find_target(target)
@@ -139,7 +147,8 @@ class KernelFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
         found = self._plain.get(target.name)
-        if found is None:
+        if found is None or not self._captured.is_same():
+            self._plain.clear()
             found = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
         return found
 
@@ -147,19 +156,29 @@ class KernelFunction:
         self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
         count, values = self._choice(target, threads, statics)
-        try:
-            key = (target.name, count, asserts, *map(key_of, values.values()))
-            found = self._built.get(key)
-        except TypeError as error:
-            raise ConfigError(
-                f"kernel {self.name}: static parameters must be hashable, got {shown(values)}"
-            ) from error
+        key = self._key(target, count, asserts, values)
+        found = self._built.get(key)
         if found is None:
             with self._lock:
+                key = self._key(target, count, asserts, values)  # another thread may have built it
                 found = self._built.get(key)
                 if found is None:
-                    found = self._built[key] = self._verified(target, count, values, asserts)
+                    found = self._verified(target, count, values, asserts)
+                    self._captured.built()
+                    self._built[self._key(target, count, asserts, values)] = found
         return found
+
+    def _key(
+        self, target: Target, threads: int, asserts: bool, statics: Mapping[str, Any]
+    ) -> tuple[object, ...]:
+        """What a build depends on."""
+        try:
+            chosen = tuple(map(key_of, statics.values()))
+        except TypeError as error:
+            raise ConfigError(
+                f"kernel {self.name}: static parameters must be hashable, got {shown(statics)}"
+            ) from error
+        return target.name, threads, asserts, self._captured.key(), chosen
 
     def _choice(
         self, target: Target, threads: int | None, statics: Mapping[str, Any]
@@ -168,13 +187,7 @@ class KernelFunction:
         values = self.signature.static_values(statics)
         if threads is None:
             threads = self._threads(**values) if callable(self._threads) else self._threads
-        count = integer(threads, 1, target.threads_per_block)
-        if count is None:
-            raise ConfigError(
-                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
-                f"{shown(threads)}"
-            )
-        return count, values
+        return threads_of(self.name, threads, target), values
 
     def _emit(
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
@@ -189,7 +202,6 @@ class KernelFunction:
             asserts=asserts,
         )
         given = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
-        refuse_early_exits(self._function)
         result: object = self._function(k, *given, **statics)
         if result is not None:
             raise ConfigError(
@@ -201,17 +213,7 @@ class KernelFunction:
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
         module, maps = self._emit(target, threads, statics, asserts)
-        try:
-            require_valid(module)
-        except VerifyError as error:
-            unset = any(isinstance(p, Problem) and p.kind == "undefined" for p in error.problems)
-            cure = f"\n{_UNSET}" if unset else ""
-            raise VerifyError(f"{error}{cure}", error.problems) from None
-        if self._attributes.programmatic and not _waits_for_grids(module):
-            raise ConfigError(
-                f"kernel {self.name}: programmatic=True lets the kernel begin before the grid before it has "
-                "ended, so it must call k.griddepcontrol_wait() before it reads what that grid wrote"
-            )
+        require_verified(self.name, module, programmatic=self._attributes.programmatic)
         return BuiltFunction(self.signature, module, target, threads, maps, self._attributes)
 
     @staticmethod
@@ -241,6 +243,7 @@ class KernelFunction:
         threads: int | None = None,
         stream: object = None,
         backend: str = AUTO,
+        max_instructions: int | None = None,
         **named: object,
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
@@ -255,10 +258,13 @@ class KernelFunction:
         PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a
         GPU the work is put on `stream` (an integer, or a stream object; default: the current one of
         the first array's library) and may not have run on return, unless arrays are on the host.
+        `max_instructions` is for the interpreter: it stops a kernel that executes more in sequence, in one
+        batch of CTAs (default: 20 million, which are minutes).
 
         Raises TypeError for missing and unknown arguments, `LaunchError` with every problem of the
-        arguments before anything is asked of a device, what `build` raises, and `BackendError` if
-        the backend fails.
+        arguments before anything is asked of a device, what `build` raises, `VerifyError` on a GPU if
+        the proof of shared memory and barriers says that the launch goes wrong, and `BackendError` if the
+        backend fails.
         """
         extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
         name = self._runner.choose(self.name, backend, call)
@@ -269,23 +275,34 @@ class KernelFunction:
                 )
             built = self._build(self._target_of(None), threads, statics)
             require_fit(self.name, built.uses, call)
-            self._interpret(built, extent, call)
+            self._interpret(built, extent, call, max_instructions)
             return
+        if max_instructions is not None:
+            raise LaunchError(
+                f"{self.name}: max_instructions is for the interpreter, but the backend is {name!r}; leave "
+                "it out, or use backend='interpreter'"
+            )
         ordinal = self._runner.ordinal(self.name, call)
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_fit(self.name, built.uses, call)
+        self._require_right(built, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
-    def _interpret(self, built: BuiltFunction, extent: Extents, call: Call) -> None:
+    def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
         """Interpret the kernel, and print what it prints, also if it stops with an error."""
         printed = ""
         try:
-            printed = self._runner.interpret(built, extent, call).printed
+            printed = self._runner.interpret(built, extent, call, **_limited(limit)).printed
         except TrapError as error:
             printed = error.printed
             raise
         finally:
             sys.stdout.write(printed)
+
+    def _require_right(self, built: BuiltFunction, call: Call) -> None:
+        """Raise what a launch on a GPU raises for arguments that do not fit, and for a violation."""
+        require_fit(self.name, built.uses, call)
+        if self._proved:
+            require_not_refuted(built, call)
 
     def _checked(
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
@@ -322,12 +339,18 @@ class KernelFunction:
     # ------------------------------------------------------------------------------------- checking
 
     def check(
-        self, grid: object, /, *arguments: object, threads: int | None = None, **named: object
+        self,
+        grid: object,
+        /,
+        *arguments: object,
+        threads: int | None = None,
+        max_instructions: int | None = None,
+        **named: object,
     ) -> Findings:
         """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
         of the arrays, which are on the host. What is `clean` met no race, no access outside an
         array, no read of memory that was never written, no misuse of a barrier, and no assertion that
-        does not hold in these runs.
+        does not hold in these runs. Each run ends after `max_instructions`, as those of `launch` do.
 
         Raises what `launch` raises.
         """
@@ -335,11 +358,10 @@ class KernelFunction:
         self._runner.choose(self.name, "interpreter", call)
         built = self._specialised(self._target_of(None), threads, statics, asserts=True)
         require_fit(self.name, built.uses, call)
-        require_apart(self.name, call)
 
         def run(schedule: Schedule) -> Result:
             how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}
-            return self._runner.interpret(built, extent, copies(call), **how)
+            return self._runner.interpret(built, extent, copies(call), **how, **_limited(max_instructions))
 
         return findings_of(run, _SCHEDULES)[0]
 
@@ -369,7 +391,7 @@ class KernelFunction:
             )
         ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_fit(self.name, built.uses, call)
+        self._require_right(built, call)
         on = current_stream(call.first) if explicit is None else explicit
         work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)
         work()
@@ -414,13 +436,9 @@ class KernelFunction:
         return self.build(**choices).contract()
 
 
-def _waits_for_grids(module: ir.Module) -> bool:
-    """Whether a kernel executes `griddepcontrol.wait`."""
-    return any(
-        isinstance(statement, ir.Instr) and statement.opcode == "griddepcontrol.wait"
-        for kernel in module.kernels
-        for statement in kernel.body
-    )
+def _limited(max_instructions: int | None) -> dict[str, Any]:
+    """The limit of a run of the interpreter, if it is not the default."""
+    return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
 @overload
@@ -434,6 +452,7 @@ def kernel(
     programmatic: bool = False,
     target: str | None = None,
     asserts: bool = False,
+    proved: bool = True,
     cuda: CudaBackend | None = None,
     cache: ModuleCache | None = None,
 ) -> Callable[[Callable[..., None]], KernelFunction]: ...
@@ -448,8 +467,9 @@ def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in the
     stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` has all CTAs on the
     device at once. `asserts` says whether launches have the assertions of the kernel
-    (`k.device_assert`), which `check` always has. `cuda` is the GPU backend and `cache` keeps compiled
-    kernels; by default those of the process.
+    (`k.device_assert`), which `check` always has. `proved` says whether launches on a GPU ask
+    the proof of shared memory and barriers, once for each build, and are refused if it has a violation.
+    `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)

@@ -17,7 +17,7 @@ from ptxgen.arguments import integer
 from ptxgen.arrays.devices import ordinal_of, wait_for_producers
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
-from ptxgen.arrays.overlap import may_share_elements
+from ptxgen.arrays.overlap import copied_together, may_share_elements
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.streams import current_stream
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
@@ -218,12 +218,15 @@ def require_fit(who: str, uses: Uses, call: Call) -> None:
             )
 
 
-def require_apart(who: str, call: Call) -> None:
-    """Raise `LaunchError` for arrays of the host that share memory: their copies would not."""
+def require_apart(who: str, uses: Uses, call: Call) -> None:
+    """Raise `LaunchError` for arrays of the host that share memory which the kernel writes: their copies
+    on a GPU would not.
+    """
     arrays = [(name, array) for name, array in call.views.items() if array.size]
     for n, (name, array) in enumerate(arrays):
         for other, there in arrays[:n]:
-            if may_share_elements(array, there):
+            written = name in uses.written or other in uses.written
+            if written and may_share_elements(array, there):
                 raise LaunchError(
                     f"{who}: {other} and {name} share memory, of which copies are made; pass arrays of "
                     "their own"
@@ -321,7 +324,7 @@ class Runner:
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
         self._require_dense_maps(built, call)
-        require_apart(built.signature.name, call)
+        require_apart(built.signature.name, built.uses, call)
         with Staging(self.backend, stream, ordinal) as staging:
             there = {name: staging.copy_of(array) for name, array in call.views.items()}
             names = built.signature.parameters
@@ -404,8 +407,12 @@ def interpreted(built: BuiltFunction, call: Call) -> list[Any]:
 
 
 def copies(call: Call) -> Call:
-    """The arguments of a call on the host, with copies of its arrays."""
-    views = {name: view(_copied(host_array(array)), name) for name, array in call.views.items()}
+    """The arguments of a call on the host, with copies of its arrays; those of arrays that share memory
+    share memory in the same way.
+    """
+    arrays = {name: host_array(array) for name, array in call.views.items()}
+    copied = {name: _copied(array) for name, array in arrays.items()} | copied_together(arrays)
+    views = {name: view(array, name) for name, array in copied.items()}
     return Call(call.values, views, next(iter(views.values()), None))
 
 

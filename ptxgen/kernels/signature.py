@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
+from ptxgen.arguments import integer
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.target import Target
 from ptxgen.tensormap import TensorMapType
 from ptxgen.types import ScalarType
 
@@ -51,7 +55,7 @@ class Signature:
         parameter is the builder, annotated ones are the kernel's, and keyword-only ones are known
         when the kernel is built. Raises `ConfigError` for another form.
         """
-        if not inspect.isfunction(function):
+        if not isinstance(function, FunctionType):
             raise ConfigError(f"kernel: a kernel must be a Python function, got {shown(function)}")
         name = function.__name__
         found = inspect.signature(function)
@@ -62,6 +66,11 @@ class Signature:
             )
         given = every[1:]
         scope = _scope(function)
+        if _is_type(every[0].annotation, scope):
+            raise ConfigError(
+                f"kernel {name}: the first parameter must be the builder, but {every[0].name} is a parameter "
+                f"of the kernel; put it first, as in def {name}(k, {every[0].name}: ..., ...)"
+            )
         parameters = {p.name: _type(name, p, scope) for p in given if p.kind in _BY_POSITION}
         statics = [p for p in given if p.kind is p.KEYWORD_ONLY]
         if len(parameters) + len(statics) != len(given):
@@ -111,6 +120,27 @@ class Signature:
         return found, statics
 
 
+def threads_of(name: str, threads: object, target: Target) -> int:
+    """The threads of a CTA. Raises `ConfigError` for what is no number that the target has."""
+    count = integer(threads, 1, target.threads_per_block)
+    if count is None:
+        raise ConfigError(
+            f"kernel {name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
+            f"{shown(threads)}{_flat(threads)}"
+        )
+    return count
+
+
+def _flat(threads: object) -> str:
+    """How to write a CTA that was to have several dimensions."""
+    if not isinstance(threads, tuple | list) or not threads or None in [integer(n, 1, 1024) for n in threads]:
+        return ""
+    return (
+        f"; the threads of a CTA have one index here: threads={math.prod(threads)}, and in the kernel x, y = "
+        f"k.thread_id() % {threads[0]}, k.thread_id() // {threads[0]}"
+    )
+
+
 def _plain(value: Any) -> Any:
     """A number of numpy as one of Python, which operators of values take; anything else as it is."""
     return value.item() if isinstance(value, np.bool | np.integer | np.floating) else value
@@ -135,12 +165,27 @@ def key_of(value: Any) -> object:
     return type(value), value
 
 
-def _scope(function: Callable[..., Any]) -> dict[str, Any]:
+def _scope(function: FunctionType) -> dict[str, Any]:
     """The names that an annotation may use: of the module, and of enclosing functions if the
     function uses them.
     """
-    closed: Any = inspect.getclosurevars(function)
-    return {**getattr(function, "__globals__", {}), **closed.nonlocals}
+    found = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it is set later
+            continue
+    return found
+
+
+def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
+    """Whether an annotation is that of a parameter of the kernel."""
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, scope)  # the author's own annotation
+        except Exception:  # one that only type checkers know
+            return False
+    return isinstance(annotation, PointerType | TensorMapType | ScalarType)
 
 
 def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:

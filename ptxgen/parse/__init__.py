@@ -23,12 +23,16 @@ Every error is a `ParseError` with line, column, the line's text and a caret.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ptxgen.errors import LaunchError, ParseError, shown
 from ptxgen.ir import Module
 from ptxgen.parse.locations import Sources
 from ptxgen.parse.module import Modules
 
-__all__ = ["Sources", "module_of", "parse"]
+__all__ = ["Sources", "module_of", "parse", "parse_on_use"]
 
 
 def parse(text: str, sources: Sources | None = None) -> Module:
@@ -41,18 +45,45 @@ def parse(text: str, sources: Sources | None = None) -> Module:
     for parts of PTX that are not modelled. The types of operands are not checked here, but by
     `verify`.
     """
-    if not isinstance(text, str):
-        raise ParseError(f"parse: the text must be a str, got {shown(text)}")
-    return Modules(text, sources).module()
+    with _uncollected():
+        return Modules(_text(text), sources).module()
+
+
+def parse_on_use(text: str, sources: Sources | None = None) -> Module:
+    """The module that `parse` gives; but of several kernels, each has its body read when it is first used,
+    if nothing else of the module depends on it. A mistake in such a body raises `ParseError` then.
+    """
+    with _uncollected():
+        return Modules(_text(text), sources, on_use=True).module()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which would walk over all that was read again and again, a third of
+    the time: a module has no cycles.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise ParseError(f"parse: the text must be a str, got {shown(given)}")
+    return given
 
 
 def module_of(who: str, given: object) -> Module:
-    """The module `given` to the function `who`: a `Module` itself, or PTX text, which is parsed.
+    """The module `given` to the function `who`: a `Module` itself, or PTX text, which is parsed on use.
 
-    Raises `LaunchError` if `given` is neither, and `ParseError` as `parse` does.
+    Raises `LaunchError` if `given` is neither, and `ParseError` as `parse_on_use` does.
     """
     if isinstance(given, Module):
         return given
     if isinstance(given, str):
-        return parse(given)
+        return parse_on_use(given)
     raise LaunchError(f"{who}: the kernel must be PTX text or a Module, got {shown(given)}")

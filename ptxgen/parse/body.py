@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from ptxgen.errors import ModifierError, did_you_mean
@@ -23,9 +23,10 @@ from ptxgen.ir import (
     Variable,
 )
 from ptxgen.isa.table import op_of, recognise
-from ptxgen.parse.locations import Locations, Sources
+from ptxgen.parse.locations import Locations
+from ptxgen.parse.unread import Body
 from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
-from ptxgen.tokens import comment
+from ptxgen.tokens import Span, comment
 
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
 _MOST_DIGITS: Final = 18  # digits of an integer in a `// region` comment
@@ -48,9 +49,9 @@ _PRESERVED: Final = {".abi_preserve": True, ".abi_preserve_control": True}
 class Bodies(Variables):
     """Reads the body of a kernel or a function into statements, variables and regions."""
 
-    def __init__(self, text: str, sources: Sources | None = None) -> None:
-        self._locations = Locations(sources)
-        super().__init__(text)
+    def __init__(self, text: str, locations: Locations, spans: Sequence[Span] | None = None) -> None:
+        self._locations = locations
+        super().__init__(text, spans)
         self._opcodes: set[str] = set()  # opcodes read so far; the table has each
         self.hoisted: list[Variable] = []  # module variables that were declared in a body
 
@@ -88,6 +89,10 @@ class Bodies(Variables):
                 self.fail("there is no statement before this ';'; remove it")
             else:
                 statements.append(self._instr())
+
+    def parts(self) -> Body:
+        """The parts of the body that was read."""
+        return Body(tuple(self.registers), tuple(self.statements), tuple(self.shared), tuple(self.variables))
 
     def _comment(self, text: str) -> None:
         region = None if self.statements else _REGION.fullmatch(text)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ptxgen.ir import FloatImm, IntImm
-from ptxgen.tokens import DECIMAL_FLOAT, Tokens
+from ptxgen.tokens import DECIMAL_FLOAT, Span, Tokens
 
+# A token before one of these is a whole operand or value.
+ENDS: Final = frozenset({",", ";", "]", "}", ")"})
 _WARP_SIZE: Final = 32
 _DEEPEST: Final = 50  # nested brackets and operators, so that Python's stack does not overflow
 _MASK: Final = 2**64 - 1
@@ -69,8 +71,8 @@ class Constants(Tokens):
     signed range or ends in `U`, and both operands of an operator become unsigned if one of them is.
     """
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, spans: Sequence[Span] | None = None) -> None:
+        super().__init__(text, spans)
         self.decimal = False  # whether the instruction being read has a double among its operands
         self._depth = 0
 
@@ -79,7 +81,10 @@ class Constants(Tokens):
 
         The integer result of an operator is returned as a signed 64-bit integer.
         """
-        start = self.at
+        word, start = self.peek(), self.at
+        if word.isdecimal() and self.words[start + 1] in ENDS:
+            self.at += 1
+            return IntImm(self.integer(word, start))
         literal = self._float_literal()
         if literal is not None:
             return literal

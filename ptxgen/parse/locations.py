@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ptxgen.ir import Location
 from ptxgen.tokens import Tokens
@@ -13,24 +13,23 @@ Sources = Callable[[str], Sequence[str]]
 _Place = tuple[int, int, int]  # a file's number, a line, a column
 
 
-# LLVM counts the lines of inline assembly as lines of the source, so that only the first directive
-# between these comments has a line that the source has.
-_ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
-
-
 class Locations:
     """The locations of a text's instructions. `now` is that of the next instruction; None if the
-    text does not say it.
+    text does not say it. `files` is the path of each source by its number; by default, they are looked
+    up in the tokens that have the first directive.
     """
 
-    def __init__(self, sources: Sources | None) -> None:
+    def __init__(self, sources: Sources | None, files: Mapping[int, str] | None = None) -> None:
         self.now: Location | None = None
         self._sources = sources
-        self._files: dict[int, str] | None = None
+        self._files = files
         self._lines: dict[str, Sequence[str]] = {}
         self._read: dict[_Place, Location] = {}  # in this body
-        self._in_asm = self._fixed = False  # fixed: the first directive of inline assembly was read
-        self._seen = 0  # where the text was last looked at for inline assembly
+        self._known: dict[tuple[str, ...], tuple[_Place, _Place | None]] = {}  # by a directive's tokens
+        # LLVM counts the lines of inline assembly as lines of the source, so that only the first
+        # directive in it has a line that the source has: `_fixed` says that it was read.
+        self._in_asm = self._fixed = False
+        self._seen = 0  # how many of `Tokens.asm` have been looked at
 
     def new_body(self) -> None:
         """Forget the locations of the last body."""
@@ -40,11 +39,9 @@ class Locations:
 
     def _look_for_asm(self, tokens: Tokens) -> None:
         """Find whether the next token is in inline assembly; not all comments are tokens."""
-        start = tokens.starts[tokens.at]
-        begins, ends = (tokens.text.rfind(comment, self._seen, start) for comment in (_ASM_BEGINS, _ASM_ENDS))
-        if begins != ends:
-            self._in_asm, self._fixed = begins > ends, False
-        self._seen = start
+        while self._seen < len(tokens.asm) and tokens.asm[self._seen][0] <= tokens.at:
+            self._in_asm, self._fixed = tokens.asm[self._seen][1], False
+            self._seen += 1
 
     def read(self, tokens: Tokens) -> None:
         """Read a directive such as `.loc 1 20 3, function_name $L1, inlined_at 1 9 2`.
@@ -52,6 +49,27 @@ class Locations:
         Raises `ParseError`.
         """
         self._look_for_asm(tokens)
+        place, call = self._places(tokens)
+        if self._files is None:
+            self._files = files_of(tokens)
+        if self._fixed:
+            return
+        self._fixed = self._in_asm
+        # A call that was inlined itself has its own directive before this one.
+        caller = None if call is None else self._read.get(call) or self._location(call, None)
+        self.now = self._location(place, caller)
+        if self.now is not None:
+            self._read[place] = self.now
+
+    def _places(self, tokens: Tokens) -> tuple[_Place, _Place | None]:
+        """Read a directive: its place, and that of the call if its code was inlined."""
+        words, start = tokens.words, tokens.at
+        end = start + (12 if words[start + 8 : start + 9] == ["inlined_at"] else 4)
+        text = tuple(words[start + 1 : end])
+        known = self._known.get(text)
+        if known is not None and words[end] != "," and words[end][:2] != "//":
+            tokens.at = end
+            return known
         tokens.want(".loc")
         place = _place(tokens)
         call: _Place | None = None
@@ -65,16 +83,9 @@ class Locations:
             else:
                 got = tokens.shown(tokens.peek())
                 tokens.fail(f"wanted function_name or inlined_at, got {got}")
-        if self._files is None:
-            self._files = _files(tokens)
-        if self._fixed:
-            return
-        self._fixed = self._in_asm
-        # A call that was inlined itself has its own directive before this one.
-        caller = None if call is None else self._read.get(call) or self._location(call, None)
-        self.now = self._location(place, caller)
-        if self.now is not None:
-            self._read[place] = self.now
+        if tokens.at == end:
+            self._known[text] = place, call
+        return place, call
 
     def _location(self, place: _Place, inlined_at: Location | None) -> Location | None:
         number, line, column = place
@@ -93,7 +104,7 @@ def _place(tokens: Tokens) -> _Place:
     return number, line, column
 
 
-def _files(tokens: Tokens) -> dict[int, str]:
+def files_of(tokens: Tokens) -> dict[int, str]:
     """The names of a text's files by number; nvcc writes them behind the code that names them."""
     words = tokens.words
     found = [n for n, word in enumerate(words) if word == ".file"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from ptxgen.errors import did_you_mean
 from ptxgen.ir import Function, Kernel, Module, Param, Reg, Region, Variable
 from ptxgen.parse.body import Bodies
-from ptxgen.parse.locations import Sources
+from ptxgen.parse.locations import Locations, Sources, files_of
+from ptxgen.parse.outline import Block, between, blocks, first_of, may_wait
+from ptxgen.parse.unread import Body, unread
 from ptxgen.records import dataclass
 from ptxgen.tokens import comment
 from ptxgen.types import TYPES
@@ -53,10 +55,21 @@ class _Directives:
 
 
 class Modules(Bodies):
-    """Reads one module."""
+    """Reads one module; with `on_use`, the bodies of its kernels when they are first used, if there are
+    several kernels and nothing else depends on their bodies.
+    """
 
-    def __init__(self, text: str, sources: Sources | None = None) -> None:
-        super().__init__(text, sources)
+    def __init__(self, text: str, sources: Sources | None = None, *, on_use: bool = False) -> None:
+        found = list(blocks(text))
+        waiting = [block for block in found if on_use and may_wait(text, block)]
+        if len(waiting) < 2:  # the mistakes of an only kernel are seen at once
+            waiting = []
+        skipped = [block for block in found if block.kind == "section" or block in waiting]
+        super().__init__(text, Locations(sources), between(skipped, len(text)))
+        self._sources = sources
+        inside = zip(self.cuts, skipped, strict=True)
+        self._waiting = {token: block for token, block in inside if block.kind == "entry"}
+        self._files = files_of(self) if waiting else {}
         self.kernels: list[Kernel] = []
         self.functions: dict[str, Function] = {}
         self.globals: list[Variable] = []
@@ -177,30 +190,47 @@ class Modules(Bodies):
         if self.skip(";"):  # declared only
             return
         self.want("{")
-        self.body()
-        dynamic = self._dynamic_shared()
+        waiting = self._waiting.get(self.at)
+        if waiting is None:
+            self.body()
+            dynamic = self._dynamic_shared()
+        else:
+            self.want("}")
+            dynamic = first_of(self.arrays, self.text, waiting)
         regions = self.regions
         if dynamic and self.arrays[dynamic] > max([_DYNAMIC_ALIGN, *(r.align for r in regions)]):
             # An empty region preserves an alignment greater than that of all other regions.
             regions.append(Region(dynamic, 0, 0, self.arrays[dynamic]))
+        head: dict[str, Any] = {
+            "name": name,
+            "params": params,
+            "threads": said.threads,
+            "min_ctas": said.min_ctas,
+            "dynamic_shared": dynamic,
+            "regions": tuple(regions),
+            "reqntid": said.reqntid,
+            "cluster": said.cluster,
+            "directives": tuple(said.others),
+            "linkage": linkage,
+        }
         self.kernels.append(
-            Kernel(
-                name,
-                params,
-                tuple(self.registers),
-                tuple(self.statements),
-                tuple(self.shared),
-                said.threads,
-                said.min_ctas,
-                dynamic,
-                tuple(regions),
-                tuple(self.variables),
-                said.reqntid,
-                said.cluster,
-                tuple(said.others),
-                linkage,
-            )
+            Kernel(**head, **self.parts()._asdict())
+            if waiting is None
+            else unread(self._reader(waiting), **head)
         )
+
+    def _reader(self, block: Block) -> Callable[[], Body]:
+        """A function that reads the body of a kernel as this point of the text has it read."""
+        text, sources, files, arrays = self.text, self._sources, self._files, dict(self.arrays)
+
+        def read() -> Body:
+            bodies = Bodies(text, Locations(sources, files), [(block.opens, block.closes + 1)])
+            bodies.arrays = arrays
+            bodies.want("{")
+            bodies.body()
+            return bodies.parts()
+
+        return read
 
     def _refuse_registers(self, params: tuple[Param, ...]) -> None:
         for param in params:
@@ -236,16 +266,9 @@ class Modules(Bodies):
             if param.register:
                 self.names[param.name] = Reg(param.name, TYPES[param.type].register)
         self.body()
+        noreturn = said.noreturn or (known is not None and known.noreturn)
         self.functions[name] = Function(
-            name,
-            results,
-            params,
-            tuple(self.registers),
-            tuple(self.statements),
-            tuple(self.shared),
-            tuple(self.variables),
-            linkage,
-            said.noreturn or (known is not None and known.noreturn),
+            name, results, params, *self.parts(), linkage=linkage, noreturn=noreturn
         )
 
     def _directives(self, *, kernel: bool) -> _Directives:

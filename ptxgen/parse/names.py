@@ -7,7 +7,7 @@ a word of the text begins with the old name and a `$`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -17,6 +17,7 @@ from ptxgen.isa.special import special
 from ptxgen.parse.constants import Constants
 from ptxgen.records import dataclass
 from ptxgen.register_names import is_index, splits
+from ptxgen.tokens import Span
 
 
 @dataclass(slots=True)
@@ -37,8 +38,8 @@ class _Scope:
 class Names(Constants):
     """Resolves the names of the kernel or function being read."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, spans: Sequence[Span] | None = None) -> None:
+        super().__init__(text, spans)
         self.arrays: dict[str, int] = {}  # dynamic shared arrays: name to alignment
         self._separators: dict[str, str] = {}
         self._dollars: list[str] | None = None  # words of the text that contain a `$`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from ptxgen.errors import TypeMismatchError
@@ -24,18 +25,18 @@ from ptxgen.ir import (
     Vector,
 )
 from ptxgen.isa.table import fits, op_of, recognise
+from ptxgen.parse.constants import ENDS
 from ptxgen.parse.names import Names
+from ptxgen.tokens import Span
 
-# A token before one of these is a whole operand.
-_ENDS: Final = frozenset({",", ";", "]", "}", ")"})
 _SINK: Final = Sink()
 
 
 class Operands(Names):
     """Reads the operands of one instruction at a time."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, spans: Sequence[Span] | None = None) -> None:
+        super().__init__(text, spans)
         self.single = False  # whether the instruction being read has a vector of one element
 
     def operand(self) -> Operand:
@@ -43,9 +44,12 @@ class Operands(Names):
         words, at = self.words, self.at
         word = words[at]
         known = self.names.get(word)
-        if known is not None and words[at + 1] in _ENDS:
+        if known is not None and words[at + 1] in ENDS:
             self.at = at + 1
             return known
+        if word[:1] == "%" and words[at + 1] in ENDS:
+            self.at = at + 1
+            return self.value(word, at)
         if word == "[":
             self.at = at + 1
             return self._address()
@@ -148,7 +152,7 @@ class Operands(Names):
                 return offset
             self.at += 1
             words, at = self.words, self.at
-            if words[at].isdecimal() and words[at + 1] in _ENDS and words[at][0] != "0":
+            if words[at].isdecimal() and words[at + 1] in ENDS and words[at][0] != "0":
                 self.at += 1
                 amount = self.integer(words[at], at)
             else:

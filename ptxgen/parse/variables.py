@@ -220,7 +220,7 @@ class Variables(Operands):
         `shape` are the extents in elements, `strides` the bytes from one entry to the next.
         """
         self.want("{")
-        if self.skip("}"):
+        if self.skip("}") or (len(shape) == 1 and self._numbers_of(value, shape[0], at)):
             return
         number = 0
         while True:
@@ -237,6 +237,32 @@ class Variables(Operands):
             if self.skip("}"):
                 return
             self.want(",")
+
+    def _numbers_of(self, value: _Value, most: int, at: int) -> bool:
+        """Read the rest of a list if it has decimal integers alone, `most` of them (0: any number), as the
+        tables of compilers do; the result says whether it has.
+        """
+        try:
+            end = self.words.index("}", self.at)
+        except ValueError:  # the list has no end, which the caller says better
+            return False
+        type = value.type
+        listed = self.words[self.at : end]
+        numbers = listed[::2]
+        if (
+            type.is_float
+            or set(listed[1::2]) - {","}
+            or len(listed) % 2 == 0
+            or 0 < most < len(numbers)
+            or at + len(numbers) * type.nbytes > _MOST_DATA
+            or not all(n.isdecimal() and len(n) < 20 and (n[0] != "0" or n == "0") for n in numbers)
+        ):
+            return False
+        mask = (1 << type.bits) - 1
+        value.data.extend(bytes(at - len(value.data)))
+        value.data.extend(b"".join([(int(n) & mask).to_bytes(type.nbytes, "little") for n in numbers]))
+        self.at = end + 1
+        return True
 
     def _scalar(self, value: _Value, at: int) -> None:
         """Read the value of one element into `value` at byte `at`."""

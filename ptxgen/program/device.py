@@ -5,6 +5,7 @@ Each method with `@answer` is a call of `answers/runtime.c` or `answers/driver.c
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -16,26 +17,28 @@ from ptxgen.errors import ConfigError, LaunchError, PtxGenError
 from ptxgen.frontends.program import Program, ProgramKernel
 from ptxgen.frontends.ptx import program_of
 from ptxgen.interpreter import Report
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_bytes
 from ptxgen.interpreter.variables import ModuleMemory, module_memory
+from ptxgen.program.attributes import MULTIPROCESSORS, device_attribute
 from ptxgen.program.fatbinary import Ptx, entries
 from ptxgen.program.memory import CAPACITY, DeviceMemory
-from ptxgen.target import WARP_SIZE, Target, target_for_device
+from ptxgen.target import Target, target_for_device
+from ptxgen.target import target as find_target
 from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap, name_of
 
 # Error codes of driver_types.h, "CUDA error types".
 OK: Final = 0
 _INVALID_VALUE, _NO_MEMORY, _INVALID_CONFIGURATION, _INVALID_SYMBOL = 1, 2, 9, 13
-_INVALID_FUNCTION, _NO_IMAGE, _INVALID_PTX = 98, 209, 218
-_ILLEGAL_ADDRESS, _ASSERT, _MISALIGNED, _FAILURE = 700, 710, 716, 719
+_INVALID_FUNCTION, _INVALID_IMAGE, _NO_IMAGE, _INVALID_PTX = 98, 200, 209, 218
+_ILLEGAL_ADDRESS, _ASSERT, _MISALIGNED, _FAILURE, _TOO_LARGE = 700, 710, 716, 719, 720
 _FAULTS: Final = (
     (r"assertion `", _ASSERT),
     (r"which is not a multiple of", _MISALIGNED),
     (r"wants to \w+ .* memory at|of global memory at", _ILLEGAL_ADDRESS),
 )
+_WORD: Final = (1 << 64) - 1  # numbers are unsigned, as the library casts them
 _LEAST_SM: Final = 80  # of the device, unless another is asked for or the program needs a newer one
-_MULTIPROCESSORS: Final = 16
-_CONST_BYTES: Final = 64 << 10  # CUDA C++ Programming Guide, table "Technical Specifications"
 
 
 class StopProgramError(PtxGenError):
@@ -99,6 +102,7 @@ class Device:
     compiled: float
     memory: DeviceMemory
     tell: Callable[[str], None]
+    max_instructions: int = MAX_INSTRUCTIONS  # of a launch, as `ptxgen.interpreter.run` counts them
     reports: dict[tuple[str, str, str, str], Report] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     launches: int = 0
@@ -135,14 +139,19 @@ class Device:
 
     @answer
     def map(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """Allocate memory that is a file: bytes -> address, path."""
-        found = self.memory.map(numbers[0])
+        """Allocate memory that is a file: bytes, kind -> address, path."""
+        found = self.memory.map(numbers[0], numbers[1])
         return self._after(Reply(_NO_MEMORY) if found is None else Reply(OK, found[:1], bytes(found[1])))
 
     @answer
     def free(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """Free the memory at an address."""
         return self._after(_done(self.memory.free(numbers[0])))
+
+    @answer
+    def memory_at(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """What is at an address -> kind (0 for no memory), the allocation's first address, its bytes."""
+        return Reply(numbers=self.memory.kind_at(numbers[0]))
 
     @answer
     def write(self, numbers: Sequence[int], data: bytes) -> Reply:
@@ -199,8 +208,12 @@ class Device:
 
     @answer
     def load(self, _numbers: Sequence[int], data: bytes) -> Reply:
-        """Register a fat binary -> module. Its PTX is read when it is used first."""
-        self._modules.append(_Module(tuple(entries(data))))
+        """Register a fat binary -> module; or an error, and why. Its PTX is read when it is used first."""
+        try:
+            self._modules.append(_Module(tuple(entries(data))))
+        except LaunchError as error:
+            self.tell(str(error))
+            return Reply(_INVALID_IMAGE, (), str(error).encode())
         return Reply(numbers=(len(self._modules) - 1,))
 
     @answer
@@ -300,16 +313,33 @@ class Device:
         return Reply(OK, (len(self._kernels) - 1, len(places), linked.param_bytes), packed)
 
     @answer
+    def kernels(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """The kernels of a module -> their count; their names, each ended by a 0."""
+        program = self._program(numbers[0])
+        if program is None:
+            return Reply(_NO_IMAGE)
+        names = [kernel.name for kernel in program.module.kernels]
+        return Reply(OK, (len(names),), b"".join(name.encode() + b"\0" for name in names))
+
+    @answer
     def launch(self, numbers: Sequence[int], data: bytes) -> Reply:
-        """Run a kernel: kernel, grid, block, bytes of shared memory, cluster; parameters -> its output."""
+        """Run a kernel: kernel, grid, block, bytes of shared memory, cluster, whether all CTAs are to be on
+        the device at once; parameters -> its output.
+        """
         held = self._kernels[numbers[0]]
-        kernel, shared = held.kernel, numbers[7]
+        kernel, shared, cooperative = held.kernel, numbers[7], bool(numbers[11])
         if self._fault:
             return Reply(self._fault)
         if not all(numbers[1:7]):
             return Reply(_INVALID_CONFIGURATION)
         if held.static + shared > held.allowed:
             return Reply(_INVALID_VALUE)
+        if cooperative:
+            ctas, threads = math.prod(numbers[1:4]), math.prod(numbers[4:7])
+            most = self._blocks_at_once(held, threads, shared) * MULTIPROCESSORS
+            if ctas > most:
+                self.tell(f"{kernel.name}: at most {most} CTAs are on the device at once, got {ctas}")
+                return Reply(_TOO_LARGE)
         args = [data[at : at + size] for at, size in held.places]
         try:
             outcome = kernel.run(
@@ -319,8 +349,10 @@ class Device:
                 shared=shared,
                 cluster=tuple(numbers[8:11]),
                 sanitize=self.sanitize,
+                max_instructions=self.max_instructions,
                 arena=self.memory.arena,
                 raise_on_report=False,
+                cooperative=cooperative,
             )
         except LaunchError as error:
             self.tell(str(error))
@@ -341,11 +373,11 @@ class Device:
         kernel = held.kernel
         variables = module_memory(kernel.program.module, self.memory.arena)
         threads = kernel.kernel.threads or self.target.threads_per_block
-        ptx = re.search(r"^\.version (\d+)\.(\d+)", kernel.program.ptx, re.MULTILINE)
-        version = int(ptx[1]) * 10 + int(ptx[2]) if ptx else 0
         registers = resources(kernel.kernel, self.target).live_registers
         found = (held.static, len(variables.constant), held.local, threads, registers)
-        return Reply(OK, (*found, version, self.target.sm, held.allowed - held.static))
+        # The "PTX version" of CUDA is the virtual architecture that the PTX is for, not that of its language.
+        virtual = find_target(kernel.program.module.target).sm
+        return Reply(OK, (*found, virtual, self.target.sm, held.allowed - held.static))
 
     @answer
     def allow_shared(self, numbers: Sequence[int], _data: bytes) -> Reply:
@@ -362,9 +394,27 @@ class Device:
         held, (threads, shared) = self._kernels[numbers[0]], numbers[1:3]
         if not 0 < threads < 1 << 31:
             return Reply(_INVALID_VALUE)
+        return Reply(numbers=(self._blocks_at_once(held, threads, shared),))
+
+    def _blocks_at_once(self, held: _Kernel, threads: int, shared: int) -> int:
+        """Blocks of a kernel on a multiprocessor, with bytes of dynamic shared memory."""
         registers = resources(held.kernel.kernel, self.target).live_registers
-        fit = self.target.blocks_per_sm_for(threads, registers, held.static + shared)
-        return Reply(numbers=(fit,))
+        return self.target.blocks_per_sm_for(threads, registers, held.static + shared)
+
+    @answer
+    def shared_for(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """The most dynamic shared memory with which blocks fit on a multiprocessor at once: kernel, blocks,
+        threads -> bytes.
+        """
+        held, (blocks, threads) = self._kernels[numbers[0]], numbers[1:3]
+        if not 0 < threads <= self.target.threads_per_block or not 0 < blocks < 1 << 31:
+            return Reply(_INVALID_VALUE)
+        low, high = -1, self.target.shared_per_block_optin - held.static
+        while low < high:  # the most that fits; -1 if not even no bytes do
+            middle = (low + high + 1) // 2
+            fit = self._blocks_at_once(held, threads, middle) >= blocks
+            low, high = (middle, high) if fit else (low, middle - 1)
+        return Reply(_INVALID_VALUE) if low < 0 else Reply(numbers=(low,))
 
     @answer
     def tensor_map(self, numbers: Sequence[int], data: bytes) -> Reply:
@@ -410,53 +460,24 @@ class Device:
         )
 
     @answer
+    def refused(self, _numbers: Sequence[int], data: bytes) -> Reply:
+        """A reason to end the program."""
+        raise StopProgramError(f"{self.name} cannot go on: {data.decode(errors='replace')}")
+
+    @answer
     def attribute(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """The value of a cudaDeviceAttr."""
-        found = self._device_attributes().get(numbers[0])
+        """The value of a cudaDeviceAttr, which is a CUdevice_attribute, too."""
+        found = device_attribute(numbers[0], self.target)
         if found is None:
             raise StopProgramError(
                 f"{self.name} asks for device attribute {numbers[0]} (cudaDeviceAttr), which is not answered"
             )
-        return Reply(numbers=(found,))
+        return Reply(numbers=(found & _WORD,))
 
     @answer
     def memory_info(self, _numbers: Sequence[int], _data: bytes) -> Reply:
         """Bytes of memory that are left, and in all."""
         return Reply(numbers=(CAPACITY - self.memory.used, CAPACITY))
-
-    def _device_attributes(self) -> dict[int, int]:
-        """Values by cudaDeviceAttr of driver_types.h."""
-        has = self.target
-        return {
-            1: has.threads_per_block,
-            2: has.threads_per_block,  # extents of a block: x, y, z
-            3: has.threads_per_block,
-            4: 64,
-            5: (1 << 31) - 1,  # of a grid
-            6: 65535,
-            7: 65535,
-            8: has.shared_per_block,
-            9: _CONST_BYTES,
-            10: WARP_SIZE,
-            11: (1 << 31) - 1,  # pitch
-            12: has.registers_per_block,
-            13: 1_000_000,  # clock rate, kHz: there is no clock
-            16: _MULTIPROCESSORS,
-            31: 0,  # concurrent kernels
-            41: 1,  # unified addresses
-            39: has.threads_per_sm,
-            75: has.sm // 10,
-            76: has.sm % 10,
-            81: has.shared_per_sm,
-            82: has.registers_per_sm,
-            83: 1,  # managed memory
-            89: 1,  # which the host may use while a kernel runs
-            95: 1,  # cooperative launches
-            97: has.shared_per_block_optin,
-            106: has.blocks_per_sm,
-            111: has.shared_reserved_per_block,
-            120: int(has.sm >= 90),  # clusters
-        }
 
 
 def _done(worked: bool) -> Reply:

@@ -10,17 +10,18 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ptxgen.errors import LaunchError, PtxGenError, shown
+from ptxgen.errors import BackendError, LaunchError, PtxGenError, shown
 from ptxgen.interpreter import Report
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.program.device import Device, Reply
 from ptxgen.program.elf import executable
-from ptxgen.program.libraries import RUNTIME, folder_of_libraries
-from ptxgen.program.memory import DeviceMemory
+from ptxgen.program.libraries import LINKER, RUNTIME, folder_of_libraries
+from ptxgen.program.memory import CAPACITY, DeviceMemory
 from ptxgen.target import target as find_target
 
 # The messages of answers/wire.c. A request has the name of a call, its numbers and the count of bytes
@@ -55,28 +56,40 @@ def run(
     *,
     target: str | None = None,
     sanitize: bool = False,
+    max_instructions: int = MAX_INSTRUCTIONS,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Ended:
     """Run a program and its arguments. Its standard streams are those of this process.
 
     `target` is the device's, by default sm_80, or the newest that the program has PTX for if that is
-    newer. With `sanitize`, all sanitizers watch each launch. `tell` is called, from another thread,
+    newer. With `sanitize`, all sanitizers watch each launch. A kernel that executes more than
+    `max_instructions` in sequence, in one batch of CTAs, is stopped. `tell` is called, from another thread,
     with each fault of a kernel and each refused launch when it happens.
 
     Raises `LaunchError` for a program that cannot be run so, `UnsupportedTargetError` for an unknown
-    target, `BackendError` without a C compiler, and `CompileError` if that fails.
+    target, `BackendError` without a C compiler or a temporary folder, and `CompileError` if that fails.
     """
     asked = None if target is None else find_target(target)
-    path = _checked(command)
-    with tempfile.TemporaryDirectory(prefix="ptxgen-") as name:
-        scratch = Path(name)
-        libraries = folder_of_libraries(scratch)
-        device = Device(command[0], asked, sanitize, path.stat().st_mtime, DeviceMemory(scratch), tell)
+    path, has_device_code = _checked(command)
+    with _scratch() as scratch:
+        libraries = folder_of_libraries(scratch, tell)
+        device = Device(
+            command[0],
+            asked,
+            sanitize,
+            path.stat().st_mtime,
+            DeviceMemory(scratch),
+            tell,
+            max_instructions=max_instructions,
+        )
         with _Server(scratch / "socket", device) as server:
             environment = dict(os.environ)
             environment[_SOCKET] = str(scratch / "socket")
             known = environment.get("LD_LIBRARY_PATH")
             environment["LD_LIBRARY_PATH"] = f"{libraries}:{known}" if known else str(libraries)
+            if not has_device_code:  # such as a program of Python, which compiles kernels when it runs
+                loaded = environment.get("LD_PRELOAD")
+                environment["LD_PRELOAD"] = ":".join(filter(None, (str(libraries / LINKER), loaded)))
             try:
                 process = subprocess.Popen([str(path), *command[1:]], env=environment)
             except OSError as error:
@@ -95,8 +108,23 @@ def run(
         )
 
 
-def _checked(command: Sequence[str]) -> Path:
-    """The program's path, once it is known that its calls can be answered. Raises `LaunchError`."""
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the files of one run. Raises `BackendError` where none can be made."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="ptxgen-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise BackendError(
+            f"no temporary folder can be made ({error.strerror or error}); set TMPDIR to a writable directory"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _checked(command: Sequence[str]) -> tuple[Path, bool]:
+    """The program's path, once it is known that its calls can be answered, and whether it has device code.
+    Raises `LaunchError`.
+    """
     if not command or isinstance(command, str):
         raise LaunchError(
             f"run: the command must be a list of the program and its arguments, got {shown(command)}"
@@ -117,7 +145,7 @@ def _checked(command: Sequence[str]) -> Path:
             raise LaunchError(
                 f"{command[0]} needs {runtimes[0]}, but {RUNTIME} is answered; use nvcc of CUDA 13"
             )
-    return Path(found).absolute()
+    return Path(found).absolute(), file is not None and file.has_device_code
 
 
 class _Server:
@@ -131,7 +159,13 @@ class _Server:
         self._device = device
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(path))
+        try:
+            self._socket.bind(str(path))
+        except OSError as error:  # the system allows about 100 bytes
+            self._socket.close()
+            raise BackendError(
+                f"no socket can be made at {path} ({error.strerror or error}); set TMPDIR to a shorter path"
+            ) from error
         self._socket.listen()
 
     def __enter__(self) -> _Server:
@@ -155,6 +189,9 @@ class _Server:
         with connection, connection.makefile("rb") as stream, contextlib.suppress(ConnectionError):
             while len(head := stream.read(_REQUEST.size)) == _REQUEST.size:
                 name, *numbers, nbytes = _REQUEST.unpack(head)
+                if nbytes > CAPACITY:  # a damaged size, which no memory here could have
+                    self.stopped = self.stopped or f"a call brings {nbytes} bytes, more than the device has"
+                    return
                 data = stream.read(nbytes)
                 if len(data) == nbytes:
                     reply = self._reply(name.rstrip(b"\0").decode(), numbers, data)

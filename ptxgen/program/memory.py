@@ -13,6 +13,9 @@ from ptxgen.interpreter.machine.arena import FIRST_ADDRESS, RED_ZONE, Buffer
 
 CAPACITY: Final = 16 << 30  # bytes that may be allocated
 _FREED_BY: Final = "the program"
+# Kinds of memory, as cudaMemoryType of driver_types.h numbers them.
+NO_MEMORY, PINNED, ON_DEVICE, MANAGED = 0, 1, 2, 3
+_KINDS: Final = {PINNED: "pinned memory", ON_DEVICE: "device memory", MANAGED: "managed memory"}
 
 
 class DeviceMemory:
@@ -25,6 +28,7 @@ class DeviceMemory:
         self.used = 0
         self._scratch = scratch
         self._count = 0
+        self._kinds: dict[int, int] = {}  # by the address of an allocation
         self._end = FIRST_ADDRESS
 
     def allocate(self, nbytes: int) -> int | None:
@@ -32,24 +36,25 @@ class DeviceMemory:
         if nbytes > CAPACITY - self.used:
             return None
         data = np.zeros(max(nbytes, 1), np.uint8)
-        address = self._place(data, "device memory", None)
+        address = self._place(data, ON_DEVICE, None)
         self.arena.heap[address] = np.zeros(len(data), np.bool_)
         return address
 
-    def map(self, nbytes: int) -> tuple[int, Path] | None:
+    def map(self, nbytes: int, kind: int) -> tuple[int, Path] | None:
         """The address of new memory that is a file, at the start of a page; None if there is not enough."""
         if nbytes > CAPACITY - self.used:
             return None
         path = self._scratch / f"memory-{self._count}"
         data = np.memmap(path, np.uint8, "w+", shape=(nbytes,))
         page = mmap.PAGESIZE
-        address = self._place(data, "pinned or managed memory", -(-(self._end + RED_ZONE) // page) * page)
+        address = self._place(data, kind, -(-(self._end + RED_ZONE) // page) * page)
         self.arena.heap[address] = np.ones(nbytes, np.bool_)  # the program writes it unseen
         return address, path
 
-    def _place(self, data: Any, kind: str, at: int | None) -> int:
+    def _place(self, data: Any, kind: int, at: int | None) -> int:
         self._count += 1
-        address = self.arena.place(data, at=at, name=f"allocation {self._count} ({kind})")
+        address = self.arena.place(data, at=at, name=f"allocation {self._count} ({_KINDS[kind]})")
+        self._kinds[address] = kind
         self._end = max(self._end, address + len(data))
         self.used += len(data)
         return address
@@ -60,7 +65,19 @@ class DeviceMemory:
         if written is None:
             return False
         self.used -= len(written)
+        self._kinds.pop(address, None)
         return not self.arena.free(address, _FREED_BY)
+
+    def kind_at(self, address: int) -> tuple[int, int, int]:
+        """The kind of the memory at an address, or 0; the first address of its allocation, and its bytes."""
+        buffer: Buffer | None = self.arena.find(address, address + 1)
+        if buffer is None:
+            return NO_MEMORY, 0, 0
+        return (
+            self._kinds.get(buffer.base, ON_DEVICE),
+            buffer.base,
+            buffer.nbytes,
+        )  # a module's variables, too
 
     def bytes_at(self, address: int, nbytes: int, writes: bool = False) -> Any:
         """The bytes at an address, uint8 [nbytes], not copied; None if they are no memory. With

@@ -23,7 +23,7 @@ from ptxgen.report import data
 from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.classes import NAMES, class_of
 from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding, Report
-from ptxgen.report.findings import counted, line_of, of_problem, of_traffic, of_verdicts, without_kernel
+from ptxgen.report.findings import counted, of_problem, of_traffic, of_verdicts, without_kernel
 from ptxgen.report.limits import limits
 from ptxgen.report.machine_code import machine_code
 from ptxgen.report.origins import Origins, loc_origins, python_origins
@@ -125,7 +125,7 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         ran = _run(module, kernel, block, subject.launch, findings, say)
     say("laying out the page")
     warps = _warps_by_line(ran)
-    origins = _origins(subject, text, module, warps)
+    origins = _origins(subject, module, warps)
     needs = resources(kernel, target)
     shared_bytes = needs.static_shared + _dynamic(kernel, subject.launch)
     shared, timeline = _pictures(kernel, ran, origins)
@@ -236,17 +236,16 @@ def _prove(
             )
             holds_for = "all values of the parameters" + (", with these tensor maps" if maps else "")
     except PtxGenError as error:
-        for kind in ("shared memory", "barriers", "global memory"):
+        for kind in ("shared memory", "barriers", "warps", "global memory"):
             yield data.Proved(kind, 0, 0, 0, 0, why_not=str(error))
         return
-    findings += [
-        Finding(ERROR, f"proof, {p.kind}", p.message, line_of(p.where)) for p in proofs.shared.problems
-    ]
-    findings += [Finding(LINT, p.kind, p.message, line_of(p.where)) for p in proofs.shared.unfenced]
+    findings += [Finding(ERROR, f"proof, {p.kind}", p.message, p.line) for p in proofs.shared.problems]
+    findings += [Finding(LINT, p.kind, p.message, p.line) for p in proofs.shared.unfenced]
     everywhere = proofs.global_memory
     for kind, verdicts in (
         ("shared memory", proofs.shared.accesses),
         ("barriers", proofs.shared.barriers),
+        ("warps", proofs.shared.convergence),
         ("global memory", None if everywhere is None else everywhere.accesses),
     ):
         if verdicts is None:
@@ -257,7 +256,7 @@ def _prove(
         for v in verdicts:
             if v.verdict != "proved":
                 severity = ERROR if v.verdict == "violation" else UNPROVED
-                line = line_of(v.where)
+                line = v.line
                 if v.kernel == kernel.name and not line:
                     origin = instrs[v.number].origin
                     line = origin.line if origin else 0
@@ -273,7 +272,7 @@ def _assembled(
     try:
         code = machine_code(text, module, kernel.name)
     except AssemblerError as error:
-        findings.append(Finding(ERROR, "assembler", str(error)))
+        findings.append(Finding(ERROR, "assembler", str(error), error.line))
         missing["code"] = "the assembler refuses the text"
         return None
     except BackendError as error:
@@ -313,7 +312,7 @@ def _run(
         )
         ran.counters = result.counters
         findings += [
-            Finding(ERROR, f"sanitizer, {r.kind}", without_kernel(kernel, r.message), line_of(r.instr))
+            Finding(ERROR, f"sanitizer, {r.kind}", without_kernel(kernel, r.message), r.line)
             for r in result.reports
         ]
         findings += of_traffic(result.counters)
@@ -327,7 +326,7 @@ def _run(
         kind = "run" if ran.counters is None else "recording of the first CTA alone"
         severity = ERROR if ran.counters is None else LINT
         message = without_kernel(kernel, str(error))
-        findings.append(Finding(severity, kind, message, line_of(message)))
+        findings.append(Finding(severity, kind, message, error.line))
         ran.why_not = f"the {kind} failed: {message.splitlines()[0]}"
     ran.instrs = recorder.recording.instrs
     return ran
@@ -381,10 +380,10 @@ def _warps_by_line(ran: _Ran) -> dict[int, int]:
     return found
 
 
-def _origins(subject: Subject, text: str, module: ir.Module, warps: Mapping[int, int]) -> Origins:
+def _origins(subject: Subject, module: ir.Module, warps: Mapping[int, int]) -> Origins:
     if isinstance(subject.given, ir.Module):
         return python_origins(subject.given, module, warps, subject.renamed)
-    return loc_origins(text, module, warps, subject.sources) or Origins("", (), {})
+    return loc_origins(module, warps, subject.sources) or Origins("", (), {})
 
 
 def _places(origins: Origins) -> dict[int, str]:

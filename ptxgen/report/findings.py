@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -14,19 +13,12 @@ from ptxgen.interpreter import Counters
 from ptxgen.report import data
 from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding
 
-_LINE: Final = re.compile(r"\(line (\d+)\)|line (\d+) of the PTX text")
 _MOST_FINDINGS: Final = 500
 
 
 def of_problem(problem: Problem) -> Finding:
     """What the verifier found."""
-    return Finding(ERROR, f"verifier, {problem.kind}", problem.message, line_of(problem.where))
-
-
-def line_of(words: str) -> int:
-    """The line of PTX that a message names; 0 for none."""
-    found = _LINE.search(words)
-    return int(found[1] or found[2]) if found else 0
+    return Finding(ERROR, f"verifier, {problem.kind}", problem.message, problem.line)
 
 
 def counted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -61,11 +53,11 @@ def of_traffic(counters: Counters) -> Iterator[Finding]:
                 f"{cost.shared_conflicts:,} bank conflicts: {cost.shared_wavefronts:,} wavefronts instead "
                 f"of {cost.shared_least:,}"
             )
-            yield Finding(LINT, "bank conflicts", message, line_of(cost.where))
+            yield Finding(LINT, "bank conflicts", message, cost.line)
         if cost.sectors_excess:
             moved = cost.sectors_read + cost.sectors_written
             message = (
                 f"{cost.sectors_excess:,} avoidable sectors: {moved:,} of 32 bytes instead of "
                 f"{cost.sectors_least:,}"
             )
-            yield Finding(LINT, "uncoalesced", message, line_of(cost.where))
+            yield Finding(LINT, "uncoalesced", message, cost.line)

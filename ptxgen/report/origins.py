@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from ptxgen import ir
 from ptxgen.report.data import SourceFile, SourceLine
 
 _CONTEXT: Final = 2  # lines that are shown before and behind a line that emits something
-_FILE: Final = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
-_LOC: Final = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +54,19 @@ def python_origins(
 
 
 def loc_origins(
-    text: str, parsed: ir.Module, warps: Mapping[int, int], sources: Mapping[str, Sequence[str]]
+    parsed: ir.Module, warps: Mapping[int, int], sources: Mapping[str, Sequence[str]]
 ) -> Origins | None:
-    """The source lines that the `.loc` directives of a text name; None if it has none.
+    """The source lines that the `.loc` directives of a module's text name; None if it has none.
 
     `sources` has the lines of files by name. No other file is read: the names are whatever the text
     says, and a page may go to other people.
     """
-    lines = text.split("\n")
-    files = {int(m[1]): m[2] for m in map(_FILE.match, lines) if m}
-    at: list[tuple[int, int] | None] = []
-    now: tuple[int, int] | None = None
-    for line in lines:
-        if found := _LOC.match(line):
-            now = int(found[1]), int(found[2])
-        elif line.strip() == "}":
-            now = None
-        at.append(now)
     places = {}
     for instr in _instructions(parsed):
-        number = instr.origin.line if instr.origin else 0
-        here = at[number - 1] if number else None
-        if here is not None and here[1]:
-            path = files.get(here[0], f"file {here[0]}")
-            places[number] = _Place(path, PurePosixPath(path.replace("\\", "/")).name, here[1])
+        if instr.origin is not None and instr.origin.location is not None:
+            found = instr.origin.location
+            name = PurePosixPath(found.file.replace("\\", "/")).name
+            places[instr.origin.line] = _Place(found.file, name, found.line)
     return _origins("Source", places, sources, warps, read=False) if places else None
 
 

@@ -70,7 +70,7 @@ def _tiles(found: Report) -> list[_Tile]:
     )
     left_out = [p.kind for p in found.proved if p.why_not]
     state = "bad" if refuted else "warn" if left_out or not proofs or proved < total else "ok"
-    words = f"without {' and '.join(left_out)}" if left_out else "accesses and barriers"
+    words = f"without {' and '.join(left_out)}" if left_out else "accesses, barriers and warps, not races"
     tiles = [_Tile("Proved", f"{proved} of {total}", words, state, "findings")]
     run, code, limits = found.run, found.code, found.limits
     if run is None:

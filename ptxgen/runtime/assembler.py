@@ -27,7 +27,7 @@ from ptxgen.runtime.assembler_log import (
     gives_reason,
     kernels_of,
     log_at_end,
-    refusal,
+    refusal_error,
     ruin,
 )
 from ptxgen.runtime.settings import Settings
@@ -142,7 +142,7 @@ class Ptxas:
             # ptxas 12.0 dies of SIGSEGV after it has refused a text; the logged reason is used.
             if not gives_reason(ran.log):
                 _refuse_death(f"{self}", ran, target)
-            raise AssemblerError(refusal(f"{self}", ran.log, ptx, target, f"exit {ran.exit_code}"))
+            raise refusal_error(f"{self}", ran.log, ptx, target, f"exit {ran.exit_code}")
         return _assembly(self, produced, ran.log, ptx, target)
 
 
@@ -185,7 +185,7 @@ class NvJitLink:
             options += ["-lineinfo"] if line_info else []
             handle = library.create(len(options), options)
         except library.nvJitLinkError as error:
-            raise AssemblerError(refusal(f"{self}", "", ptx, target, f"{error}")) from error
+            raise refusal_error(f"{self}", "", ptx, target, f"{error}") from error
         try:
             library.add_data(handle, library.InputType.PTX, data, len(data), "kernel")
             library.complete(handle)
@@ -193,7 +193,7 @@ class NvJitLink:
             cubin = self._read(handle, "linked_cubin")
         except library.nvJitLinkError as error:
             log = self._read(handle, "error_log").decode(errors="replace").rstrip("\0")
-            raise AssemblerError(refusal(f"{self}", log, ptx, target, f"{error}")) from error
+            raise refusal_error(f"{self}", log, ptx, target, f"{error}") from error
         finally:
             library.destroy(handle)
         return _assembly(self, cubin, log, ptx, target)
@@ -318,9 +318,11 @@ def _assembly(assembler: Assembler, cubin: bytes, log: str, ptx: str, target: st
     if ruinous:
         count = "an advisory that ruins" if len(ruinous) == 1 else f"{len(ruinous)} advisories that ruin"
         shown = "".join(ruin(advisory, ptx) for advisory in ruinous)
-        raise AssemblerError(
+        error = AssemblerError(
             f"{assembler} took the PTX for {target}, but with {count} the kernel:{shown}{log_at_end(log)}"
         )
+        error.line = ruinous[0].line or 0
+        raise error
     return Assembly(cubin, assembler.name, assembler.version, target, kernels_of(log), advisories, log)
 
 

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ptxgen.errors import AssemblerError
+
 INSTALL: Final = (
     "pip install 'ptxgen[test]' (or: pip install nvidia-cuda-nvcc; Linux and Windows), "
     "or name a ptxas in PTXGEN_PTXAS"
@@ -173,6 +175,13 @@ def ruin(advisory: Advisory, ptx: str) -> str:
     remedy = RUINOUS.get(advisory.code)
     because = f"\n  {remedy}" if remedy else ""
     return f"\n\n{text}{because}{_excerpt(ptx, advisory.line, '')}"
+
+
+def refusal_error(assembler: str, log: str, ptx: str, target: str, outcome: str) -> AssemblerError:
+    """The error for refused PTX, as `refusal` describes it."""
+    error = AssemblerError(refusal(assembler, log, ptx, target, outcome))
+    error.line = next((remark.line for remark in _errors(log) if remark.line), 0)
+    return error
 
 
 def refusal(assembler: str, log: str, ptx: str, target: str, outcome: str) -> str:

@@ -17,14 +17,12 @@ cache works in memory only and warns once; no launch fails.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import itertools
 import json
 import os
 import re
-import stat
 import sys
 import tempfile
 import threading
@@ -37,6 +35,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ptxgen.errors import ConfigError
+from ptxgen.runtime.private import NotPrivateError, open_private, refusal
 from ptxgen.runtime.settings import Settings
 
 KEY_SCHEMA: Final = 1  # version of the key's encoding and of the entry file; raise it with either
@@ -148,7 +147,7 @@ class DiskCache:
             return None
         path = self._path(key)
         try:
-            with _open_private(path) as file:
+            with _open_entry(path) as file:
                 payload = _read_entry(file, key.digest)
         except _DamagedEntryError:
             # If another process has just replaced it, the new entry is lost, and built again.
@@ -207,7 +206,7 @@ class DiskCache:
         for entry in sorted(self._scan()[0], key=lambda entry: entry.name):
             path = self.directory / entry.name
             try:
-                with _open_private(path) as file:
+                with _open_entry(path) as file:
                     _read_entry(file, path.stem)
             except FileNotFoundError:
                 continue  # removed since the listing to make room for another entry
@@ -349,34 +348,10 @@ def default_cache() -> ModuleCache:
     """
     if "cache" not in _DEFAULT:
         settings = Settings.from_environment()
-        disk = DiskCache(settings.cache_dir, settings.cache_bytes)
+        disk = DiskCache(settings.disk, settings.cache_bytes) if settings.disk else None
         # If several threads get here at once, setdefault gives all of them the same cache.
-        _DEFAULT.setdefault("cache", ModuleCache(disk if settings.cache_on_disk else None))
+        _DEFAULT.setdefault("cache", ModuleCache(disk))
     return _DEFAULT["cache"]
-
-
-def refusal(directory: Path) -> str | None:
-    """Why another user could write entries of `directory`; None if nobody can, or it is absent."""
-    if not directory.is_absolute():
-        return f"{directory} is not an absolute path"
-    try:
-        link, status = os.lstat(directory), os.stat(directory)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return f"{directory} cannot be examined ({error.strerror or error})"
-    if not stat.S_ISDIR(status.st_mode):
-        return f"{directory} is not a directory"
-    if sys.platform == "win32":  # Windows has no owners and modes of this form
-        return None
-    me = os.geteuid()
-    if status.st_uid != me:
-        return f"{directory} belongs to user {status.st_uid}, not to this process's user {me}"
-    if link.st_uid not in (me, 0):  # only this user and root may make the link
-        return f"{directory} is a link made by user {link.st_uid}, not by this process's user {me}"
-    if (mode := stat.S_IMODE(status.st_mode)) & 0o022:
-        return f"{directory} is writable by others (mode {mode:o}, wanted 700)"
-    return None
 
 
 def _encode(key: CacheKey, payload: bytes) -> bytes:
@@ -398,24 +373,12 @@ def _seal(line: bytes) -> bytes:
     return hashlib.sha256(line).hexdigest().encode() + b"\n"
 
 
-def _open_private(path: Path) -> BinaryIO:
+def _open_entry(path: Path) -> BinaryIO:
     """Open an entry for reading; raises `_DamagedEntryError` if another user could have made it."""
-    # O_NONBLOCK: opening a named pipe must not wait for a writer.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _DamagedEntryError("is a symbolic link") from None
-        raise
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise _DamagedEntryError("is not a regular file")
-    if sys.platform != "win32" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-        os.close(descriptor)
-        raise _DamagedEntryError("belongs to or is writable by another user")
-    return os.fdopen(descriptor, "rb")
+        return open_private(path)
+    except NotPrivateError as error:
+        raise _DamagedEntryError(str(error)) from None
 
 
 def _read_header(file: BinaryIO) -> Mapping[str, object]:
@@ -448,7 +411,7 @@ def _read_entry(file: BinaryIO, digest: str) -> bytes:
 
 def _target_of(path: Path) -> str:
     try:
-        with _open_private(path) as file:
+        with _open_entry(path) as file:
             return str(_read_header(file).get("target"))
     except (_DamagedEntryError, OSError):
         return "unreadable"
@@ -457,7 +420,7 @@ def _target_of(path: Path) -> str:
 def _begins_like_ours(path: Path) -> bool:
     """Whether a file begins with the cache's first line, or is a beginning of that line."""
     try:
-        with _open_private(path) as file:
+        with _open_entry(path) as file:
             return _MAGIC.startswith(file.read(len(_MAGIC)))
     except (_DamagedEntryError, OSError):
         return False

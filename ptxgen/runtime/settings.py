@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import platformdirs
-
 from ptxgen.errors import ConfigError, did_you_mean
 
 DEFAULT_CACHE_BYTES: Final = 512 << 20
@@ -50,12 +48,13 @@ _UNIT_BYTES: Final = {
 class Settings:
     """The settings of this process.
 
-    `cache_bytes` is the most bytes of the files in `cache_dir`; `cache_on_disk` is False if the
-    cache is in memory only; `ptxas` is None if it has to be searched for; `backend` is `AUTO` or
-    one of `BACKENDS`.
+    `cache_bytes` is the most bytes of the files in `cache_dir`, which is None where PTXGEN_CACHE_DIR is unset
+    and the package platformdirs is missing. `cache_on_disk` is False if the cache is in memory only, as it is
+    without a directory; `ptxas` is None if it has to be searched for; `backend` is `AUTO` or one of
+    `BACKENDS`.
     """
 
-    cache_dir: Path
+    cache_dir: Path | None
     cache_bytes: int
     cache_on_disk: bool
     ptxas: Path | None
@@ -68,13 +67,19 @@ class Settings:
         Raises ConfigError, which names the variable, for an invalid value.
         """
         found = os.environ if environ is None else environ
+        directory = _cache_dir(found.get("PTXGEN_CACHE_DIR", ""))
         return cls(
-            cache_dir=_cache_dir(found.get("PTXGEN_CACHE_DIR", "")),
+            cache_dir=directory,
             cache_bytes=_cache_bytes(found.get("PTXGEN_CACHE_SIZE", "")),
-            cache_on_disk=_choice(found, "PTXGEN_CACHE", ("on", "off")) == "on",
+            cache_on_disk=_choice(found, "PTXGEN_CACHE", ("on", "off")) == "on" and directory is not None,
             ptxas=_ptxas(found.get("PTXGEN_PTXAS", "")),
             backend=_choice(found, "PTXGEN_BACKEND", (AUTO, *BACKENDS)),
         )
+
+    @property
+    def disk(self) -> Path | None:
+        """The directory of the cache if it is on disk, else None."""
+        return self.cache_dir if self.cache_on_disk else None
 
 
 def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]) -> str:
@@ -87,8 +92,12 @@ def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]
     return value
 
 
-def _cache_dir(value: str) -> Path:
+def _cache_dir(value: str) -> Path | None:
     if not value:
+        try:
+            import platformdirs
+        except ModuleNotFoundError:
+            return None
         return platformdirs.user_cache_path("ptxgen", appauthor=False)
     # A relative path would mean another directory after every change of the working directory.
     # os.path's expanduser leaves `~` alone where there is no home; pathlib's raises.

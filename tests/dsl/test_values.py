@@ -240,7 +240,8 @@ def test_python_cannot_branch_on_a_value():
     with refused(
         TypeMismatchError,
         "Value(%p0: pred) is known only on the GPU, so Python cannot branch on it; "
-        "use 'with k.when(condition):' for a branch or k.selp(a, b, condition) for a choice",
+        "use 'with k.when(condition):' for a branch, k.selp(a, b, condition) for a choice, k.max and k.min "
+        "for max and min, and &, | and ~ for and, or and not",
     ):
         if condition:
             pass

@@ -492,15 +492,15 @@ def test_auto_is_what_the_user_set(without_gpu: CudaBackend, monkeypatch: pytest
 def test_an_explanation_says_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = AttentionKernel(CONFIG)
     shared, everywhere = len(kernel.proof.accesses), len(kernel.global_proof.accesses)
-    barriers = len(kernel.proof.barriers)
+    barriers, warps = len(kernel.proof.barriers), len(kernel.proof.convergence)
 
     def proved() -> str:
         lines = kernel.explain(*problem(), backend="interpreter").splitlines()
         return next(line for line in lines if line.startswith("proved:"))
 
     assert proved() == (
-        f"proved:   all {shared} shared-memory accesses in bounds, all {barriers} barriers uniform;"
-        f" all {everywhere} global accesses in bounds"
+        f"proved:   all {shared} shared-memory accesses in bounds, all {barriers} barriers uniform, "
+        f"all {warps} warp instructions converged; all {everywhere} global accesses in bounds"
     )
     # A table of offsets in memory would be unknown.
     first = kernel.global_proof.accesses[0]

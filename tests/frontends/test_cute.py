@@ -72,6 +72,20 @@ def test_shared_memory_with_and_without_its_barrier(k: Any) -> None:
     assert report.other_source.line == line_of(SOURCE, "tile[thread] = x[thread]")
 
 
+def test_tensors_of_arrays_on_the_host_are_in_global_memory(k: Any) -> None:
+    runtime = importlib.import_module("cutlass.cute.runtime")
+    float32 = importlib.import_module("cutlass").Float32
+    x = np.arange(4 * 64, dtype=np.float32)
+    fake = runtime.make_fake_compact_tensor(float32, x.shape, assumed_align=16)
+    for tensor in (runtime.from_dlpack(x, assumed_align=16), fake):
+        y = np.zeros_like(x)
+        kernel = front.compile(k.staged, tensor, tensor).only()
+        outcome = kernel.run(1, args=[(x,), (y,)], shared=4 * 64 * 4)
+        assert np.array_equal(y, x)
+        assert outcome.clean
+        assert "cp.async.c" in outcome.ptx
+
+
 def test_what_cannot_be_compiled(k: Any) -> None:
     with pytest.raises(CompileError) as error:
         front.compile(k.add, 1)

@@ -81,6 +81,65 @@ def test_a_finding_is_raised_where_the_kernel_is_launched(k: Any, interpreted: A
         k.racy_total[(2,)](x, out, 128, 4)
 
 
+def test_options_of_the_compiler_are_those_of_all_launches_that_give_none(k: Any, interpreted: Any) -> None:
+    x, y = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
+
+    def launched(common: dict[str, Any], **own: Any) -> str:
+        with interpreted(**common) as outcomes:
+            k.affine[(1,)](x, y, 100, BLOCK=128, **own)
+        assert y[3] == 7
+        ptx: str = outcomes[0].ptx
+        return ptx
+
+    assert "fma.rn.f32" in launched({})
+    without = {"enable_fp_fusion": False}
+    for common, own in (
+        ({"options": without}, {}),
+        (without, {}),
+        ({}, without),
+        ({"enable_fp_fusion": True}, without),
+    ):
+        assert "fma.rn.f32" not in launched(common, **own)
+    assert ".reqntid 64" in launched({"num_warps": 2, "options": {"num_stages": 2}})
+    assert ".reqntid 32" in launched({"num_warps": 2}, num_warps=1)
+
+
+@pytest.mark.parametrize("given", ["interpreted", "options", "launch"])
+def test_an_option_that_nobody_knows_is_refused_by_its_name(k: Any, interpreted: Any, given: str) -> None:
+    y, wrong = np.zeros(100, np.float32), {"num_warpz": 2}
+    common = {"interpreted": wrong, "options": {"options": wrong}, "launch": {}}[given]
+    with interpreted(**common), pytest.raises(LaunchError) as error:
+        k.affine[(1,)](y, y, 100, BLOCK=128, **(wrong if given == "launch" else {}))
+    said = str(error.value)
+    assert said.startswith(
+        "affine: there is no option 'num_warpz'; did you mean 'num_warps'? (those of Triton's compiler are "
+        "num_warps, "
+    )
+    assert ", enable_fp_fusion, " in said
+    assert "; those of a run shared, cluster, sanitize, schedule, " in said
+
+
+def test_tensors_as_triton_takes_them(k: Any, interpreted: Any, torch: Any) -> None:
+    base, y = torch.arange(200, dtype=torch.float32), torch.zeros(100)
+    with interpreted() as outcomes:
+        k.affine[(1,)](torch.nn.Parameter(base), torch.nn.Parameter(y), 100, BLOCK=128)
+        assert y.tolist() == [2.0 * n + 1 for n in range(100)]
+        leaf = torch.zeros(100, requires_grad=True)
+        k.affine[(1,)](base.view(2, 100).t(), leaf, 100, BLOCK=128)  # what lies behind the pointer
+        assert torch.equal(leaf.detach(), y)
+        assert leaf.grad is None
+        y.zero_()
+        k.affine[(1,)](torch.ones(()).expand(100), y, 1, BLOCK=128)
+        assert y[:2].tolist() == [3, 0]
+        k.affine[(1,)](y, y, 100, BLOCK=128)  # in place
+        k.affine[(1,)](base, base[100:], 100, BLOCK=128)  # side by side in one tensor
+    assert y[:2].tolist() == [7, 1]
+    assert base[100:].tolist() == [2.0 * n + 1 for n in range(100)]
+    assert all(outcome.clean for outcome in outcomes)
+    with interpreted(), pytest.raises(TrapError, match="race"):
+        k.affine[(1,)](base, base[1:], 100, BLOCK=128)
+
+
 def test_the_fixture_of_the_plugin(k: Any, pytester: pytest.Pytester) -> None:
     assert k
     test = """

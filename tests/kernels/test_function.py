@@ -18,8 +18,9 @@ import ptxgen as px
 from ptxgen import Pointer, bf16, f16, f32, s32, u32
 from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, make_capsule
 from ptxgen.arrays.views import view
-from ptxgen.errors import ConfigError, LaunchError, PtxGenError, VerifyError
-from ptxgen.kernels import KernelFunction
+from ptxgen.check.prove import prove_shared
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, VerifyError
+from ptxgen.kernels import BuiltFunction, KernelFunction
 from ptxgen.kernels.launch import checked
 from ptxgen.parse import parse
 from ptxgen.runtime.cache import ModuleCache
@@ -53,8 +54,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
-def on_gpu(driver: FakeDriver, **choices: Any) -> KernelFunction:
-    return made(cuda=CudaBackend(driver), cache=ModuleCache(None), **choices)
+def on_gpu(driver: FakeDriver, function: Callable[..., None] = scale_rows, **choices: Any) -> KernelFunction:
+    return made(function, cuda=CudaBackend(driver), cache=ModuleCache(None), **choices)
 
 
 def test_a_call_runs_on_the_arrays_in_place() -> None:
@@ -223,10 +224,30 @@ def test_arrays_of_the_host_that_share_memory_are_not_copied_apart(driver: FakeD
         assert str(error.value) == (
             "copy: OUT and X share memory, of which copies are made; pass arrays of their own"
         )
-        with pytest.raises(LaunchError, match="share memory"):
-            kernel.check(1, out, given)
     kernel[1](x[:32], x[:32], backend="interpreter")
     assert x[:33].tolist() == [2.0] * 32 + [1.0]
+
+
+def total(k: Any, A: Pointer[f32], B: Pointer[f32], OUT: Pointer[f32]) -> None:
+    i = k.thread_id()
+    OUT[i] = A[i] + B[i]
+
+
+def test_an_array_that_is_read_twice_is_checked_and_copied_to_a_gpu_twice(driver: FakeDriver) -> None:
+    x, out = np.arange(64, dtype=np.float32), np.zeros(32, np.float32)
+    for a, b in ((x[:32], x[:32]), (x[:32], x[16:48])):
+        assert made(total, threads=32).check(1, a, b, out).clean
+    on_gpu(driver, function=total, threads=32)[1](x[:32], x[16:48], out, backend="cuda")
+
+
+def test_an_update_in_place_is_checked_and_a_race_of_arrays_that_overlap_is_reported() -> None:
+    x = np.arange(64, dtype=np.float32)
+    kernel = made(total, threads=32)
+    assert kernel.check(1, x[:32], x[32:], x[:32]).clean
+    assert x.tolist() == list(range(64))  # the check runs on copies
+    races = kernel.check(1, x[1:33], x[32:], x[:32]).reports
+    assert {report.kind for report in races} == {"race"}
+    assert kernel.check(1, x[32:], x[32:], x[:32]).clean  # side by side
 
 
 def test_an_array_without_elements_does_not_say_the_device(driver: FakeDriver) -> None:
@@ -278,7 +299,8 @@ def test_a_proof_is_for_every_launch_that_fits() -> None:
     assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete
     assert str(kernel.prove(X=("n",), grid="(n + 63) // 64")) == (
         "scale_rows: 0 of 0 shared accesses and 0 of 0 barriers proved\n"
-        "scale_rows: 2 of 2 global accesses proved"
+        "scale_rows: 2 of 2 global accesses proved\n"
+        "races: not judged; a run with the sanitizer `race` looks for them"
     )
     wrong = kernel.prove(X=("n - 1",), grid="(n + 63) // 64", bounds={"n": (2, 1 << 20)})
     assert "scale_rows: 0 of 2 global accesses proved, 2 of 2 global accesses violation\n" in wrong.report()
@@ -406,69 +428,157 @@ def test_bounds_that_are_none_are_refused(bounds: Any, problem: str) -> None:
     assert str(error.value) == f"scale_rows.prove: {problem}"
 
 
-def returns_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    i = k.thread_id()
-    with k.when(i >= n):
-        return
-    X[i] = 1.0
-
-
-def breaks_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    for i in range(4):
-        with k.when(n == i):
-            X[i] = 1.0
-            break
-
-
-def skips_inside(k: Any, X: Pointer[f32], n: u32) -> None:
-    for i in range(4):
-        with k.loop(0, n) as j, k.when(j < 3):
-            X[i] = 1.0
-            continue
-
-
-@pytest.mark.parametrize(
-    ("function", "word", "line", "cure"),
-    [
-        (returns_inside, "return", 3, "give 'k.when' the opposite condition and put the rest under it"),
-        (breaks_inside, "break", 4, "use k.break_if(condition) in a loop of the GPU"),
-        (skips_inside, "continue", 4, "give 'k.when' the opposite condition and put the rest under it"),
-    ],
-)
-def test_python_does_not_leave_a_block_of_the_gpu_by_mistake(
-    function: Any, word: str, line: int, cure: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        made(function).build()
-    assert str(error.value) == (
-        f"kernel {function.__name__}: {word!r} in line {function.__code__.co_firstlineno + line} is inside "
-        f"'with': Python obeys it while the kernel is built, and leaves out what follows; {cure}"
-    )
-
-
-def test_python_may_choose_to_leave_a_block_and_so_may_a_function_in_the_kernel() -> None:
-    def chosen(k: Any, X: Pointer[f32], *, short: bool = True) -> None:
-        def loaded(i: int) -> Any:
-            with k.only_if(k.thread_id() < 5):
-                return X[i]
-
-        with k.when(k.thread_id() == 0):
-            X[0] = 2.0
-            if short:
-                return
-            X[1] = loaded(0)
-
-    x = np.ones(2, np.float32)
-    made(chosen)[1](x, backend="interpreter")
-    assert x.tolist() == [2, 1]
-
-
 def test_a_kernel_without_source_is_built() -> None:
     scope: dict[str, Any] = {"f32": f32, "Pointer": Pointer}
     exec("def unseen(k, X: Pointer[f32]):\n    X[0] = 3.0", scope)
     x = np.ones(1, np.float32)
     made(scope["unseen"])[1](x, backend="interpreter")
     assert x.tolist() == [3]
+
+
+def without_builder(X: Pointer[f32], n: u32) -> None: ...
+
+
+def without_builder_in_words(X: Pointer[f32]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [without_builder, without_builder_in_words])
+def test_a_function_without_the_builder_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(function)
+    name = function.__name__
+    assert str(error.value) == (
+        f"kernel {name}: the first parameter must be the builder, but X is a parameter of the kernel; put it "
+        f"first, as in def {name}(k, X: ..., ...)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "cure"),
+    [
+        (
+            (16, 8),
+            "; the threads of a CTA have one index here: threads=128, and in the kernel x, y = "
+            "k.thread_id() % 16, k.thread_id() // 16",
+        ),
+        ("16", ""),
+        (0, ""),
+    ],
+)
+def test_threads_that_are_no_number_are_refused(threads: Any, cure: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(threads=threads).build()
+    assert str(error.value) == (f"kernel scale_rows: threads must be 1..1024 on sm_80, got {threads!r}{cure}")
+
+
+def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for() -> None:
+    def ones(k: Any, X: Pointer[f32], n: u32) -> None:
+        with k.grid_strided(n) as i:
+            X[i] = 1.0
+
+    (found,) = made(ones).prove(X=("n",)).global_memory.accesses
+    assert found.reason == (
+        "its address is not the sum of a pointer parameter and offsets; if a sum or a product of 32 bits on "
+        "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
+    )
+    assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535)}).complete
+
+
+# ------------------------------------------------ proofs before launches on a GPU
+
+
+def outside(k: Any, X: Pointer[f32], n: u32) -> None:
+    tile = k.shared("tile", (1, 32))
+    with k.when(n > 5):
+        tile[0, k.thread_id()] = 1.0
+    X[k.thread_id()] = 2.0
+
+
+def test_a_kernel_that_its_proof_refutes_is_not_launched_on_a_gpu(driver: FakeDriver) -> None:
+    x = on_device(driver, np.zeros(64, np.float32))
+    with pytest.raises(VerifyError) as error:
+        on_gpu(driver, outside)[1](x, 6)
+    line = outside.__code__.co_firstlineno + 3
+    assert str(error.value).splitlines() == [
+        "outside: the kernel's proof says that the launch goes wrong:",
+        "* kernel outside: violation: bytes 128 to 131 are outside tile, which has 128 bytes: thread "
+        "(32, 0, 0)",
+        "    in st.shared.f32 [%r3], 0f3F800000;",
+        f"    from {__file__}:{line}, in outside",
+        "Mend it; if the proof is wrong about your launches, @ptxgen.kernel(..., proved=False) does not ask "
+        "it",
+    ]
+    assert not driver.launches
+
+
+def test_a_launch_whose_numbers_do_not_come_to_the_violation_passes(driver: FakeDriver) -> None:
+    there = on_device(driver, np.zeros(64, np.float32))
+    on_gpu(driver, outside)[1](there, 5)
+    assert driver.launches
+
+
+def test_a_kernel_may_do_without_its_proof(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BuiltFunction, "refutations", None)  # which is not called
+    on_gpu(driver, proved=False)[1](on_device(driver, numbers()), N, 1.0)
+    assert driver.launches
+
+
+def test_what_the_proof_does_not_decide_in_its_steps_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptxgen.kernels.built._STEPS", 0)
+    assert not made(outside).build().refutations()
+    monkeypatch.undo()
+    assert made(outside).build().refutations()
+
+
+def test_the_proof_is_asked_once_for_a_build(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def prove(*args: Any, **how: Any) -> Any:
+        asked.append(how["params"])
+        return prove_shared(*args, **how)
+
+    monkeypatch.setattr("ptxgen.kernels.built.prove_shared", prove)
+    scale = on_gpu(driver)
+    for n in range(3):
+        scale[1](on_device(driver, numbers()), N - n, 1.0)
+    assert asked == [{}]
+
+
+def test_a_kernel_that_its_proof_refutes_may_be_checked_and_interpreted() -> None:
+    x = np.zeros(64, np.float32)
+    assert not made(outside).check(1, x, 6).clean
+    made(outside)[1](x, 5, backend="interpreter")
+    assert (x == 2).all()
+
+
+def counting(k: Any, X: Pointer[f32]) -> None:
+    total = k.var(f32, 0)
+    with k.while_(lambda: total >= 0.0):
+        total += 1.0
+    X[0] = total
+
+
+def test_the_limit_of_a_launch_stops_the_interpreter() -> None:
+    launch = made(counting)[1]
+    with pytest.raises(TrapError, match="still running after 1000 instructions in a row"):
+        launch(np.ones(1, np.float32), backend="interpreter", max_instructions=1000)
+    with pytest.raises(LaunchError) as error:
+        launch(np.ones(1, np.float32), backend="interpreter", max_instructions=0)
+    assert str(error.value) == "max_instructions must be an integer from 1, got 0"
+
+
+def test_the_limit_of_a_check_stops_each_run() -> None:
+    (fault,) = made(counting).check(1, np.ones(1, np.float32), max_instructions=1000).faults[:1]
+    assert fault.startswith("kernel counting: still running after 1000 instructions in a row, at ")
+
+
+def test_a_launch_on_a_gpu_has_no_limit(driver: FakeDriver) -> None:
+    with pytest.raises(LaunchError) as error:
+        on_gpu(driver)[1](on_device(driver, numbers()), N, 1.0, max_instructions=5)
+    assert str(error.value) == (
+        "scale_rows: max_instructions is for the interpreter, but the backend is 'cuda'; leave it out, or "
+        "use backend='interpreter'"
+    )
 
 
 def test_what_a_loop_computed_is_no_variable() -> None:

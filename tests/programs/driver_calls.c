@@ -17,7 +17,7 @@ static void expect(CUresult want, CUresult got, const char *call) {
 #define TRUE(what) do { if (!(what)) { printf("not so: %s\n", #what); wrong++; } } while (0)
 
 static const char *PTX =
-    ".version 8.0\n.target sm_80\n.address_size 64\n"
+    ".version 7.1\n.target sm_80\n.address_size 64\n"
     ".visible .global .align 4 .u32 offset = 5;\n"
     ".visible .entry add(.param .u8 small, .param .u64 X, .param .u32 n, .param .u64 Y)\n"
     "{\n"

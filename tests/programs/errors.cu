@@ -1,3 +1,4 @@
+#include <cooperative_groups.h>
 #include <cstdio>
 
 __global__ void store(int* x, int at) { x[at] = 1; }
@@ -6,6 +7,7 @@ __global__ void large(int* x) {
     values[threadIdx.x] = 1;
     x[threadIdx.x] = values[threadIdx.x];
 }
+__global__ void wait_for_the_grid() { cooperative_groups::this_grid().sync(); }
 
 #define EXPECT(call, wanted)                                                     \
     do {                                                                         \
@@ -43,5 +45,10 @@ int main() {
     EXPECT(cudaGetLastError(), cudaErrorIllegalAddress);
     EXPECT(cudaGetLastError(), cudaErrorIllegalAddress);
     EXPECT(cudaDeviceReset(), cudaSuccess);
+    wait_for_the_grid<<<2, 1>>>();  // an ordinary launch, whose grid has no barrier
+    EXPECT(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+    EXPECT(cudaDeviceReset(), cudaSuccess);
+    EXPECT(cudaLaunchCooperativeKernel((void*)wait_for_the_grid, dim3(2), dim3(1), nullptr, 0, 0), cudaSuccess);
+    EXPECT(cudaDeviceSynchronize(), cudaSuccess);
     printf("as expected, %s\n", cudaGetErrorString(cudaErrorIllegalAddress));
 }

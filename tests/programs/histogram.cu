@@ -22,6 +22,7 @@ int main() {
     printf("%s, %d.%d, %zu B\n", has.name, has.major, has.minor, attributes.sharedSizeBytes);
     if (devices != 1 || device || has.multiProcessorCount != multiprocessors || has.warpSize != 32) return 2;
     if (blocks < 1 || attributes.sharedSizeBytes != 64 || attributes.maxThreadsPerBlock != 1024) return 3;
+    if (attributes.ptxVersion != 80 || attributes.binaryVersion != 80) return 4;  // architectures, not the ISA's version
     const int n = 4000;
     std::vector<unsigned char> data(n);
     unsigned expected[16] = {}, found[16], *bins;

@@ -42,6 +42,9 @@ int main() {
     // Another thread: its errors are its own, the device is the same.
     std::thread([&] { wrong += cudaLaunchCooperativeKernel(whole_grid, dim3(4), dim3(1), args, 0, 0) != cudaSuccess; }).join();
     cudaDeviceSynchronize();
+    // The device has so many CTAs at once; more cannot wait for each other.
+    wrong += cudaLaunchCooperativeKernel(whole_grid, dim3(16 * 32 + 1), dim3(1), args, 0, 0) != cudaErrorCooperativeLaunchTooLarge;
+    cudaGetLastError();
     wrong += *sum != 110 || left - after != sizeof found;
     cudaLaunchHostFunc(0, [](void* data) { ++*(int*)data; }, &called);
     cudaMemset2D(d, 8, 255, 4, 2);

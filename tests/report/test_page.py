@@ -147,7 +147,7 @@ def test_the_figures_at_the_head_say_what_is_good_and_what_is_not() -> None:
         return {name: (state, value, more) for state, name, value, more in found}
 
     good = tiles(softmax_report())
-    assert good["Proved"] == ("ok", "6 of 6", "accesses and barriers")
+    assert good["Proved"] == ("ok", "11 of 11", "accesses, barriers and warps, not races")
     assert good["Sanitizers"] == ("ok", "clean", "all, in one run")
     bad = tiles(report_on(RACE))
     assert bad["Proved"] == ("warn", "2 of 2", "without global memory")
@@ -210,3 +210,19 @@ def test_a_kernel_of_6000_lines_is_a_page_of_a_few_megabytes() -> None:
     found = page(collect(Subject(text, assemble=False)))
     assert 0.5e6 < len(found.encode()) < 4e6
     assert found.count('class="k"') >= 60
+
+
+def test_a_finding_links_to_its_line_of_the_source() -> None:
+    text = RACE.replace("\tst.shared", "\t.loc 1 7 3\n\tst.shared").replace(
+        "\tld.shared", "\t.loc 1 9 0\n\tld.shared"
+    )
+    found = report_on(text + '.file 1 "/somewhere/else/kernel.cu"\n')
+    (race,) = {f.line for f in found.findings if f.kind == "sanitizer, race"}
+    id = found.ptx[race - 1].source
+    assert id
+    shown = page(found)
+    findings = shown[shown.index('<section id="findings"') : shown.index('<section id="registers"')]
+    place = r"kernel\.cu:[79]"
+    link = rf'<td class="nw"><a href="#y{id}" title="{place}">{place}</a></td>'
+    assert re.search(rf'<a href="#p{race}">line {race}</a></td>{link}', findings)
+    assert f'id="y{id}"' in shown

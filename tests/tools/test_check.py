@@ -123,6 +123,7 @@ def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
         "  proof      2 of 2 shared accesses and 1 of 1 barriers proved\n"
         "    allocation        proved  violation  unknown  bytes\n"
         "    words                  2          0        0  0 to 127\n"
+        "  races      not judged; a run looks for them (--grid, --arg)\n"
         "\n"
         "0 errors, 0 unproved, 0 lints\n"
     )
@@ -173,6 +174,22 @@ def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     (one,) = findings(found)
     assert (one["severity"], one["kind"]) == ("error", "run")
     assert found["entries"][0]["run"] is None
+
+
+COUNTS = GOOD.replace("\tret;", "$on:\n\tadd.u32 %r0, %r0, 1;\n\tbra $on;")
+REPEATS = GOOD.replace("\tret;", "$on:\n\tbra $on;")
+
+
+def test_a_run_ends_at_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = findings(document(["counts.ptx", *RUN, "--max-instructions", "100"], 1, capsys))
+    assert (one["severity"], one["kind"]) == ("error", "run")
+    assert one["message"].startswith("still running after 100 instructions in a row, at add.u32 %r0, %r0, 1;")
+
+
+def test_a_run_whose_state_repeats_ends_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = findings(document(["repeats.ptx", *RUN], 1, capsys))
+    assert (one["severity"], one["kind"]) == ("error", "run")
+    assert one["message"].startswith("endless loop in CTA (0, 0, 0): 32 threads ")
 
 
 def test_a_run_finds_the_costly_lines(capsys: pytest.CaptureFixture[str]) -> None:

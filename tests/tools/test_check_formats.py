@@ -12,8 +12,10 @@ import pytest
 
 from flash.commands import check as tool
 from flash.commands.main import main
-from flash.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding
+from flash.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding, assembled
 from flash.commands.parts.check_formats import FileFindings, github, sarif
+from ptxgen.ir import Location
+from ptxgen.runtime.assembler_log import refusal_error
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = """\
@@ -134,6 +136,108 @@ def test_the_line_of_a_run_is_that_of_the_instruction(capsys: pytest.CaptureFixt
     (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
     line = race["locations"][0]["physicalLocation"]["region"]["startLine"]
     assert "shared" in Path(bug).read_text().splitlines()[line - 1]
+
+
+def compiled(text: str, source: str) -> str:
+    """The text with a `.loc` directive before each instruction: line 100 + n of the source for line n."""
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s+(@|[a-z])[^:]*;", line):
+            lines.append(f"\t.loc 1 {100 + number} 5")
+        lines.append(line)
+    return "\n".join([*lines, f'.file 1 "{source}"', ""])
+
+
+RACE = (ROOT / "tests" / "ptx" / "bugs" / "missing_barrier.ptx").read_text()
+BLOCK_SUM = ["--entry", "block_sum", "--grid", "1", "--block", "256"]
+BLOCK_SUM += ["--arg", "random:f32:256", "--arg", "zeros:f32:1"]
+
+
+def places_of(result: dict[str, Any], key: str = "locations") -> list[tuple[str, int]]:
+    found = [place["physicalLocation"] for place in result.get(key, [])]
+    return [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in found]
+
+
+def test_a_finding_about_compiled_code_is_at_its_line_of_the_source(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = compiled(RACE, f"{folder}/sum.cu")
+    (folder / "sum.ptx").write_text(text)
+    (folder / "sum.cu").write_text("")
+    run = run_of(capsys, "sum.ptx", *BLOCK_SUM, code=1)
+    (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
+    ((uri, line),) = places_of(race)
+    assert uri == "sum.cu"
+    assert "shared" in RACE.splitlines()[line - 101]
+    ((uri, line),) = places_of(race, "relatedLocations")
+    assert uri == "sum.ptx"
+    assert "shared" in text.splitlines()[line - 1]
+    assert tool.main(["sum.ptx", *BLOCK_SUM, "--no-assemble", "--format", "github"]) == 1
+    said = capsys.readouterr().out
+    assert f"::error file=sum.cu,line={places_of(race)[0][1]},title=sanitizer%2C race::" in said
+    assert f"%0Aalso sum.ptx:{line}\n" in said
+
+
+def test_a_finding_about_compiled_code_is_at_the_line_of_ptx_if_the_source_is_elsewhere(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = compiled(RACE, "/build/of/others/sum.cu")
+    (folder / "sum.ptx").write_text(text)
+    run = run_of(capsys, "sum.ptx", *BLOCK_SUM, code=1)
+    (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
+    ((uri, line),) = places_of(race)
+    assert uri == "sum.ptx"
+    assert "shared" in text.splitlines()[line - 1]
+    ((uri, line),) = places_of(race, "relatedLocations")
+    assert uri == "file:///build/of/others/sum.cu"
+    assert "shared" in RACE.splitlines()[line - 101]
+
+
+def test_code_that_was_inlined_from_elsewhere_is_at_the_line_of_its_call(folder: Path) -> None:
+    (folder / "mine.cu").write_text("")
+    call = Location("mine.cu", 7)
+    finding = Finding(ERROR, "proof", "x", line=3, source=Location("/usr/include/cub.cuh", 9, 0, "", call))
+    file = FileFindings("k.ptx", "", [finding])
+    assert file.lines(finding) == [("mine.cu", 7), ("k.ptx", 3)]
+
+
+def test_a_number_in_a_message_is_no_line() -> None:
+    finding = Finding(ERROR, "run", "line 12 of the array is missing", where="line 13")
+    assert FileFindings("k.ptx", "", [finding]).lines(finding) == [("k.ptx", 1)]
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("    ld.param.u64 %rd0, [out];\n    st.global.u32 [%rd0+4096], 1;", "st.global"),
+        ("    ld.param.u64 %rd0, [out];\n    trap;", "trap"),
+        ("    bar.warp.sync 3;", "bar.warp"),
+    ],
+    ids=["access", "trap", "deadlock"],
+)
+def test_the_line_of_what_stops_a_run_is_that_of_the_instruction(
+    folder: Path, capsys: pytest.CaptureFixture[str], body: str, wanted: str
+) -> None:
+    registers = "    .reg .b64 %rd<2>;\n"
+    text = compiled(KERNEL.format(name="stopped", body=registers + body), "/elsewhere/k.cu")
+    (folder / "stopped.ptx").write_text(text)
+    launch = ["--entry", "stopped", "--grid", "1", "--block", "32", "--arg", "zeros:u32:1"]
+    run = run_of(capsys, "stopped.ptx", *launch, code=1)
+    (stop,) = [result for result in run["results"] if result["ruleId"] == "run"]
+    ((uri, line),) = places_of(stop)
+    assert uri == "stopped.ptx"
+    assert wanted in text.splitlines()[line - 1]
+
+
+def test_a_refusal_of_the_assembler_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refuses:
+        def assemble(self, text: str, target: str) -> None:
+            log = "ptxas kernel.ptx, line 9; error   : Unknown symbol 'x'"
+            raise refusal_error("ptxas 13.0", log, text, target, "exit 255")
+
+    monkeypatch.setattr("flash.commands.parts.check_findings.find_assembler", lambda **_: Refuses())
+    _, (finding,) = assembled(GOOD, "sm_80")
+    assert FileFindings("k.ptx", GOOD, [finding]).lines(finding) == [("k.ptx", 9)]
 
 
 def test_a_file_that_cannot_be_read_does_not_end_the_others(capsys: pytest.CaptureFixture[str]) -> None:

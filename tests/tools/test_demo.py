@@ -85,6 +85,8 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.Ca
     printed = capsys.readouterr()
     code, found = demonstrate(SMALL, capsys)
     kernel = found["kernels"][0]
+    extra = kernel["memory_beyond_inputs_and_outputs"]
+    assert extra["2048"] == "50.5 KiB instead of 16.0 MiB, 324.4 times less"
     shared, outside = (kernel["proved"][space]["of"] for space in ("shared", "global"))
     assert code == 0
     assert shared > outside > 0
@@ -100,6 +102,9 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.Ca
         "assembler           ptxas 13.0.88\n"
         "registers           80, 0 bytes spilled\n"
         f"shared memory       {kernel['shared_bytes']} of 166912 bytes\n"
+        f"extra memory, 512   {extra['512']}\n"
+        f"extra memory, 2048  {extra['2048']}\n"
+        f"extra memory, 8192  {extra['8192']}\n"
         f"CTAs per SM         {kernel['ctas_per_sm']} of {kernel['threads']} threads\n"
         "sanitizers          no report\n"
         f"error, numpy f32    {kernel['numpy_f32_error']:.2e}\n"

@@ -191,16 +191,21 @@ def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert printed.out == text_of(SMALL_CONFIG)
     proof = build(SMALL_CONFIG.kernel()).proof
-    count = len(proof.accesses)
+    count, warps = len(proof.accesses), len(proof.convergence)
     assert printed.err.splitlines()[0] == (
-        f"{proof.kernel}: {count} of {count} shared accesses and 2 of 2 barriers proved"
+        f"{proof.kernel}: {count} of {count} shared accesses, 2 of 2 barriers and {warps} of {warps} warp "
+        "instructions proved"
     )
     of_global = build(SMALL_CONFIG.kernel()).global_proof
     count = len(of_global.accesses)
-    assert printed.err.splitlines()[-1] == (f"{of_global.kernel}: {count} of {count} global accesses proved")
+    assert printed.err.splitlines()[-2:] == [
+        f"{of_global.kernel}: {count} of {count} global accesses proved",
+        "races: not judged; a run with the sanitizer `race` looks for them",
+    ]
     assert tool.main([*SMALL, "--prove", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["proof"]["complete"], found["global_proof"]["complete"]) == (True, True)
+    assert found["proof"]["races"] == "not judged"
 
 
 def test_a_kernel_with_a_violation_never_leaves_the_tool(

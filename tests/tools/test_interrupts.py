@@ -134,6 +134,52 @@ def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path:
     assert left <= {"a.json"}  # of tune, which writes it whole after each tile
 
 
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        (["-m", "ptxgen", "check"], "ptxgen.distribution"),
+        (["-m", "ptxgen", "check"], "flash.commands.check"),
+        (["tools/check.py"], "flash.commands.main"),
+        (["tools/gen_api_docs.py"], "flash.commands.parts.quiet"),
+        (["tools/cta_order.py"], "numpy"),
+    ],
+)
+def test_an_interrupt_of_the_first_imports_is_quiet(command: list[str], module: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"""\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+""")
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=dict(os.environ, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"),
+        capture_output=True,
+        timeout=DEADLINE_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # one thread here
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_other_errors_have_their_traceback(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from ptxgen.interrupts import leave_quietly\nleave_quietly()\nprint(unknown)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "wrong.py"],
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("NameError: name 'unknown' is not defined\n")
+
+
 def test_an_interrupt_of_generated_code_ends_a_command_as_any_other(tmp_path: Path) -> None:
     """CPython ends a process by the signal if a plain KeyboardInterrupt has left an `exec` of source text."""
     (tmp_path / "interrupted.py").write_text("""\

@@ -468,6 +468,8 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert memory[2] == {
         "number": 18,
         "where": "st.global.f32 [%rd4], %f3; (line 37)",
+        "line": 37,
+        "source": None,
         "shared_requests": 0,
         "shared_wavefronts": 0,
         "shared_least": 0,
@@ -618,7 +620,7 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
     said = refused([*LAUNCH, *SAXPY_ARGS[:-1], "y.npy"], 1, capsys)
     assert said.startswith("kernel saxpy: st.global.f32 [%rd4], %f3; (line 37): ")
     assert said.endswith(", in a read-only array")
-    Path("race.ptx").write_text(RACE.replace("\tret;", "$loop:\n\tbra $loop;"))
+    Path("race.ptx").write_text(RACE.replace("\tret;", "$loop:\n\tadd.u32 %r1, %r1, 1;\n\tbra $loop;"))
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "1", "--arg", "zeros:u32:1"]
     assert "still running after 1000 instructions in a row" in refused(
         [*argv, "--max-instructions", "1000"], 1, capsys

@@ -19,7 +19,7 @@ from flash.problem.config import config_of_call
 from flash.scores.window import Sides
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
-from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.runtime.settings import AUTO
 
 _CALLED: Final = re.compile(r"^(attention|attention_varlen|launch|DecodeKernel\.launch): ")
 
@@ -170,7 +170,6 @@ def attend_cached(
         scores.alibi_slopes is not None,
     )
     out = torch.empty((*q.shape[:3], v_cache.shape[-1]), dtype=q.dtype, device=q.device)
-    backend = _CHOSEN.backend
     arrays: Any = [None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)]
     with _said_by(who):
         found = kernel.launch(
@@ -179,7 +178,7 @@ def attend_cached(
             return_lse=return_lse,
             softmax_scale=scores.softmax_scale,
             alibi_slopes=scores.alibi_slopes,
-            backend=_backend_setting() if backend == AUTO else backend,
+            backend=_CHOSEN.backend,
             **how,
         )
     return (out, found[1]) if return_lse else out
@@ -193,12 +192,6 @@ def _said_by(who: str) -> Iterator[None]:
     except (ConfigError, LaunchError) as error:
         said = _CALLED.sub("", str(error)).replace("leftpad_k", "cache_leftpad")
         raise type(error)(f"{who}: {said}") from None
-
-
-@functools.cache
-def _backend_setting() -> Any:
-    """PTXGEN_BACKEND, read at the first call for a cache: `DecodeKernel.launch` does not read it."""
-    return Settings.from_environment().backend
 
 
 @functools.lru_cache(maxsize=128)

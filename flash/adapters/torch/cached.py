@@ -19,7 +19,7 @@ import flash
 from flash.adapters.torch import library
 from flash.adapters.torch.functions import arrays_of, text_of, trace_of
 from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
-from flash.adapters.torch.tensors import require_no_tracking, require_plain, tracked
+from flash.adapters.torch.tensors import require_no_tangents, require_no_tracking, require_plain, tracked
 from flash.cache.cache import KVCache
 from flash.operands.words import Backend, Causal
 from ptxgen.errors import LaunchError
@@ -80,6 +80,7 @@ def attention_with_kvcache(
     }
     inputs = {"q": q, "k": k, "v": v, **arrays, "out": out}
     require_plain(_WHO, inputs)
+    require_no_tangents(_WHO, inputs)
     require_no_tracking(_WHO, tracked(inputs), _NO_GRADIENTS)
     if torch.compiler.is_exporting():
         raise LaunchError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from torch import Tensor
 
 from flash.adapters.torch.operators import Operators
+from flash.adapters.torch.tensors import causality_of
 from flash.adapters.torch.vmap import Dense
 from flash.operands.words import Auto, Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, require_known, takes
@@ -15,6 +16,11 @@ from ptxgen.runtime.settings import AUTO
 _OPERATORS: Final = Operators(
     "attention", ("q", "k", "v"), ("alibi_slopes", "bias", "key_bias", "mask", "sink"), Dense
 )
+
+_MASKS: Final[tuple[Literal["mask", "bias"], ...]] = (
+    "mask",
+    "bias",
+)  # as which a `torch.nn.attention.bias.CausalBias` is taken
 
 
 @takes(ScoreArguments, dropout=0.0)
@@ -41,6 +47,7 @@ def attention(
     All arguments, shapes and results are those of `flash.attention`, and so are the exceptions. With
     `dropout` and no `dropout_seed`, the seed is a number of torch's generator on the CPU, so that
     `torch.manual_seed` repeats a call; a seed may be an int64 tensor with one element on the CPU.
+    A `torch.nn.attention.bias.CausalBias` as `mask` or `bias` is the causality that it means.
     Under autocast q, k, v, bias and key_bias become of the type of autocast.
 
     Gradients of q, k, v, alibi_slopes, bias, key_bias and sink, from those of out and of lse, are those
@@ -54,6 +61,9 @@ def attention(
     nested tensors; and for what is no tensor.
     """
     require_known(_OPERATORS.who, scores, ScoreArguments, attention)
+    for name in _MASKS:
+        if not causal and (causal := causality_of(scores.get(name), q, k)):
+            scores[name] = None
     return _OPERATORS.call(
         {"q": q, "k": k, "v": v},
         scores,

@@ -14,6 +14,7 @@ from flash.adapters.torch import library
 from flash.adapters.torch.settings import Settings
 from flash.adapters.torch.tensors import in_transform, require_no_tracking
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Mapped, Varlen
+from ptxgen.arrays.views import WITH_TANGENT
 from ptxgen.errors import LaunchError
 
 _PAGES: Final = "block_table"  # the tensor that says that keys are in pages
@@ -91,17 +92,20 @@ def differentiate(
         return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
     rules = Mapped(who, where, names)
-    ready = _Formula(forward, save, backward, functools.partial(rules.forward, forward)).registered()
-    of_back = _Formula(
-        back, _save_nothing, _refusing(who), functools.partial(rules.backward, back)
-    ).registered()
+    rule = functools.partial(rules.forward, forward)
+    ready = _Formula(who, forward, save, backward, rule).registered()
+    rule = functools.partial(rules.backward, back)
+    of_back = _Formula(who, back, _save_nothing, _refusing(who), rule).registered()
     return ready
 
 
 @dataclass(frozen=True)
 class _Formula:
-    """The backward pass of an operator, what it keeps for that, and its rule for torch.func.vmap."""
+    """The backward pass of an operator of the function `who`, what it keeps for that, and its rule for
+    torch.func.vmap.
+    """
 
+    who: str
     operator: Any
     save: Callable[..., None]
     backward: Callable[..., Any]
@@ -129,6 +133,11 @@ class _Formula:
             @staticmethod
             def backward(ctx: Any, *of_results: Any) -> Any:
                 return formula.backward(ctx, *of_results)
+
+            @staticmethod
+            def jvp(*_: Any) -> Any:
+                # Tangents inside torch.func.grad, where no argument of the call shows them.
+                raise LaunchError(f"{formula.who}: an argument {WITH_TANGENT.format('it')}")
 
             @staticmethod
             def vmap(info: Any, dims: Any, *given: Any) -> Any:

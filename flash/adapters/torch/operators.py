@@ -22,7 +22,13 @@ from flash.adapters.torch.settings import (
     sides,
     stream_number,
 )
-from flash.adapters.torch.tensors import dense_rows, require_no_tracking, require_plain, tracked
+from flash.adapters.torch.tensors import (
+    dense_rows,
+    require_no_tangents,
+    require_no_tracking,
+    require_plain,
+    tracked,
+)
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
 from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
@@ -98,12 +104,14 @@ class Operators:
         who, of = self.who, cast(Mapping[str, Any], scores)
         inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
         require_plain(who, inputs)
+        require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
         aux, dropout = of.get("aux"), of.get("dropout", 0.0)
         names, arrays, declared = arrays_of(who, aux)
         if aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
+            require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
         score_mod, mask_mod = of.get("score_mod"), of.get("mask_mod")
         given = (
             *inputs.values(),

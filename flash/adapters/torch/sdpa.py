@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash.adapters.torch.dense import attention
-from flash.adapters.torch.tensors import dense_rows, why_not_plain
-from flash.operands.words import Auto
+from flash.adapters.torch.tensors import causality_of, dense_rows, is_causal_bias, why_not_plain
+from flash.operands.words import Auto, Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.splits import splits_of
 from ptxgen.errors import ConfigError, LaunchError
@@ -23,9 +23,10 @@ _WHO: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _LEAST: Final = 2  # dimensions of query, key and value
+_AT_MASK: Final = 3  # among the arguments by position
 _FOUR: Final = 4  # dimensions that `attention` takes
-# query, key, value, attn_mask, dropout_p, is_causal and enable_gqa of a call.
-_Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool, bool]
+# query, key, value, attn_mask, dropout_p, causality and enable_gqa of a call.
+_Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, Causal, bool]
 
 
 def scaled_dot_product_attention(
@@ -43,7 +44,8 @@ def scaled_dot_product_attention(
 
     query [..., heads, L, E], key [..., heads, S, E], value [..., heads, S, Ev]; all dimensions but
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
-    scores), to [..., heads, L, S]. Any strides. `is_causal` lets query i see keys 0 to i. With `enable_gqa`
+    scores), to [..., heads, L, S], or a `torch.nn.attention.bias.CausalBias` of L and S. Any strides.
+    `is_causal` lets query i see keys 0 to i. With `enable_gqa`
     the heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
     gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
@@ -52,7 +54,10 @@ def scaled_dot_product_attention(
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
-    return _computed((query, key, value, attn_mask, dropout_p, is_causal, enable_gqa), scale, AUTO)
+    found, scale = _in_order(
+        *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa
+    )
+    return _computed(found, scale, AUTO)
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -104,7 +109,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         """The function in PyTorch's place."""
         found, scale = _in_order(*args, **given)
         if self.fallback and _problem(*found):
-            return _SDPA(*args, **given)
+            return _of_torch(*args, **given)
         return _computed(found, scale, self.splits)
 
 
@@ -118,7 +123,16 @@ def _called_in_torch(*args: Any, **given: Any) -> Any:
     functions of that module, in which PyTorch turns modes off.
     """
     current = _CURRENT.get()
-    return _SDPA(*args, **given) if current is None else current.call(*args, **given)
+    return _of_torch(*args, **given) if current is None else current.call(*args, **given)
+
+
+def _of_torch(*args: Any, **given: Any) -> Any:
+    """PyTorch's own function. A `CausalBias` compares what is called with
+    `torch.nn.functional.scaled_dot_product_attention`, which is not PyTorch's while a thread is in
+    `replace_sdpa`, and would be taken for the elements of its memory, which it never writes.
+    """
+    mask: Any = given.get("attn_mask", args[_AT_MASK] if len(args) > _AT_MASK else None)
+    return mask._dispatch(*args, **given) if is_causal_bias(mask) else _SDPA(*args, **given)
 
 
 def _computed(given: _Call, scale: float | None, splits: int | Auto) -> Tensor:
@@ -143,7 +157,10 @@ def _in_order(
     enable_gqa: bool = False,
 ) -> tuple[_Call, float | None]:
     """The arguments of a call in the order of those of `_problem`, and its scale, which is not checked."""
-    return (query, key, value, attn_mask, dropout_p, is_causal, enable_gqa), scale
+    causal: Causal = "top_left" if is_causal else False
+    if not is_causal and (means := causality_of(attn_mask, query, key)):
+        causal, attn_mask = means, None
+    return (query, key, value, attn_mask, dropout_p, causal, enable_gqa), scale
 
 
 def _problem(
@@ -152,7 +169,7 @@ def _problem(
     value: Tensor,
     attn_mask: Tensor | None,
     dropout_p: float,
-    is_causal: bool,
+    causal: Causal,
     enable_gqa: bool,
 ) -> str:
     """Why `attention` does not compute a call; "" if it does."""
@@ -163,7 +180,7 @@ def _problem(
     return (
         _problem_of_types(query, key, value, attn_mask)
         or _problem_of_shapes(query, key, value, attn_mask, enable_gqa)
-        or _problem_of_choices(attn_mask, dropout_p, is_causal)
+        or _problem_of_choices(attn_mask, dropout_p, causal)
     )
 
 
@@ -225,8 +242,8 @@ def _broadcast(shapes: list[list[int]]) -> list[int] | None:
         return None
 
 
-def _problem_of_choices(mask: Tensor | None, dropout_p: float, is_causal: bool) -> str:
-    if is_causal and mask is not None:
+def _problem_of_choices(mask: Tensor | None, dropout_p: float, causal: Causal) -> str:
+    if causal and mask is not None:
         return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
     if not 0 <= dropout_p < 1:
         return f"dropout_p must be a probability from 0 to less than 1, got {dropout_p}"
@@ -239,7 +256,7 @@ def _attend(
     value: Tensor,
     mask: Tensor | None,
     dropout_p: float,
-    is_causal: bool,
+    causal: Causal,
     enable_gqa: bool,
     scale: float | None,
     splits: int | Auto,
@@ -257,7 +274,7 @@ def _attend(
         q,
         k,
         v,
-        causal="top_left" if is_causal else False,
+        causal=causal,
         softmax_scale=scale,
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,

@@ -1,15 +1,19 @@
-"""Which tensors the operators take: plain ones, whose gradients are not lost."""
+"""Which tensors the operators take: plain ones, whose derivatives are not lost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
+from torch.autograd import forward_ad
 
+from flash.operands.words import Causal
+from ptxgen.arrays.views import WITH_TANGENT, has_tangent, has_usual_functions, not_its_values
 from ptxgen.errors import LaunchError
 
 _DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
+_MATRIX: Final = 2  # dimensions
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -47,7 +51,31 @@ def why_not_plain(name: str, given: Any) -> str:
             "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to all "
             f"ranks' keys; where batch or heads are, pass {name}.to_local(); or pass {name}.full_tensor()"
         )
-    return ""
+    if is_causal_bias(given):
+        return (
+            f"{name} is a CausalBias of {given.seq_len_q} queries and {given.seq_len_kv} keys, which is "
+            "taken as a mask of so many queries and keys, and without another causality; make one of the "
+            "sizes of query and key, and leave the other causality out"
+        )
+    kind: Any = type(given)
+    return "" if has_usual_functions(kind) else f"{name} {not_its_values(given, name)}"
+
+
+def causality_of(tensor: Any, query: torch.Tensor, key: torch.Tensor) -> Causal:
+    """What `torch.nn.attention.bias.causal_upper_left` and `causal_lower_right` mean as a mask of the scores
+    of query [..., seq_q, d] and key [..., seq_k, d]; False for anything else.
+    """
+    if not is_causal_bias(tensor) or min(query.dim(), key.dim()) < _MATRIX:
+        return False
+    if (tensor.seq_len_q, tensor.seq_len_kv) != (query.shape[-2], key.shape[-2]):
+        return False
+    return "top_left" if tensor.variant.name == "UPPER_LEFT" else True
+
+
+def is_causal_bias(tensor: Any) -> bool:
+    """Whether `torch.nn.attention.bias.causal_upper_left` or `causal_lower_right` made a tensor."""
+    kind = type(tensor)  # by name: to import its module takes seconds
+    return (kind.__module__, kind.__name__) == ("torch.nn.attention.bias", "CausalBias")
 
 
 def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,6 +90,36 @@ def tracked(tensors: Mapping[str, Any]) -> list[str]:
     if not torch.is_grad_enabled():
         return []
     return [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
+
+
+def require_no_tangents(who: str, tensors: Mapping[str, Any]) -> None:
+    """Raise `LaunchError` for tensors with a tangent of forward-mode differentiation, also inside
+    torch.func.jvp and under torch.func.vmap; what is no tensor is passed over.
+    """
+    if forward_ad._current_level < 0:
+        return
+    if torch.compiler.is_compiling():  # where tensors do not say whether they have tangents
+        raise LaunchError(
+            f"{who}: forward-mode differentiation is not computed: the derivative would be 0 without a word; "
+            "compile without torch.func.jvp and torch.autograd.forward_ad, or use reverse mode, such as "
+            "torch.func.vjp"
+        )
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and any(map(has_tangent, _unmapped(tensor))):
+            raise LaunchError(f"{who}: {name} {WITH_TANGENT.format(name)}")
+
+
+def _unmapped(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor, and what torch.func's transforms have wrapped in it; but not tensors with a mapped axis,
+    whose tangents are those of what they wrap.
+    """
+    functorch = torch._C._functorch
+    while True:
+        if not functorch.is_batchedtensor(tensor):
+            yield tensor
+        if not functorch.is_functorch_wrapped_tensor(tensor):
+            return
+        tensor = functorch.get_unwrapped(tensor)
 
 
 def in_transform() -> bool:

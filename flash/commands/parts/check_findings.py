@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ptxgen import interpreter, ir
 from ptxgen.check.problems import Problem
-from ptxgen.check.prove import Bound, Proof, prove
+from ptxgen.check.prove import Bound, Proof, Verdict, prove
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, LaunchError, TrapError
@@ -28,7 +28,8 @@ _WORST: Final = 5  # instructions shown with the most conflicts, or the most exc
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One finding. `severity` is ERROR, UNPROVED or LINT; `kind` names the check and the problem;
-    `kernel`, `instr` and `where` are empty if the finding is not about one.
+    `kernel`, `instr` and `where` are empty if the finding is not about one. `line` is the line of the PTX
+    text that it is about, 0 for none, and `source` the line that this was compiled from, if known.
     """
 
     severity: str
@@ -37,6 +38,8 @@ class Finding:
     kernel: str = ""
     instr: str = ""
     where: str = ""
+    line: int = 0
+    source: ir.Location | None = None
 
     def __str__(self) -> str:
         kernel = f"{self.kernel}: " if self.kernel else ""
@@ -47,10 +50,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch to run: its extents, and its arguments in the kernel's order."""
+    """A launch to run: its extents, its arguments in the kernel's order, and the instructions after which
+    it counts as endless.
+    """
 
     grid: tuple[int, ...]
     args: Sequence[Argument]
+    max_instructions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,15 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
     try:
         found = find_assembler(target=target).assemble(text, target)
     except AssemblerError as error:
-        return None, [Finding(ERROR, "assembler", str(error))]
+        return None, [Finding(ERROR, "assembler", str(error), line=error.line)]
     lints = [
-        Finding(LINT, "assembler", f"{a.code} {a.text}".strip(), where=f"line {a.line}" if a.line else "")
+        Finding(
+            LINT,
+            "assembler",
+            f"{a.code} {a.text}".strip(),
+            where=f"line {a.line}" if a.line else "",
+            line=a.line or 0,
+        )
         for a in found.advisories
     ]
     return found, lints
@@ -156,9 +168,12 @@ def check_entry(
 
 
 def _problem(kind: str, problem: Problem) -> Finding:
-    return Finding(
-        ERROR, f"{kind}, {problem.kind}", problem.message, problem.kernel, problem.instr, problem.where
-    )
+    return _of(ERROR, f"{kind}, {problem.kind}", problem.message, problem)
+
+
+def _of(severity: str, kind: str, message: str, about: Problem | Verdict) -> Finding:
+    """A finding about the instruction of a problem or a verdict."""
+    return Finding(severity, kind, message, about.kernel, about.instr, about.where, about.line, about.source)
 
 
 def _proof_findings(proof: Proof) -> Iterator[Finding]:
@@ -166,9 +181,9 @@ def _proof_findings(proof: Proof) -> Iterator[Finding]:
         yield _problem("proof", problem)
     for verdicts, severity in ((proof.violations, ERROR), (proof.unknown, UNPROVED)):
         for v in verdicts:
-            yield Finding(severity, "proof", v.reason, v.kernel, v.instr, v.where)
+            yield _of(severity, "proof", v.reason, v)
     for p in proof.unfenced:
-        yield Finding(LINT, "proxy", p.message, p.kernel, p.instr, p.where)
+        yield _of(LINT, "proxy", p.message, p)
 
 
 def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
@@ -224,13 +239,23 @@ def _run(
             dynamic_smem=dynamic_smem,
             sanitize=True,
             profile=True,
+            max_instructions=launch.max_instructions,
             raise_on_report=False,
         )
     except TrapError as error:
-        findings.append(Finding(ERROR, "run", _without(kernel, str(error)), kernel.name))
+        source = error.source if isinstance(error.source, ir.Location) else None
+        message = _without(kernel, str(error))
+        findings.append(Finding(ERROR, "run", message, kernel.name, line=error.line, source=source))
         return None
     findings += [
-        Finding(ERROR, f"sanitizer, {r.kind}", _without(kernel, r.message), kernel.name)
+        Finding(
+            ERROR,
+            f"sanitizer, {r.kind}",
+            _without(kernel, r.message),
+            kernel.name,
+            line=r.line,
+            source=r.source,
+        )
         for r in result.reports
     ]
     findings += _traffic_findings(kernel.name, result.counters)
@@ -259,7 +284,7 @@ def _traffic_findings(kernel: str, counters: Counters) -> Iterator[Finding]:
 
 
 def _costly(kind: str, message: str, kernel: str, found: MemoryTraffic) -> Finding:
-    return Finding(LINT, kind, message, kernel, found.where)
+    return Finding(LINT, kind, message, kernel, found.where, line=found.line, source=found.source)
 
 
 # ------------------------------------------------------------------------------------ as plain data

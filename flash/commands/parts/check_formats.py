@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 import ptxgen
 from flash.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding
@@ -29,6 +29,13 @@ _RULES: Final = {
 }
 
 
+class Line(NamedTuple):
+    """A line of a file: the URI reference of the file, and the number, from 1."""
+
+    uri: str
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class FileFindings:
     """The findings about one file, in its order; `text` is the file's text."""
@@ -37,20 +44,41 @@ class FileFindings:
     text: str
     findings: Sequence[Finding]
 
-    def line(self, finding: Finding) -> int:
-        """The line of the file, from 1, that a finding is about: the instruction's, else that where its
-        kernel begins, else the first.
+    def lines(self, finding: Finding) -> list[Line]:
+        """The lines that a finding is about, the one to annotate first: the line of the source that the
+        PTX was compiled from, if the file is in the working directory, and that of the PTX; else the
+        latter, and the former if the PTX says it.
         """
-        for words in (finding.where, finding.message):
-            found = re.search(r"\bline (\d+)", words)
-            if found:
-                return int(found[1])
+        of_ptx = Line(_uri(self.path), self._line(finding))
+        source = finding.source
+        while source is not None:
+            uri = _in_working_directory(source.file)
+            if uri:
+                return [Line(uri, source.line), of_ptx]
+            source = source.inlined_at
+        if finding.source is None:
+            return [of_ptx]
+        return [of_ptx, Line(_uri(finding.source.file), finding.source.line)]
+
+    def _line(self, finding: Finding) -> int:
+        """The line of the PTX: the instruction's, else that where its kernel begins, else the first."""
+        if finding.line:
+            return finding.line
         if finding.kernel:
             name = rf"\.(?:entry|func)\b[^{{;]*?(?<![\w$%]){re.escape(finding.kernel)}(?![\w$])"
             begins = re.search(name, self.text)
             if begins:
                 return self.text.count("\n", 0, begins.end()) + 1
         return 1
+
+
+def _in_working_directory(file: str) -> str:
+    """The URI reference of a file of the working directory, relative to it; empty for any other path."""
+    folder = Path.cwd()
+    path = folder / file
+    if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+        return ""
+    return quote(path.resolve().relative_to(folder.resolve()).as_posix())
 
 
 def _rule(finding: Finding) -> str:
@@ -75,22 +103,22 @@ def sarif(files: Sequence[FileFindings]) -> dict[str, Any]:
 
 
 def _result(file: FileFindings, finding: Finding, rules: Sequence[str]) -> dict[str, Any]:
-    place: dict[str, Any] = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": _uri(file.path)},
-            "region": {"startLine": file.line(finding)},
-        }
-    }
+    place, *related = map(_location, file.lines(finding))
     if finding.kernel:
         place["logicalLocations"] = [{"name": finding.kernel, "kind": "function"}]
     rule = _rule(finding)
-    return {
+    result = {
         "ruleId": rule,
         "ruleIndex": rules.index(rule),
         "level": _LEVELS[finding.severity],
         "message": {"text": _message(finding)},
         "locations": [place],
     }
+    return {**result, "relatedLocations": related} if related else result
+
+
+def _location(line: Line) -> dict[str, Any]:
+    return {"physicalLocation": {"artifactLocation": {"uri": line.uri}, "region": {"startLine": line.number}}}
 
 
 def _uri(path: str) -> str:
@@ -105,9 +133,12 @@ def github(files: Sequence[FileFindings]) -> Iterator[str]:
     """The findings as commands of a workflow, from which GitHub makes annotations of the lines."""
     for file in files:
         for finding in file.findings:
-            properties = {"file": file.path, "line": str(file.line(finding)), "title": finding.kind}
+            first, *others = file.lines(finding)
+            path = unquote(first.uri) if others else file.path
+            properties = {"file": path, "line": str(first.number), "title": finding.kind}
             words = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-            yield f"::{_COMMANDS[finding.severity]} {words}::{_data(_message(finding))}"
+            also = "".join(f"\nalso {unquote(line.uri)}:{line.number}" for line in others)
+            yield f"::{_COMMANDS[finding.severity]} {words}::{_data(_message(finding) + also)}"
 
 
 def _message(finding: Finding) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from ptxgen.interrupts import INTERRUPTED
+
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 UNSUPPORTED: Final = 3
 NO_GPU: Final = 4
-INTERRUPTED: Final = 130  # 128 plus the number of SIGINT, as shells have it
 
 # What each exit code means in every command; docs/commands.md has this table.
 EXIT_CODES: Final = {

@@ -8,9 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from flash.commands.parts.exits import FAILED, INTERRUPTED, OK, fail
 from flash.commands.parts.standard_output import OutputError, drop_standard_output
+
+_OURS: Final = ("", "flash", "ptxgen", "tools")
+_DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its package
 
 
 class Interrupted(KeyboardInterrupt):
@@ -22,9 +26,10 @@ class Interrupted(KeyboardInterrupt):
 def quietly(run: Callable[[], int], name: str = "") -> int:
     """The exit code of a command: what `run` returns, INTERRUPTED after Ctrl-C, OK if the reader of
     standard output, such as `head`, ended before the command had one, and FAILED with an error if standard
-    output cannot be written. `name` is that of the command, by default of the script that runs.
+    output cannot be written, or a package is missing. `name` is that of the command, by default of the
+    script that runs.
     """
-    code = OK
+    code, who = OK, name or Path(sys.argv[0]).name
     try:
         try:
             with _interrupts_as(Interrupted):
@@ -36,9 +41,19 @@ def quietly(run: Callable[[], int], name: str = "") -> int:
         return INTERRUPTED
     except BrokenPipeError:
         drop_standard_output()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in _OURS:
+            raise  # a fault of this program
+        return fail(who, FAILED, f"the package {package} is needed; {_cure(package)}")
     except OutputError as error:
-        return fail(name or Path(sys.argv[0]).name, FAILED, str(error))
+        return fail(who, FAILED, str(error))
     return code
+
+
+def _cure(package: str) -> str:
+    """How to install the distribution that has a package."""
+    return f"pip install {_DISTRIBUTIONS.get(package, package.replace('_', '-'))}"
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from ptxgen.tensormap import NBYTES
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
+_NO_BOUND: Final = (1 << 31) - 1  # the highest value of a size that nothing is said of
 
 
 def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
@@ -153,7 +154,8 @@ class _Prover:
         address = self._symbolic.poly(base) + offset
         array = next((a for a in self._contract.arrays if self._is_of(address, a)), None)
         if array is None:
-            return Found(UNKNOWN, "its address is not the sum of a pointer parameter and offsets")
+            reason = "its address is not the sum of a pointer parameter and offsets"
+            return Found(UNKNOWN, f"{reason}{self._unbounded()}")
         if touch.reason:
             return Found(UNKNOWN, touch.reason, array.pointer)
         reached = self._facts(site)
@@ -169,6 +171,16 @@ class _Prover:
             if found.verdict != PROVED:
                 return found
         return found
+
+    def _unbounded(self) -> str:
+        """A cure for sums and products that may wrap because sizes have no bounds of their own."""
+        found = [name for name, (_, high) in self._contract.bounds.items() if high >= _NO_BOUND]
+        if not found:
+            return ""
+        return (
+            f"; if a sum or a product of 32 bits on the way to it may wrap, bounds of {' and '.join(found)} "
+            f"may exclude that, such as bounds={{{found[0]!r}: (1, 65535)}}"
+        )
 
     def _is_of(self, address: Poly, array: GlobalArray) -> bool:
         (pointer,) = self._promised.known[array.pointer].terms
@@ -245,7 +257,10 @@ class _Prover:
         """The index along each axis, and the remainder of the offset."""
         found = []
         for axis in array.axes:
-            ((monomial, factor),) = self._promised.size(axis.stride).terms.items()
+            stride = self._promised.size(axis.stride).terms
+            if len(stride) != 1:
+                return None
+            ((monomial, factor),) = stride.items()
             if not monomial:
                 whole = Poly(
                     {m: c // factor for m, c in offset.terms.items() if not m or not np.any(c % factor)}

@@ -1,7 +1,7 @@
 """Proof, before a launch, that a kernel accesses memory only where it may.
 
-`prove` gives verdicts on the accesses to shared memory, on the barriers, and with a contract on the
-accesses to global memory. `docs/sanitizers.md` says why the proofs are sound.
+`prove` gives verdicts on the accesses to shared memory, on the barriers, on what warps do together, and with
+a contract on the accesses to global memory. `docs/sanitizers.md` says why the proofs are sound.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from ptxgen.check.prove.contract import GlobalContract
 from ptxgen.check.prove.global_memory import global_proof
 from ptxgen.check.prove.global_verdicts import GlobalProof
-from ptxgen.check.prove.shared_memory import Bound, shared_proof
+from ptxgen.check.prove.shared_memory import STEPS, Bound, shared_proof
 from ptxgen.check.prove.subject import subject_of
-from ptxgen.check.prove.verdicts import Proof
+from ptxgen.check.prove.verdicts import RACES, Proof
 from ptxgen.errors import VerifyError
 from ptxgen.ir import Module
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The proof of a kernel's shared memory and barriers, and the proof of its global memory, which
-    is None without a contract.
+    """The proof of a kernel's shared memory, its barriers and what its warps do together, and the proof of
+    its global memory, which is None without a contract.
     """
 
     shared: Proof
@@ -30,20 +30,26 @@ class Proofs:
 
     @property
     def complete(self) -> bool:
-        """Whether every access and barrier is proved. Waits for mbarriers and barriers of clusters are
-        not judged.
+        """Whether every access, every barrier and every instruction of a warp is proved. Races, waits for
+        mbarriers and barriers of clusters are not judged.
         """
         return self.shared.complete and (self.global_memory is None or self.global_memory.complete)
 
     def __str__(self) -> str:
-        return "\n".join(str(part) for part in (self.shared, self.global_memory) if part is not None)
+        return "\n".join([*map(str, self._parts), RACES])
 
     def report(self) -> str:
-        """The counts, then the problems and every verdict that is not `proved`."""
-        return "\n".join(part.report() for part in (self.shared, self.global_memory) if part is not None)
+        """The counts, then the problems and every verdict that is not `proved`; and that races are not
+        judged.
+        """
+        return "\n".join([*(part.report() for part in self._parts), RACES])
+
+    @property
+    def _parts(self) -> tuple[Proof | GlobalProof, ...]:
+        return (self.shared,) if self.global_memory is None else (self.shared, self.global_memory)
 
     def require(self) -> None:
-        """Raise `VerifyError` if an access or a barrier is shown to be wrong; unknown verdicts pass."""
+        """Raise `VerifyError` if anything is shown to be wrong; unknown verdicts pass."""
         require_proved(self.shared)
         if self.global_memory is not None:
             require_global(self.global_memory)
@@ -59,7 +65,8 @@ def prove(
     dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
 ) -> Proofs:
-    """Prove the accesses of a kernel to memory, and its barriers.
+    """Prove the accesses of a kernel to memory, its barriers, and that the lanes come together which
+    instructions of a warp name. Races are not judged.
 
     `ptx` is text or a module, `entry` a kernel's name (may be left out if there is one kernel),
     `block` the number of threads along x, y and z. `contract` has the arrays in global memory that
@@ -87,10 +94,13 @@ def prove_shared(
     dynamic_smem: int | None = None,
     dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
+    steps: int = STEPS,
 ) -> Proof:
-    """The proof of shared memory and barriers that `prove` gives, without global memory."""
+    """The proof of shared memory, barriers and warps that `prove` gives, without global memory. What takes
+    more than `steps` is unknown.
+    """
     subject = subject_of(ptx, entry, block)
-    return shared_proof(subject, dynamic_smem, dynamic_align, params)
+    return shared_proof(subject, dynamic_smem, dynamic_align, params, steps)
 
 
 def prove_global(
@@ -101,7 +111,9 @@ def prove_global(
 
 
 def require_proved(proof: Proof) -> None:
-    """Raise `VerifyError` if the proof shows that an access to shared memory or a barrier is wrong."""
+    """Raise `VerifyError` if the proof shows that an access to shared memory, a barrier or an instruction
+    of a warp is wrong.
+    """
     _require("shared memory", (*proof.problems, *proof.violations))
 
 

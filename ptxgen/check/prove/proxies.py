@@ -136,7 +136,7 @@ def _problem(graph: Graph, sources: Sequence[Source], store: InstrSite, read: In
         f"no fence.proxy.async is between {render_instr(other.instr)}{where} and this asynchronous read of "
         "what it stores; each thread that stores needs one, before the barrier"
     )
-    return Problem("proxy", message, of.kernel, of.instr, of.where)
+    return Problem("proxy", message, of.kernel, of.instr, of.where, line=of.line, source=of.source)
 
 
 # ------------------------------------------------------------------------------ accesses

@@ -20,11 +20,14 @@ from ptxgen.arguments import integer
 from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.barriers.judging import BarrierProver
-from ptxgen.check.prove.barriers.sites import kind_of
+from ptxgen.check.prove.barriers.sites import WARP, kind_of
 from ptxgen.check.prove.barriers.words import Touched
+from ptxgen.check.prove.convergence.judging import ConvergenceProver
+from ptxgen.check.prove.convergence.sites import WARPGROUP, is_site
 from ptxgen.check.prove.listing.descriptors import Descriptors
 from ptxgen.check.prove.listing.rows import Effort, SpentError
 from ptxgen.check.prove.listing.search import Found, InstrSite, Search
+from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source
@@ -44,7 +47,7 @@ from ptxgen.target import TARGETS
 from ptxgen.tensormap import TensorMap
 
 # Steps that a kernel and one access may spend, as `Effort` counts them.
-_STEPS: Final = 160_000
+STEPS: Final = 160_000
 _STEPS_OF_ACCESS: Final = 80_000
 _SPENT: Final = f"listing its address takes more than {_STEPS_OF_ACCESS} steps"
 _RANK: Final = "%cluster_ctarank"
@@ -57,10 +60,14 @@ Bound = int | tuple[int, ...] | range | TensorMap
 
 
 def shared_proof(
-    subject: Subject, dynamic_smem: int | None, dynamic_align: int, params: Mapping[str, Bound] | None
+    subject: Subject,
+    dynamic_smem: int | None,
+    dynamic_align: int,
+    params: Mapping[str, Bound] | None,
+    steps: int = STEPS,
 ) -> Proof:
-    """The proof of a kernel's accesses to shared memory and of its barriers; the arguments are
-    those of `ptxgen.check.prove.prove`.
+    """The proof of a kernel's accesses to shared memory, its barriers and its convergence; the arguments are
+    those of `ptxgen.check.prove.prove_shared`.
     """
     kernel, shape = subject.kernel, subject.shape
     known = kernel.dynamic_shared_bytes or None
@@ -70,12 +77,23 @@ def shared_proof(
     dynamic = known or 0
     given = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    accesses, barriers, unfenced = _Prover(subject.whole, shape, variables, given).run()
+    prover = _Prover(subject.whole, shape, variables, given, steps)
+    accesses, barriers, unfenced = prover.run()
+    convergence = [*prover.convergence(), *subject.left_out(is_site)]
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
     barriers += subject.left_out(lambda i: bool(kind_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
-    return Proof(kernel.name, threads, dynamic, merged(accesses), merged(barriers), problems, unfenced)
+    return Proof(
+        kernel.name,
+        threads,
+        dynamic,
+        merged(accesses),
+        merged(barriers),
+        problems,
+        unfenced,
+        merged(convergence),
+    )
 
 
 def _judged_of(instr: Instr, variables: bool) -> int:
@@ -159,7 +177,9 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 
 class _Prover:
-    def __init__(self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given) -> None:
+    def __init__(
+        self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given, steps: int
+    ) -> None:
         kernel = whole.kernel
         self._sources = whole.sources
         self._graph = Graph(blocks(kernel))
@@ -173,7 +193,7 @@ class _Prover:
             ranges[_RANK] = spaced(0, ctas - 1, 1)
         self._values = Values(self._graph, specials, frozenset(found), given.known, params)
         self._paths = Paths(self._graph, self._values)
-        self._effort = Effort(_STEPS)
+        self._effort = Effort(steps)
         regions = {}
         if kernel.dynamic_shared:
             of = found[kernel.dynamic_shared]
@@ -213,6 +233,13 @@ class _Prover:
         )
         unfenced = unfenced_reads(self._search, self._graph, self._sources, touched, self._static)
         return accesses, barriers.run(), unfenced
+
+    def convergence(self) -> Iterator[Judged]:
+        """The verdicts on the instructions that lanes execute together, in the order of the text."""
+        warps = self._search.agreement
+        groups = Agreement(self._values, self._paths, self._shape, WARPGROUP)
+        agreements = {WARP: warps, WARPGROUP: groups}
+        yield from ConvergenceProver(self._graph, self._values, self._shape, self._sources, agreements).run()
 
     def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
         """The verdicts on the accesses of an instruction, which join those that `touched` has."""

@@ -17,7 +17,7 @@ from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
 from ptxgen.check.prove.program.shared_accesses import Home, homes
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.ir import Instr, Kernel, Module
+from ptxgen.ir import NOWHERE, Instr, Kernel, Module
 from ptxgen.parse import module_of
 from ptxgen.text import render_instr
 
@@ -100,6 +100,7 @@ def _shape(block: object) -> Shape:
 
 def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
     """A verdict on an instruction, with the calls that lead to it in its reason."""
+    origin = source.instr.origin or NOWHERE
     called = "".join(f", called from {caller}" for caller in reversed(source.via))
     return Verdict(
         verdict,
@@ -108,6 +109,8 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
         render_instr(source.instr),
         where_from(source.instr.origin),
         f"{reason}{called}" if reason else "",
+        line=origin.ptx_line,
+        source=origin.source,
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ptxgen.check.problems import Problem
+from ptxgen.ir import Location
 
 PROVED: Final = "proved"
 VIOLATION: Final = "violation"
+NOT_JUDGED: Final = "not judged"
+RACES: Final = f"races: {NOT_JUDGED}; a run with the sanitizer `race` looks for them"
 UNKNOWN: Final = "unknown"
 
 
@@ -33,7 +36,8 @@ class Verdict:
     """The verdict on one access, or on one barrier.
 
     `verdict` is `proved`, `violation` or `unknown`. `number` is the index of the instruction in its
-    kernel or function, from 0; `instr` is the instruction as printed, `where` its origin.
+    kernel or function, from 0; `instr` is the instruction as printed, `where` its origin, as text and as
+    the `line` of the PTX text (0: none) and the `source` (a `Location`, None if it is not known).
     `allocation` is the variable or region that the address is computed from; `first` and `last` are
     the lowest and the highest byte accessed in it (0 and -1 if not known). `reason` says why the
     access is not proved.
@@ -49,6 +53,8 @@ class Verdict:
     first: int = 0
     last: int = -1
     witness: Witness | None = None
+    line: int = field(default=0, compare=False)  # `where` says both, too
+    source: Location | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         where = f"\n    from {self.where}" if self.where else ""
@@ -62,9 +68,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on a kernel's accesses to shared memory and on its barriers, and the problems of
-    its allocations. `unfenced` has reads by asynchronous operations which a proxy fence seems to be missing
-    before; `complete` does not depend on them.
+    """The verdicts on a kernel's accesses to shared memory, on its barriers, and on its `convergence`: the
+    instructions that the lanes of a warp execute together; and the problems of its allocations. `unfenced`
+    has reads by asynchronous operations which a proxy fence seems to be missing before; `complete` does not
+    depend on them.
     """
 
     kernel: str
@@ -74,40 +81,46 @@ class Proof:
     barriers: tuple[Verdict, ...]
     problems: tuple[Problem, ...]
     unfenced: tuple[Problem, ...] = ()
+    convergence: tuple[Verdict, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every access and barrier is proved, and the allocations are right."""
+        """Whether every access, barrier and instruction of a warp is proved, and the allocations are right.
+        Races are not judged.
+        """
         return not self.problems and all(v.verdict == PROVED for v in self.verdicts)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts on accesses, then those on barriers."""
-        return (*self.accesses, *self.barriers)
+        """The verdicts on accesses, then those on barriers, then those on convergence."""
+        return (*self.accesses, *self.barriers, *self.convergence)
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
-        """The verdicts on accesses and barriers that are shown to be wrong."""
+        """The verdicts that show what is wrong."""
         return tuple(v for v in self.verdicts if v.verdict == VIOLATION)
 
     @property
     def unknown(self) -> tuple[Verdict, ...]:
-        """The verdicts on accesses and barriers that are shown neither to be right nor to be wrong."""
+        """The verdicts that show neither that something is right nor that it is wrong."""
         return tuple(v for v in self.verdicts if v.verdict == UNKNOWN)
 
     def __str__(self) -> str:
-        found = Counter(v.verdict for v in self.accesses)
-        held = Counter(v.verdict for v in self.barriers)
-        counts = ", ".join(
-            f"{found[v]} of {len(self.accesses)} shared accesses and {held[v]} of "
-            f"{len(self.barriers)} barriers {v}"
-            for v in (PROVED, VIOLATION, UNKNOWN)
-            if v == PROVED or found[v] or held[v]
-        )
-        return f"{self.kernel}: {counts}"
+        kinds = [("shared accesses", self.accesses), ("barriers", self.barriers)]
+        if self.convergence:
+            kinds.append(("warp instructions", self.convergence))
+        counts = []
+        for verdict in (PROVED, VIOLATION, UNKNOWN):
+            found = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in kinds]
+            if verdict == PROVED or any(found):
+                each = [f"{n} of {len(v)} {name}" for n, (name, v) in zip(found, kinds, strict=True)]
+                counts.append(f"{', '.join(each[:-1])} and {each[-1]} {verdict}")
+        return f"{self.kernel}: {', '.join(counts)}"
 
     def report(self) -> str:
-        """The counts, then the problems, every verdict that is not `proved`, and missing proxy fences."""
+        """The counts, then the problems, every verdict that is not `proved`, and missing proxy fences. Races
+        are not judged.
+        """
         wrong = *self.problems, *self.violations, *self.unknown, *self.unfenced
         rest = map(str, wrong)
         return "\n".join([str(self), *rest])
@@ -137,6 +150,8 @@ class Proof:
             "complete": self.complete,
             "accesses": [v.to_dict() for v in self.accesses],
             "barriers": [v.to_dict() for v in self.barriers],
+            "convergence": [v.to_dict() for v in self.convergence],
+            "races": NOT_JUDGED,
             "problems": [str(p) for p in self.problems],
             "unfenced": [str(p) for p in self.unfenced],
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -9,6 +10,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from ptxgen import ir
+from ptxgen.dsl.early_exits import refuse_early_exits
+from ptxgen.dsl.gathering import Splits
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.matrices.words import Matrices
 from ptxgen.dsl.values import Pointer, Value, is_count
@@ -179,8 +182,10 @@ class Roles(Matrices):
 
     # ------------------------------------------------------------------------------ the code of a role
 
-    def _block(self, kind: str, *, divergent: bool = False) -> AbstractContextManager[None]:
-        body = super()._block(kind, divergent=divergent)
+    def _block(
+        self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
+    ) -> AbstractContextManager[None]:
+        body = super()._block(kind, divergent=divergent, splits=splits, is_loop=is_loop)
         return body if kind in _ONCE else self._repeated(body)
 
     @contextmanager
@@ -359,6 +364,7 @@ class Role:
     def __enter__(self) -> Role:
         if self.entered:
             raise ConfigError(f"role {self.name!r} has its code already; a role is one branch of the kernel")
+        refuse_early_exits(self.k.name, "warp_role", sys._getframe(1))
         self._block = self.k.role_block(self)
         self._block.__enter__()
         return self

@@ -28,7 +28,7 @@ class TileScheduler:
         self.k = k
         self.count = count
         self.mirrored = mirrored
-        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
+        self.account = k.account
         self._inside = False
 
     def origin(self) -> Origin:

@@ -72,7 +72,7 @@ class RingMemory:
         self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
         self._regions = regions
         self._barriers = barriers.pointer()
-        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
+        self.account = k.account
         self._cursors: dict[str, Cursor] = {}  # by turn, "fill" or "drain"
         self._rework: Cursor | None = None  # the producer's place in `rework`
         self._filling: Stage | None = None

@@ -42,7 +42,7 @@ class TicketScheduler:
         self.count = count
         self.counter = counter
         self.roles = tuple(roles)
-        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
+        self.account = k.account
         self._words = k.scratch(_STAGES, u32, f"{_REGION}{number or ''}")
         self._threads = sum(role.threads for role in roles)
         self._full = k.take_barriers("tile_scheduler", 2 * _STAGES) if roles else 0

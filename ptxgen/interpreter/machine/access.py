@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lanes import Batch, Selection
     from ptxgen.interpreter.machine.memory import SharedMemory, Space
     from ptxgen.interpreter.machine.observer import Meter, Observer
+    from ptxgen.interpreter.machine.shadows import Definedness
     from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
@@ -52,6 +53,7 @@ class MemoryAccess:
     spaces: dict[str, Space]  # all spaces that are one row of bytes, per thread or for all threads
     watch: Observer | None
     traffic: Meter | None = None
+    definedness: Definedness | None = None  # follows undefined bits, if a sanitizer asks for it
     faults: Faults
     selection: Selection
     mask: Lanes | None
@@ -61,13 +63,15 @@ class MemoryAccess:
         """`count` consecutive values of `type` at `address`."""
         total = type.nbytes * count
         address = as_address(address)
-        plan = self._reach(space, address, total, "read")
+        plan = self.reach(space, address, total, "read")
         if plan is None:
             return self._load_parts(space, address, type, count)
         if self.watch is not None:
             self.watch.load(self, plan, address.offset, total)
         if self.traffic is not None:
             self.traffic.access(self, plan, address.offset, total, "read")
+        if self.definedness is not None:
+            self.definedness.loads(plan, address.offset, total)
         assert plan.window is not None
         return gather(plan, plan.window, address.offset, type, count)
 
@@ -77,10 +81,10 @@ class MemoryAccess:
         """Write consecutive values at `address`; if several lanes write one address, the last lane wins."""
         total = type.nbytes * len(values)
         address = as_address(address)
-        plan = self._reach(space, address, total, "write")
+        plan = self.reach(space, address, total, "write")
         if plan is None:
-            for part in self._parts(space, address, total):
-                self._with_mask(part, lambda: self.store(space, _fresh(address), type, values))
+            for part in self.parts(space, address, total):
+                self.with_mask(part, lambda: self.store(space, fresh(address), type, values))
             return
         if self.watch is not None:
             self.watch.store(self, plan, address.offset, type, values)
@@ -88,6 +92,8 @@ class MemoryAccess:
             self.traffic.access(self, plan, address.offset, total, "write")
         assert plan.window is not None
         scatter(plan, plan.window, address.offset, type, values)
+        if self.definedness is not None:
+            self.definedness.stores(plan, address.offset, total)
 
     def atomic(
         self,
@@ -103,12 +109,12 @@ class MemoryAccess:
         or by a `scan` with the same result; return the old values.
         """
         address = as_address(address)
-        plan = self._reach(space, address, type.nbytes, _ATOMIC_VERB)
+        plan = self.reach(space, address, type.nbytes, _ATOMIC_VERB)
         old = np.zeros(self.selection.count, type.dtype)
         if plan is None:
-            for part in self._parts(space, address, type.nbytes):
-                got = self._with_mask(
-                    part, lambda: self.atomic(space, _fresh(address), type, update, operands, scan=scan)
+            for part in self.parts(space, address, type.nbytes):
+                got = self.with_mask(
+                    part, lambda: self.atomic(space, fresh(address), type, update, operands, scan=scan)
                 )
                 old = np.where(part, got, old)
             return old
@@ -116,6 +122,8 @@ class MemoryAccess:
             self.watch.before_atomic(self, plan, address.offset, type.nbytes)
         if self.traffic is not None:
             self.traffic.access(self, plan, address.offset, type.nbytes, _ATOMIC_VERB)
+        if self.definedness is not None:
+            self.definedness.loads(plan, address.offset, type.nbytes)
         assert plan.window is not None
         cells = plan.window.elements(type.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
@@ -136,13 +144,15 @@ class MemoryAccess:
         from there must be shared memory.
         """
         address = as_address(address)
-        plan = self._reach("shared", address, nbytes, "access")
+        plan = self.reach("shared", address, nbytes, "access")
         assert plan is not None  # shared memory is one window
         flat = plan.relative + (plan.low + address.offset)
         return flat if plan.mask is None else flat[plan.mask]
 
     def peek(self, address: int, lane: int, nbytes: int) -> bytes:
         """The bytes that a lane would read at a generic address. Raises `TrapError` if there is no memory."""
+        if self.definedness is not None:
+            self.definedness.leaves(address, lane, nbytes)
         return self._bytes_at(address, lane, nbytes)[:nbytes].tobytes()
 
     def peek_string(self, address: int, lane: int, longest: int) -> str:
@@ -178,7 +188,7 @@ class MemoryAccess:
 
     # ------------------------------------------------------------------------------------- planning
 
-    def _reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
+    def reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
         """The plan for an access of `total` bytes, once it is known to be legal; None if the lanes
         reach several buffers or spaces.
         """
@@ -199,11 +209,11 @@ class MemoryAccess:
         return plan
 
     def _other_window(self, space: str, address: Address, plan: Plan, total: int, verb: str) -> Plan | None:
-        """The result of `_reach` if the plan's window does not hold the access, or the plan has none yet."""
+        """The result of `reach` if the plan's window does not hold the access, or the plan has none yet."""
         low, high = plan.low + address.offset, plan.high + address.offset + total
         inside = self._inside(space, low, high)
         if inside is not None:
-            return self._reach(inside[0], base_in(address, *inside), total, verb)
+            return self.reach(inside[0], base_in(address, *inside), total, verb)
         if space not in ("global", "generic"):
             at = address.signed() + address.offset
             first, size = plan.first, plan.last - plan.first
@@ -212,11 +222,11 @@ class MemoryAccess:
         found = self.arena.find(low, high)
         if found is None:
             # Raises, unless each lane is inside some buffer.
-            self._parts(space, address, total, verb)
+            self.parts(space, address, total, verb)
             return None
         plan.window, plan.first, plan.last = found.window, found.base, found.end
         plan.writable, plan.buffer = found.writable, found
-        return self._reach(space, address, total, verb)
+        return self.reach(space, address, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:
         """The space that an access really reaches, and the offset between its addresses and the
@@ -231,7 +241,7 @@ class MemoryAccess:
                 return name, first
         return None
 
-    def _parts(self, space: str, address: Address, total: int, verb: str = "access") -> list[Lanes]:
+    def parts(self, space: str, address: Address, total: int, verb: str = "access") -> list[Lanes]:
         """Masks of active lanes, one for each buffer or other space that the lanes access."""
         at = np.broadcast_to(address.signed() + address.offset, self.selection.count)
         bases = np.array([b.base for b in self.arena.buffers], np.int64)
@@ -253,12 +263,13 @@ class MemoryAccess:
 
     def _load_parts(self, space: str, address: Address, type: ScalarType, count: int) -> tuple[Lanes, ...]:
         merged = tuple(np.zeros(self.selection.count, type.dtype) for _ in range(count))
-        for part in self._parts(space, address, type.nbytes * count):
-            got = self._with_mask(part, lambda: self.load(space, _fresh(address), type, count))
+        for part in self.parts(space, address, type.nbytes * count):
+            got = self.with_mask(part, lambda: self.load(space, fresh(address), type, count))
             merged = tuple(np.where(part, new, old) for new, old in zip(got, merged, strict=True))
         return merged
 
-    def _with_mask(self, mask: Lanes | None, action: Callable[[], Any]) -> Any:
+    def with_mask(self, mask: Lanes | None, action: Callable[[], Any]) -> Any:
+        """The result of `action` for the lanes of a mask."""
         before, self.mask = self.mask, mask
         try:
             return action()
@@ -312,6 +323,6 @@ def base_in(address: Address, space: str, below: int) -> Address:
     return inside.at(address.offset)
 
 
-def _fresh(address: Address) -> Address:
+def fresh(address: Address) -> Address:
     """A copy of the address without the plans made so far."""
     return Base(address.base.lanes).at(address.offset)

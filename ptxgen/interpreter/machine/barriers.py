@@ -48,6 +48,11 @@ class Barriers:
         # The number of lanes that had ended when `complete` last found nothing; -1 after an arrival.
         self._idle = -1
 
+    def state(self) -> tuple[Lanes, ...]:
+        """Copies of what decides which lanes go on, and with which votes: the same for the same future."""
+        votes = np.zeros(0) if self._votes is None else self._votes
+        return tuple(a.copy() for a in (self.at, self._passed, self._wanted, votes, self._true, self._voters))
+
     def arrive(
         self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
     ) -> tuple[int, str] | None:

@@ -118,6 +118,8 @@ class BulkMachine(MemoryAccess):
                     self._change(start, counter, mbarrier_word.brought, size)
 
                 self._poison(position, size)
+                if self.definedness is not None:
+                    self.definedness.receives(position, size, int(sources[n]))
                 self.agents.add(counter, land)
 
     def bulk_send(
@@ -140,7 +142,7 @@ class BulkMachine(MemoryAccess):
 
             was_read = start.reads(np.array([source]), size, counter)
             first = np.array([target])
-            landed = start.writes(first, size, counter) if reduce is None else start.updates(first, size)
+            landed = start.writes(first, size, counter, update=reduce is not None)
 
             def land(
                 start: Start = start,
@@ -159,6 +161,8 @@ class BulkMachine(MemoryAccess):
 
             if reduce is None:
                 self._poison(target, size)
+            if self.definedness is not None:
+                self.definedness.sends(target, source, size, reduces=reduce is not None)
             self.agents.add(counter, land)
 
     def bulk_store(
@@ -184,6 +188,8 @@ class BulkMachine(MemoryAccess):
             def put(data: Lanes, start: Start = start, target: int = target, size: int = size) -> None:
                 combine(self._global(start, target, size, "write"), data, reduce, type)
 
+            if self.definedness is not None:
+                self.definedness.writes_back(target, source, size, reduces=reduce is not None)
             self._send_by_group(start.lane, take, put, was_read)
 
     # ----------------------------------------------------------------------------------- tensors
@@ -220,6 +226,8 @@ class BulkMachine(MemoryAccess):
                     self._change(start, counter, mbarrier_word.brought, of.box_bytes)
 
                 self._poison(position, size)
+                if self.definedness is not None:
+                    self.definedness.receives_box(image, maps[n], part)
                 self.agents.add(counter, land)
 
     def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
@@ -250,6 +258,8 @@ class BulkMachine(MemoryAccess):
                 if part is not None:
                     self._store_box(start, of, part, data, reduce)
 
+            if self.definedness is not None and part is not None:
+                self.definedness.writes_box_back(image, of, part, reduces=reduce is not None)
             self._send_by_group(start.lane, take, put, was_read)
 
     def bulk_commit(self) -> None:
@@ -289,6 +299,8 @@ class BulkMachine(MemoryAccess):
         if self.watch is not None:
             warps = np.flatnonzero(active)
             self.watch.matrices(self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes)
+        if self.definedness is not None:
+            self.definedness.reads_matrices(index[active], type.nbytes)
         values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index // type.nbytes]
         return values
 

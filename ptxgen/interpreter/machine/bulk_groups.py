@@ -19,14 +19,14 @@ class _Groups:
     """The groups of one thread: the key of the open group, if any, and the keys of the closed ones,
     of which the first `read` have been waited for by a `.read`.
 
-    `stamps` has for each key the newest stamp of a read, `writes` the messages for the sanitizers
-    at the end of its writes.
+    `reads` has for each key the sanitizers' numbers of its reads, `writes` the messages for them at the end
+    of its writes.
     """
 
     current: int | None = None
     closed: list[int] = field(default_factory=list)
     read: int = 0
-    stamps: dict[int, int] = field(default_factory=dict)
+    reads: dict[int, list[int]] = field(default_factory=dict)
     writes: dict[int, list[Tell]] = field(default_factory=dict)
 
     def waited(self, pending: int, read: bool) -> list[int]:
@@ -66,10 +66,10 @@ class BulkGroups:
         self._of[lane].closed.append(key)
         self._of[lane].current = None
 
-    def stamp(self, lane: int, stamp: int) -> None:
-        """Keep the sanitizers' stamp of a read of the open group."""
+    def reads(self, lane: int, number: int) -> None:
+        """Keep the sanitizers' number of a read of the open group."""
         key = self.open(lane)
-        self._of[lane].stamps[key] = stamp
+        self._of[lane].reads.setdefault(key, []).append(number)
 
     def finish(self, lane: int, tell: Tell) -> None:
         """Keep a message to the sanitizers for the time when the thread has waited for its open group."""
@@ -84,7 +84,8 @@ class BulkGroups:
         keys = groups.waited(pending, read)
         for key in keys if watch is not None else ():
             assert watch is not None
-            watch.bulk.know(lane, groups.stamps.pop(key, 0))
+            for number in groups.reads.pop(key, ()):
+                watch.bulk.know(lane, number)
             for tell in () if read else groups.writes.pop(key, ()):
                 tell()
         return [key + READ for key in keys] if read else keys

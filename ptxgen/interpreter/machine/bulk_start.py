@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
-    """A lane that executes instruction `at`."""
+    """A lane that executes instruction `at`. `source` is the sanitizers' number for what it reads of global
+    memory.
+    """
 
     watch: Observer | None
     groups: BulkGroups
@@ -31,23 +33,18 @@ class Start:
     faults: Faults
     at: int
     lane: int
+    source: int = 0
 
-    def writes(self, first: Lanes, nbytes: int, counter: int) -> Tell:
+    def writes(self, first: Lanes, nbytes: int, counter: int, *, update: bool = False) -> Tell:
         """Tell the sanitizers of a copy to `nbytes` at each of the positions `first` of shared
-        memory, with completion on the mbarrier at `counter`. The returned function tells them of
-        its end.
+        memory, or with `update` of a reduction into them, with completion on the mbarrier at `counter`.
+        The returned function tells them of its end.
         """
         if self.watch is None:
             return nothing
-        stamp = self.watch.bulk.start_write(self.at, self.lane, first, nbytes, counter)
-        ended = self.watch.bulk.written
-        return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
-
-    def updates(self, first: Lanes, nbytes: int) -> Tell:
-        """Tell the sanitizers of a reduction into shared memory; its end orders nothing."""
-        if self.watch is not None:
-            self.watch.bulk.start_update(self.at, self.lane, first, nbytes)
-        return nothing
+        access = self.at, self.lane, first, nbytes, counter
+        number = self.watch.bulk.start_write(*access, source=self.source, update=update)
+        return functools.partial(self.watch.bulk.written, *access, number, update=update)
 
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
         """Tell the sanitizers of a copy from shared memory that completes on the mbarrier at
@@ -56,10 +53,10 @@ class Start:
         """
         if self.watch is None:
             return nothing
-        stamp = self.watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
+        number = self.watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
         if counter is None:
-            self.groups.stamp(self.lane, stamp)
-        return functools.partial(self.watch.bulk.was_read, self.at, self.lane, counter, stamp)
+            self.groups.reads(self.lane, number)
+        return functools.partial(self.watch.bulk.was_read, self.at, self.lane, counter, number)
 
     def reads_global(self, first: Lanes, nbytes: int) -> None:
         """Tell the sanitizers of a copy from `nbytes` of one array in global memory at each of the
@@ -67,7 +64,7 @@ class Start:
         """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:
-            self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
+            self.source = self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
     def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool, again: bool) -> None:
         """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the

@@ -15,7 +15,7 @@ import numpy as np
 from ptxgen.interpreter.machine.memory import POISON
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.machine.observer import Observer
+    from ptxgen.interpreter.machine.observer import Copied, Observer
     from ptxgen.interpreter.machine.waiting import Delays
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -38,6 +38,7 @@ class _Copy:
     data: Lanes  # [lanes, words] uint32
     due: int = _NEVER
     written: bool = False
+    copied: Copied | None = None  # tells the sanitizers which lanes have waited
 
     def only(self, chosen: Lanes) -> _Copy:
         return _Copy(
@@ -48,6 +49,7 @@ class _Copy:
             self.data[chosen],
             self.due,
             self.written,
+            self.copied,
         )
 
 
@@ -61,10 +63,10 @@ class AsyncCopies:
         self._copies: list[_Copy] = []
         self.delays: Delays | None = None  # None: every copy completes as late as possible
 
-    def start(self, at: int, ids: Lanes, word: Lanes, data: Lanes) -> None:
+    def start(self, at: int, ids: Lanes, word: Lanes, data: Lanes, copied: Copied | None = None) -> None:
         """Start copying `data`, `[lanes, words]`, to the words from `word` on, by instruction `at`."""
         self._words[_each_word(word, data.shape[1])] = POISON
-        copy = _Copy(at, ids, self._committed[ids], word, data)
+        copy = _Copy(at, ids, self._committed[ids], word, data, copied=copied)
         self._copies.append(copy)
         if self.delays is not None:
             copy.due = self.delays.draw(_NEVER - self.delays.now)
@@ -127,6 +129,8 @@ class AsyncCopies:
             self._write(copy)
         if self._watch is not None:
             self._watch.end_copy(copy.at, copy.ids, copy.word, copy.data.shape[1])
+        if copy.copied is not None:
+            copy.copied(copy.ids)
 
 
 def _each_word(first: Lanes, count: int) -> Lanes:

@@ -155,12 +155,6 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         bits = np.full(self.batch.lanes, _POISONS[dtype.itemsize], f"u{dtype.itemsize}")
         return bits.view(dtype)
 
-    def check_defined(self, at: int, register: str, defined: Lanes) -> None:
-        """Report lanes that read a register before they have written it."""
-        wrong = ~defined if self.mask is None else ~defined & self.mask
-        if self.watch is not None and wrong.any():
-            self.watch.undefined(at, register, int(self.selection.ids[int(wrong.argmax())]))
-
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
         """Have at least `nbytes` of local memory for each lane, as `lane` needs; the contents stay.
         `besides` are the bytes that calls hold outside of it.
@@ -182,6 +176,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         old = local.window.data.reshape(self.batch.lanes, -1)
         grown.window.data.reshape(self.batch.lanes, -1)[:, : old.shape[1]] = old
         self.spaces["local"] = grown
+        if self.definedness is not None:
+            self.definedness.grown(local, grown)
 
     # --------------------------------------------------------------------------------------- copies
 
@@ -192,7 +188,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         become zero.
         """
         dst, src = as_address(dst), as_address(src)
-        plan = self._reach("shared", dst, nbytes, "copy to")
+        plan = self.reach("shared", dst, nbytes, "copy to")
         assert plan is not None  # shared memory is one window
         data = self._copied(src, nbytes, src_nbytes)
         if self.traffic is not None:
@@ -201,9 +197,10 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         word = plan.index(4) + (plan.low + dst.offset) // 4
         if plan.mask is not None:
             word, data = word[plan.mask], data[plan.mask]
-        if self.watch is not None:
-            self.watch.copy_async(self, plan, dst.offset, nbytes)
-        self.copies.start(self.at, ids, word, data)
+        copied = None if self.watch is None else self.watch.copy_async(self, plan, dst.offset, nbytes)
+        if self.definedness is not None:
+            self.definedness.copies(plan, dst.offset, nbytes, src, src_nbytes)
+        self.copies.start(self.at, ids, word, data, copied)
 
     def copy_async_commit(self) -> None:
         """Close the group of copies started since the last commit."""
@@ -323,7 +320,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     ) -> None:
         """Wait until `ready` holds for the value of `type` in shared memory at each address."""
         address = as_address(address)
-        plan = self._reach("shared", address, type.nbytes, "wait for")
+        plan = self.reach("shared", address, type.nbytes, "wait for")
         assert plan is not None  # shared memory is one window
         self.agents.ask(np.unique(self.positions(address, type.nbytes)).tolist())
         cells = plan.index(type.nbytes) + (plan.low + address.offset) // type.nbytes
@@ -346,6 +343,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
 
     def carry(self) -> Lanes:
         """The carry flag of each thread, bool."""
+        if self.definedness is not None:
+            self.definedness.reads_carry()
         if self._carry is None:
             self._carry = np.zeros(self.batch.lanes, np.bool_)
         return self.selection.pick(self._carry)
@@ -358,6 +357,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         if self._carry is None:
             self._carry = np.zeros(self.batch.lanes, np.bool_)
         self._carry[self.selection.ids] = flag
+        if self.definedness is not None:
+            self.definedness.writes_carry()
 
     # ---------------------------------------------------------------------------------------- warps
 
@@ -380,12 +381,31 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         """The `value` of lane `source` of each lane's own warp; poison if that lane does not take part."""
         self.warp_sync(membermask)
         count = self.selection.count
+        if self.watch is not None:
+            self.watch.exchange(self.active_ids(self.mask), self._for_active(source) % WARP)
         value = np.broadcast_to(value, count)
-        if self.mask is not None:
-            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
-            value = np.where(self.mask, value, poison)
-        first = np.arange(count) & -WARP
-        return value.take(first + np.bitwise_and(source, WARP - 1))
+        of = (np.arange(count) & -WARP) + np.bitwise_and(source, WARP - 1)
+        given: Lanes = value.take(of)
+        absent = self.absent(source, of, membermask)
+        if absent is None:
+            return given
+        if self.definedness is not None:
+            self.definedness.absent()
+        poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
+        return np.where(absent, poison, given)
+
+    def absent(self, source: Lanes, of: Lanes, membermask: Lanes) -> Lanes | None:
+        """The lanes, bool, for which lane `source` of their warp, number `of` of the selected lanes, does not
+        take part or is not in their membermask; None if there are none.
+        """
+        if self.mask is None and not np.ndim(membermask) and int(membermask) == _FULL_WARP:
+            return None
+        named = np.right_shift(
+            np.asarray(membermask, np.uint32), np.bitwise_and(source, WARP - 1).astype(np.uint32)
+        )
+        absent: Lanes = (named & np.uint32(1) == 0) | ~self.active().take(of)
+        absent &= self.active()
+        return absent if absent.any() else None
 
     def lane_id(self) -> Lanes:
         """The lane number of each thread, 0..31, uint32."""
@@ -456,5 +476,5 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     ) -> tuple[Lanes, ...]:
         if mask is self.mask:
             return self.load("global", src, type, count)
-        got: tuple[Lanes, ...] = self._with_mask(mask, lambda: self.load("global", src, type, count))
+        got: tuple[Lanes, ...] = self.with_mask(mask, lambda: self.load("global", src, type, count))
         return got

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 Tell = Callable[[], None]  # reports an event to an observer
+Copied = Callable[["Lanes"], None]  # tells an observer which lanes have waited for a copy
 
 
 class Accessing(Protocol):
@@ -58,53 +59,47 @@ class Meter(Protocol):
         """
 
 
-class FrameObserver(Protocol):
-    """Observes the bytes of local memory through which calls pass arguments and results."""
-
-    def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
-        """Lanes have called routine `number`; its frame begins at `start` of each lane's local memory."""
-
-    def written(self, lanes: Lanes, start: Lanes, nbytes: int) -> Lanes:
-        """Which of the bytes from `start` on have been written, `[lanes, bytes]` bool."""
-
-    def write(self, lanes: Lanes, start: Lanes, written: Lanes) -> None:
-        """A call copies bytes to `start` and after; `written` says which of them have been written."""
-
-
 class BulkObserver(Protocol):
-    """Observes bulk copies. Each copy begins and ends by itself, and has a stamp in between. An observer
-    that inherits from this class ignores the events for which it has no method.
+    """Observes bulk copies. Each access by a copy begins and ends by itself, and has a number from 1 in
+    between. An observer that inherits from this class ignores the events for which it has no method.
     """
 
-    def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for the operation that its warp started with this stamp."""
+    def know(self, lane: int, number: int) -> None:
+        """A lane has waited for the access of that number."""
         return
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
-        """A copy starts to write `nbytes` at each of the positions `first`, with completion on the
-        mbarrier at `position`. Returns its stamp.
+    def start_write(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, *, source: int, update: bool
+    ) -> int:
+        """A copy starts to write `nbytes` at each of the positions `first`, or with `update` a reduction to
+        change them, with completion on the mbarrier at `position`. `source` is the number of the access that
+        reads what it writes, 0 if that has none. Returns its number.
         """
 
-    def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
-        """A reduction starts to change `nbytes` at each of the positions `first`."""
-        return
-
-    def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
-        """A copy has written its bytes and completes on the mbarrier at `position`."""
+    def written(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
+    ) -> None:
+        """The access of that number has written, or changed, its bytes and completes on the mbarrier at
+        `position`.
+        """
         return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         """A copy starts to read `nbytes` at each of the positions `first`, with completion on the
-        mbarrier at `position`, if it has one. Returns its stamp.
+        mbarrier at `position`, if it has one. Returns its number.
         """
 
-    def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
-        """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
+    def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
+        """The access of that number has read its bytes and completes on the mbarrier at `position`, if it has
+        one.
+        """
         return
 
-    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
-        """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
-        return
+    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> int:
+        """A copy starts to read `nbytes` of an array at each of the addresses `first`. Returns its number,
+        0 if nobody has to wait for it.
+        """
+        return 0
 
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
@@ -116,13 +111,11 @@ class BulkObserver(Protocol):
 
 
 class Observer(Protocol):
-    """Observes the accesses of threads to memory, barriers, copies and registers. `local` observes
-    the local memory of calls, if it is not None. An observer that inherits from this class ignores the
-    events for which it has no method.
+    """Observes the accesses of threads to memory, barriers, copies and registers. An observer that
+    inherits from this class ignores the events for which it has no method.
     """
 
     bulk: BulkObserver
-    local: FrameObserver | None
 
     # ------------------------------------------------------------------------------------ accesses
 
@@ -144,9 +137,10 @@ class Observer(Protocol):
         """An atomic operation has happened; `old` are the values before it."""
         return
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for."""
-        return
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; what it reads, the
+        machine has just loaded. Returns the message for the lanes that have waited for it.
+        """
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words of shared memory from
@@ -158,10 +152,6 @@ class Observer(Protocol):
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
         positions `words`, `[warps, n]`.
         """
-        return
-
-    def undefined(self, at: int, register: str, lane: int) -> None:
-        """A lane reads a register that it has not written."""
         return
 
     # ------------------------------------------------------------------------------------ barriers
@@ -224,6 +214,10 @@ class Observer(Protocol):
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
         """Lanes execute an instruction together, each with the lanes of its membermask."""
+        return
+
+    def exchange(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives a register of the lane of its warp with that index."""
         return
 
     def retired(self, warp: int, count: int, members: range) -> None:

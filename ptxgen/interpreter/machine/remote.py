@@ -37,11 +37,11 @@ class RemoteMachine(BulkMachine):
         for n, (target, counter) in enumerate((int(t), int(c)) for t, c in pairs):
             start = self._start(n)
             first = np.array([target])
+            landed = start.writes(first, size, counter, update=reduce is not None)
             if reduce is None:
-                landed = start.writes(first, size, counter)
                 self._poison(target, size)
-            else:
-                landed = start.updates(first, size)
+            if self.definedness is not None and reduce is None:
+                self.definedness.receives(target, size)
 
             def land(
                 start: Start = start,

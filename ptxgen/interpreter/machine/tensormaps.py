@@ -35,9 +35,9 @@ class TensormapMachine(MemoryAccess):
         (head,) = self.load(space, address, b64, 1)
         blank = self.active() & (head == 0)
         if blank.any():
-            blank &= self._with_mask(blank, lambda: self._zeros(space, address))
+            blank &= self.with_mask(blank, lambda: self._zeros(space, address))
             begin = np.full(self.selection.count, MAGIC, np.uint64)
-            self._with_mask(blank, lambda: self.store(space, address, b64, (begin,)))
+            self.with_mask(blank, lambda: self.store(space, address, b64, (begin,)))
         wrong = self.active() & ~holds_map(head) & ~blank
         unaligned = self.active() & ((address.signed() + address.offset) % ALIGN != 0)
         if unaligned.any():
@@ -82,7 +82,7 @@ class TensormapMachine(MemoryAccess):
                 data = self.load("shared", of.base.at(of.offset + at), b64, 2)
                 self.store("global", to.base.at(to.offset + at), b64, data)
 
-        self._with_mask(first.reshape(-1), copied)
+        self.with_mask(first.reshape(-1), copied)
 
     def _stop_at(self, wrong: Lanes, why: str) -> NoReturn:
         lane = int(self.selection.ids[int(np.argmax(wrong))])

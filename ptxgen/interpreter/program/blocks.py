@@ -15,7 +15,7 @@ from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
 from ptxgen.interpreter.program.linking import Linked, Routine
-from ptxgen.interpreter.program.segments import Segment, Step, maybe_undefined, segments, split, together
+from ptxgen.interpreter.program.segments import Segment, Step, maybe_unwritten, segments, split, together
 from ptxgen.interpreter.program.stepwise import Stepper
 from ptxgen.interpreter.program.wgmma_reader import Hooks, WgmmaReader
 from ptxgen.interpreter.program.writer import Function, Writer
@@ -29,7 +29,8 @@ _Maker = Writer | Stepper
 
 @dataclass(slots=True)
 class Block:
-    """The function of a segment, with the register slots of its inputs and outputs.
+    """The function of a segment, with the register slots of its inputs and outputs. `shadow_inputs` are the
+    slots whose shadows it takes, too, if undefined bits are followed.
 
     `call` is the call at the segment's end. `parts` are the segment cut before each instruction
     that the lanes of a warp execute together, for lanes that do not arrive together; or before
@@ -42,6 +43,7 @@ class Block:
     function: Function | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    shadow_inputs: tuple[int, ...] = ()
     call: Call | None = None
     together: bool = False
     members: int = _FULL_WARP
@@ -54,7 +56,8 @@ class Block:
 class Program:
     """A kernel and the functions that it calls, ready to run. `slots` maps registers and special
     registers to numbers, `dtypes` has the type of each. `entries` has the first block of each
-    routine.
+    routine. If undefined bits are followed, `unwritten` are the slots of registers that some path may
+    read before it has written them; else None.
     """
 
     linked: Linked
@@ -64,25 +67,26 @@ class Program:
     slots: Mapping[str, int]
     dtypes: tuple[np.dtype[Any], ...]
     sources: tuple[str, ...]
+    unwritten: tuple[int, ...] | None = None
     wgmma: WgmmaRegisters | None = None
 
 
 def compile_program(
     linked: Linked,
     *,
-    sanitize: bool = False,
+    follows: bool = False,
     touches: bool = False,
     stepwise: bool = False,
     cut_each: bool = False,
 ) -> Program:
     """Compile all segments of a kernel and of the functions that it calls.
 
-    With `sanitize`, reads of registers that may not have been written are checked; with `touches`,
-    uses of the registers of `wgmma` by ordinary instructions. With `stepwise`, no code is
-    generated: each instruction runs by itself, through its row's function. With `cut_each`, the
-    parts of blocks are single instructions, and multiplications by `wgmma` may be late.
+    With `follows`, undefined bits are followed through registers; with `touches`, uses of the registers of
+    `wgmma` by ordinary instructions are. With `stepwise`, no code is generated: each instruction runs by
+    itself, through its row's function. With `cut_each`, the parts of blocks are single instructions, and
+    multiplications by `wgmma` may be late.
     """
-    compiler = _Compiler(linked, sanitize, touches, stepwise, cut_each)
+    compiler = _Compiler(linked, follows, touches, stepwise, cut_each)
     for routine in linked.routines:
         compiler.add(routine)
     return compiler.program()
@@ -91,11 +95,12 @@ def compile_program(
 class _Compiler:
     """Makes a program, routine by routine."""
 
-    def __init__(self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool) -> None:
+    def __init__(self, linked: Linked, follows: bool, touches: bool, stepwise: bool, cut_each: bool) -> None:
         self._wgmma = WgmmaReader()
         self._hooks = Hooks(self._wgmma.found, touches=touches, late=cut_each)
         self._linked = linked
-        self._sanitize = sanitize
+        self._follows = follows
+        self._unwritten: list[int] = []
         self._stepwise = stepwise
         self._cut_each = cut_each
         self._instrs: list[Instr] = []
@@ -113,12 +118,14 @@ class _Compiler:
         )
         self._wgmma.add(parts)
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
-        suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
-        writers = [self._writer(part, routine, suspects) for part in parts]
+        writers = [self._writer(part, routine) for part in parts]
+        if self._follows and parts:
+            names = sorted(maybe_unwritten(parts, given, first))
+            self._unwritten += [self._slots[writers[0].key(name)] for name in names]
         # The stepwise definition treats every register as live.
         wanted = _everything(writers) if self._stepwise else _live_out(parts, writers, first)
         for part, writer, after in zip(parts, writers, wanted, strict=True):
-            self._blocks.append(self._block(part, writer, after, routine, suspects))
+            self._blocks.append(self._block(part, writer, after, routine))
         self._entries.append(first if parts else -1)
         self._instrs += [s for s in routine.source.body or () if isinstance(s, Instr)]
 
@@ -132,24 +139,23 @@ class _Compiler:
             self._slots,
             tuple(self._dtypes),
             tuple(self._sources),
+            tuple(self._unwritten) if self._follows else None,
             self._wgmma.found if self._wgmma.found.registers else None,
         )
 
-    def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:
+    def _writer(self, part: Segment, routine: Routine) -> _Maker:
         writer: _Maker
         if self._stepwise:
-            writer = Stepper(part, self._linked, routine, suspects, self._hooks)
+            writer = Stepper(part, self._linked, routine, self._hooks, follows=self._follows)
         else:
-            writer = Writer(part, self._linked, routine, suspects, FAST, self._hooks)
+            writer = Writer(part, self._linked, routine, FAST, self._hooks, follows=self._follows)
         for name, dtype in writer.dtypes.items():
             if name not in self._slots:
                 self._slots[name] = len(self._slots)
                 self._dtypes.append(dtype)
         return writer
 
-    def _block(
-        self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine, suspects: frozenset[str]
-    ) -> Block:
+    def _block(self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine) -> Block:
         outputs = tuple(name for name in writer.written if name in wanted)
         function, source = writer.finish(outputs)
         self._sources.append(source)
@@ -158,6 +164,7 @@ class _Compiler:
             function if part.steps else None,
             tuple(self._slots[name] for name in writer.inputs),
             tuple(self._slots[name] for name in outputs),
+            tuple(self._slots[name] for name in writer.shadow_inputs),
         )
         leave = part.leave
         if leave is not None and leave.calls:
@@ -169,7 +176,7 @@ class _Compiler:
         if part.steps:
             self._note_members(block, part.steps[0], writer)
         if block.together or (self._cut_each and len(part.steps) > 1):
-            block.split = lambda: self._split(part, wanted, routine, suspects)
+            block.split = lambda: self._split(part, wanted, routine)
         return block
 
     def _note_members(self, block: Block, step: Step, writer: _Maker) -> None:
@@ -179,16 +186,14 @@ class _Compiler:
             elif want.name == "membermask" and isinstance(got, Reg):
                 block.member_slot = self._slots[writer.key(got.name)]
 
-    def _split(
-        self, part: Segment, wanted: set[str], routine: Routine, suspects: frozenset[str]
-    ) -> tuple[Block, ...]:
+    def _split(self, part: Segment, wanted: set[str], routine: Routine) -> tuple[Block, ...]:
         parts = split(part, each=self._cut_each)
         # The parts name no register that the whole segment does not, so none of them gets a new
         # slot.
-        writers = [self._writer(one, routine, suspects) for one in parts]
+        writers = [self._writer(one, routine) for one in parts]
         blocks: list[Block] = []
         for one, writer in reversed(list(zip(parts, writers, strict=True))):
-            blocks.append(self._block(one, writer, wanted, routine, suspects))
+            blocks.append(self._block(one, writer, wanted, routine))
             blocks[-1].split = None
             wanted = wanted | set(writer.inputs)
         return tuple(reversed(blocks))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.program.linking import Linked, Routine, signature
@@ -23,9 +22,6 @@ from ptxgen.ir import (
     Symbol,
     Targets,
 )
-
-# A register whose name ends in this says whether the register without it has been written.
-DEFINED: Final = "?"
 
 Given = Reg | IntImm | FloatImm | Symbol | Sink
 
@@ -92,7 +88,7 @@ def call_of(
             f"{where}: has {len(given.items)} arguments and {len(got.items)} results, but the "
             f"function has {len(params)} and {len(results)}"
         )
-    names = [i.name + mark for i in got.items if isinstance(i, Reg) for mark in ("", DEFINED)]
+    names = [i.name for i in got.items if isinstance(i, Reg)]
     known = slots or {}
     registers = {name: known[key(name)] for name in names if key(name) in known}
     pointer = target if isinstance(target, Reg) else None

@@ -42,11 +42,6 @@ class Step:
         return self.op.row.name in CALLS
 
     @cached_property
-    def copies(self) -> bool:
-        """Whether the instruction only copies registers, so that an undefined value is no mistake in it."""
-        return self.instr.opcode.startswith("mov.")
-
-    @cached_property
     def waits(self) -> bool:
         """Whether threads may have to wait in the instruction."""
         return not self.resumes and (self.op.effect is Effect.BARRIER or self.op.row.resume is not None)
@@ -301,10 +296,9 @@ def _registers(operand: object) -> list[Reg]:
     return [r for r in parts if isinstance(r, Reg)]
 
 
-def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
+def maybe_unwritten(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
     """Registers that some path through a routine may read before it has written them. A guarded
-    write does not count as a write, nor does a copy of such a register. `given` are the registers
-    with a value at the entry, segment `first`.
+    write does not count as a write. `given` are the registers with a value at the entry, segment `first`.
     """
     uses = [[_Use.of(step) for step in p.steps] for p in parts]
     everything = frozenset(name for part in uses for use in part for name in (*use.read, *use.written))
@@ -313,42 +307,41 @@ def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: 
     while changed:
         n = min(changed)  # segments come after their predecessors, but for loops
         changed.remove(n)
-        defined = set(known[n])
+        written = set(known[n])
         for use in uses[n]:
-            use.define(defined)
+            use.write(written)
         for number in parts[n].successors:
             after = number - first
-            if not known[after] <= defined:
-                known[after] = known[after] & defined
+            if not known[after] <= written:
+                known[after] = known[after] & written
                 changed.add(after)
     suspects: set[str] = set()
     for part, before in zip(uses, known, strict=True):
-        defined = set(before)
+        written = set(before)
         for use in part:
-            suspects.update(name for name in use.read if name not in defined)
-            use.define(defined)
+            suspects.update(name for name in use.read if name not in written)
+            use.write(written)
     return frozenset(suspects)
 
 
 class _Use(NamedTuple):
-    """The names of the registers that an instruction reads and writes. `always` says that it writes them
-    in every thread, and `copied` are those of a copy, which have to be defined for its result to be.
+    """The names of the registers that an instruction reads, its results included if it may keep them, and
+    writes. `always` says that it writes them in every thread.
     """
 
     read: tuple[str, ...]
     written: tuple[str, ...]
-    copied: tuple[str, ...]
     always: bool
 
     @classmethod
     def of(cls, step: Step) -> _Use:
-        copied = tuple(r.name for r in step.copied) if step.copies else ()
-        written = tuple(r.name for r in step.written)
-        return cls(tuple(r.name for r in step.read), written, copied, step.instr.guard is None)
+        kept = [
+            r for want, got in step.results if want.name in step.op.row.parameters for r in _registers(got)
+        ]
+        read = tuple(r.name for r in (*step.read, *kept))
+        return cls(read, tuple(r.name for r in step.written), step.instr.guard is None)
 
-    def define(self, defined: set[str]) -> None:
+    def write(self, written: set[str]) -> None:
         """Update the registers that are certainly written after the instruction."""
-        if self.copied and not defined.issuperset(self.copied):
-            defined.difference_update(self.written)
-        elif self.always:
-            defined.update(self.written)
+        if self.always:
+            written.update(self.written)

@@ -16,7 +16,8 @@ import numpy as np
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.machine.address_map import LOCAL_START
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
-from ptxgen.interpreter.program.calls import DEFINED, call_of
+from ptxgen.interpreter.machine.shadows import Shadow
+from ptxgen.interpreter.program.calls import call_of
 from ptxgen.interpreter.program.linking import Linked, Routine
 from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
@@ -36,8 +37,8 @@ from ptxgen.ir import (
     TensorAddress,
     Vector,
 )
-from ptxgen.isa.spec import BoundOperand
-from ptxgen.isa.special import special
+from ptxgen.isa.spec import PURE, BoundOperand, Effect
+from ptxgen.isa.special import SPECIALS, special
 from ptxgen.types import TYPES, ScalarType, u32, u64
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -50,18 +51,18 @@ _COUNTING: Final = frozenset(
 class Stepper:
     """The function of one segment, with the interface of
     `ptxgen.interpreter.program.writer.Writer`: it takes every register that the segment names, and
-    returns every register that it writes.
+    returns every register that it writes; with their shadows if it `follows` undefined bits.
     """
 
     def __init__(
-        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str], hooks: Hooks
+        self, segment: Segment, linked: Linked, routine: Routine, hooks: Hooks, *, follows: bool = False
     ) -> None:
         self._steps = segment.steps
         self._hooks = hooks
         self._runs = hooks.runs(segment.steps)
         self._linked = linked
         self._routine = routine
-        self._suspects = suspects
+        self._follows = follows
         self._prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
         self.dtypes: dict[str, np.dtype[Any]] = {}
         params = (*getattr(routine.source, "results", ()), *routine.source.params)
@@ -74,11 +75,13 @@ class Stepper:
             for named, written in _named(step):
                 self._note(named)
                 if written and isinstance(named, Reg):
-                    self.written |= dict.fromkeys(self._keys(named))
+                    self.written[self.key(named.name)] = None
             for register in hooks.settled(step):
                 self._note(register)
-                self.written |= dict.fromkeys(self._keys(register))
+                self.written[self.key(register.name)] = None
         self.inputs = dict.fromkeys(self.dtypes)
+        registers = self.dtypes.keys() - SPECIALS.keys()
+        self.shadow_inputs = {name: None for name in self.inputs if follows and name in registers}
 
     def key(self, register: str) -> str:
         """The name of a register of the routine in the whole program."""
@@ -86,10 +89,16 @@ class Stepper:
 
     def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
         """The function that returns these registers; it has no source text."""
-        names = tuple(self.inputs)
+        names, followed = tuple(self.inputs), tuple(self.shadow_inputs)
 
-        def execute(machine: LaneMachine, *lanes: Lanes) -> tuple[Lanes | None, Any, tuple[Lanes, ...]]:
-            state = _State(self, machine, dict(zip(names, lanes, strict=True)))
+        def execute(machine: LaneMachine, *given: Any) -> tuple[Any, ...]:
+            lanes, shadows = given[: len(names)], given[len(names) :]
+            state = _State(
+                self,
+                machine,
+                dict(zip(names, lanes, strict=True)),
+                dict(zip(followed, shadows, strict=True)) if self._follows else None,
+            )
             taken: Lanes | None = None
             value: Any = None
             for step in self._steps:
@@ -100,7 +109,10 @@ class Stepper:
                 else:
                     state.execute(step)
                 state.settle(step, self._hooks.settled(step))
-            return taken, value, tuple(state.lanes[name] for name in outputs)
+            results = tuple(state.lanes[name] for name in outputs)
+            if state.shadows is None:
+                return taken, value, results
+            return taken, value, results, tuple(state.shadows[name] for name in outputs)
 
         return execute, ""
 
@@ -114,28 +126,24 @@ class Stepper:
         """The routine that the segment belongs to."""
         return self._routine
 
-    def watched(self, register: Reg) -> bool:
-        """Whether reads of the register are checked."""
-        return register.name in self._suspects
-
     def _note(self, named: Reg | Special) -> None:
         if isinstance(named, Special):
             if named.name not in _COUNTING:
                 self.dtypes[named.name] = special(named.name).type.dtype
             return
-        for key in self._keys(named):
-            mark = key.endswith(DEFINED)
-            self.dtypes[key] = np.dtype(np.bool_) if mark else TYPES[named.declared].dtype
-
-    def _keys(self, register: Reg) -> tuple[str, ...]:
-        key = self.key(register.name)
-        return (key, key + DEFINED) if self.watched(register) else (key,)
+        self.dtypes[self.key(named.name)] = TYPES[named.declared].dtype
 
 
 class _State:
     """The registers of the selected lanes while a segment runs."""
 
-    def __init__(self, stepper: Stepper, machine: LaneMachine, lanes: dict[str, Lanes]) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        machine: LaneMachine,
+        lanes: dict[str, Lanes],
+        shadows: dict[str, Shadow | None] | None,
+    ) -> None:
         self._stepper = stepper
         self._machine = machine
         self._count = machine.selection.count
@@ -143,16 +151,22 @@ class _State:
         self._selected: Lanes = np.ones(self._count, np.bool_) if inner is None else inner
         self._step: Step
         self.lanes = lanes
+        self.shadows = shadows
 
     def execute(self, step: Step) -> None:
         """Execute an instruction that goes on to the next."""
         machine = self._machine
         active = self._begin(step)
+        follower = machine.definedness
+        if follower is not None and step.op.effect is not Effect.NONE:
+            follower.moved = False
+            follower.judge(step, self._read(step), active)
         if not active.any():
+            self._flow(step, {}, active)
             return
         machine.mask = None if active.all() else active
-        self._check_operands(step)
-        results = self._evaluate(step)
+        arguments = self._arguments(step)
+        results = self._evaluate(step, arguments)
         targets = [] if _only_waits(step) else [(w, g) for w, g in _declared_operands(step) if w.written]
         if len(targets) == 1:
             results = (results,)
@@ -163,6 +177,7 @@ class _State:
                 if isinstance(register, Reg):
                     assert want.type is not None
                     self._write(register, want.type, value, active)
+        self._flow(step, arguments, active)
 
     def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
         """Report instructions, the first of which is next, that touch registers of `wgmma`."""
@@ -184,24 +199,24 @@ class _State:
         active = self._begin(step)
         self._machine.mask = active
         taken = None if step.instr.guard is None else active
+        if self._machine.definedness is not None:
+            self._machine.definedness.judge(step, self._read(step), active)
         if step.op.row.name == "brx":
-            self._check_operands(step)
             index = self._operand(step.op.flat[0], step.instr.operands[0])
             return taken, np.broadcast_to(index, self._count)
         if not step.calls:
             return taken, None
         stepper = self._stepper
         call = call_of(step.instr, stepper.linked, stepper.routine, None, stepper.key, ())
-        for register in (call.pointer, *call.given):
-            if isinstance(register, Reg):
-                self._check(register)
         target = None if call.pointer is None else self._typed(call.pointer, u64, "callee")
-        given = tuple(
-            self._typed(item, TYPES[param.type], "argument")
-            for param, item in zip(call.params, call.given, strict=True)
-            if not isinstance(item, Symbol)
+        pairs = zip(call.params, call.given, strict=True)
+        items = [(TYPES[param.type], item) for param, item in pairs if not isinstance(item, Symbol)]
+        given = tuple(self._typed(item, type, "argument") for type, item in items)
+        held = self.shadows or {}
+        shadows = tuple(
+            held.get(stepper.key(item.name)) if isinstance(item, Reg) else None for _, item in items
         )
-        return taken, (target, given)
+        return taken, (target, given, shadows)
 
     # ----------------------------------------------------------------------------- one instruction
 
@@ -213,21 +228,26 @@ class _State:
         guard = step.instr.guard
         if guard is None:
             return self._selected
-        self._check(guard.register)
         active: Lanes = self._selected & (self._held(guard.register) != guard.negated)
         return active
 
-    def _evaluate(self, step: Step) -> Any:
+    def _arguments(self, step: Step) -> dict[str, Any]:
+        """The operands that the row's function takes."""
+        parameters = step.op.row.parameters
+        return {
+            want.name: self._operand(want, got)
+            for want, got in _declared_operands(step)
+            if want.literal is None and (not want.written or want.name in parameters)
+        }
+
+    def _evaluate(self, step: Step, operands: dict[str, Any]) -> Any:
         op = step.op
         function = op.row.resume if step.resumes else op.row.semantics
         assert function is not None
         parameters = op.row.parameters
-        arguments: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in parameters}
+        arguments = {**operands, **{n: v for n, v in op.modifiers.items() if n in parameters}}
         if "machine" in parameters:
             arguments["machine"] = self._machine
-        for want, got in _declared_operands(step):
-            if want.literal is None and (not want.written or want.name in parameters):
-                arguments[want.name] = self._operand(want, got)
         return function(**arguments)
 
     def _operand(self, want: BoundOperand, got: object) -> Any:
@@ -344,33 +364,36 @@ class _State:
             new = raw.astype(f"u{into.nbytes}").view(into.dtype)
         key = self._stepper.key(register.name)
         self.lanes[key] = np.where(active, new, held)
-        if self._stepper.watched(register):
-            mark = key + DEFINED
-            known = self._known() if self._step.copies else np.True_
-            self.lanes[mark] = np.where(active, known, self.lanes[mark])
 
-    def _known(self) -> Lanes:
-        """The lanes in which all registers that the instruction reads have been written."""
-        known: Lanes = np.ones(self._count, np.bool_)
-        for register in self._step.copied:
-            if self._stepper.watched(register):
-                known = known & self.lanes[self._stepper.key(register.name) + DEFINED]
-        return known
+    # ------------------------------------------------------------------------------------- shadows
 
-    def _check_operands(self, step: Step) -> None:
-        if step.copies:
+    def _read(self, step: Step) -> dict[str, Shadow | None]:
+        """The shadows of the registers that an instruction reads, by name."""
+        assert self.shadows is not None
+        kept = [g for w, g in step.results if w.name in step.op.row.parameters]
+        names = [r.name for r in step.read] + [
+            r.name for g in kept for r in _registers(g) if isinstance(r, Reg)
+        ]
+        return {name: self.shadows[self._stepper.key(name)] for name in names}
+
+    def _flow(self, step: Step, arguments: dict[str, Any], active: Lanes) -> None:
+        """Follow undefined bits to the results of an instruction that active lanes have executed."""
+        follower = self._machine.definedness
+        if follower is None or self.shadows is None:
             return
-        for want, got in _declared_operands(step):
-            if not want.written:
-                for register in _registers(got):
-                    if isinstance(register, Reg):
-                        self._check(register)
-
-    def _check(self, register: Reg) -> None:
-        """Report active lanes that read a register before they have written it."""
-        if self._stepper.watched(register):
-            defined = self.lanes[self._stepper.key(register.name) + DEFINED]
-            self._machine.check_defined(self._step.number, register.name, defined)
+        written = [r for _, got in step.results for r in _registers(got) if isinstance(r, Reg)]
+        old = tuple(self.shadows[self._stepper.key(r.name)] for r in written)
+        rule = step.op.row.undefined
+        if step.resumes or not rule.follows(pure=step.op.effect in PURE):
+            new = tuple(before and follower.kept(before, active) for before in old)
+        else:
+            met = step.op.effect is not Effect.NONE and follower.moved
+            read = self._read(step)
+            if not met and all(shadow is None for shadow in (*read.values(), *old)):
+                return
+            new = follower.flow(step, read, arguments, active, old)
+        for register, shadow in zip(written, new, strict=True):
+            self.shadows[self._stepper.key(register.name)] = shadow
 
 
 def _only_waits(step: Step) -> bool:

@@ -2,9 +2,10 @@
 
 The function takes the machine and the registers that it reads, as lanes. It returns the lanes that
 take the branch at its end (None: there is no guard), the index of an indirect branch or the data of
-a call, and the registers that it wrote and that are still live. Inactive lanes compute, too: their
-results are dropped when the registers are written back, and the machine masks their accesses to
-memory.
+a call, and the registers that it wrote and that are still live. A function that follows undefined bits
+takes the shadows of registers, too, and returns those of the registers that it wrote. Inactive lanes compute,
+too: their results are dropped when the registers are written back, and the machine masks their accesses
+to memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.machine.memory import Base
-from ptxgen.interpreter.program.calls import DEFINED, call_of
+from ptxgen.interpreter.program.calls import call_of
 from ptxgen.interpreter.program.fast import Fast
+from ptxgen.interpreter.program.flow_text import FlowText, destinations, parts
 from ptxgen.interpreter.program.linking import Linked, Location, Routine
 from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
@@ -35,7 +37,7 @@ _COUNTERS: Final = ("%clock", "%globaltimer")
 # Code of segments that is kept: kernels that differ in one instruction share that of all other segments.
 _KEPT_SEGMENTS: Final = 2048
 
-Function = Callable[..., tuple[Any, Any, tuple[Any, ...]]]
+Function = Callable[..., tuple[Any, ...]]
 
 
 @lru_cache(maxsize=_KEPT_SEGMENTS)
@@ -43,7 +45,7 @@ def _code(source: str) -> CodeType:
     return compile(source, "<block>", "exec")
 
 
-class Writer:
+class Writer(FlowText):
     """Writes the function of one segment."""
 
     def __init__(
@@ -51,24 +53,16 @@ class Writer:
         segment: Segment,
         linked: Linked,
         routine: Routine,
-        suspects: frozenset[str],
         fast: Mapping[str, Fast],
         hooks: Hooks,
+        *,
+        follows: bool = False,
     ) -> None:
-        self.inputs: dict[str, str] = {}  # by register: the variable that it comes in
-        self.dtypes: dict[str, np.dtype[Any]] = {}
-        self.written: dict[str, str] = {}  # by register: the variable that holds it now
+        prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
+        super().__init__(prefix, follows=follows)
         self._linked = linked
         self._routine = routine
-        self._prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
-        self._suspects = suspects
         self._fast = fast
-        self._lines: list[str] = []
-        self._names: dict[str, Any] = {"where": np.where}
-        self._constants: dict[object, str] = {}
-        # Variables made so far for views, addresses and guards.
-        self._derived: dict[tuple[str, ...], str] = {}
-        self._count = 0
         self._taken = self._value_out = "None"
         self._step: Step
         for param in (*getattr(routine.source, "results", ()), *routine.source.params):
@@ -90,18 +84,16 @@ class Writer:
 
     def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
         """The function that returns these registers, and its source text."""
-        arguments = ", ".join(["m", *self.inputs.values()])
+        arguments = ", ".join(["m", *self.inputs.values(), *self.shadow_inputs.values()])
         results = "".join(f"{self.written[name]}, " for name in outputs)
         returned = f"return {self._taken}, {self._value_out}, ({results})"
+        if self._follows:
+            returned += f", ({''.join(f'{self._shadows[name]}, ' for name in outputs)})"
         body = "\n    ".join([*self._lines, returned])
         source = f"def block({arguments}):\n    {body}\n"
         names = dict(self._names)
         exec(_code(source), names)  # the source text is generated above
         return names["block"], source
-
-    def key(self, register: str) -> str:
-        """The name of a register of the routine in the whole program."""
-        return self._prefix + register
 
     # --------------------------------------------------------------------------------- instructions
 
@@ -110,15 +102,17 @@ class Writer:
         guard = self._guard() if instr.guard else None
         pure = op.effect is Effect.NONE
         call = self._call(step, guard)
+        flow = self._flow_before(step, guard) if self._follows else None
         if pure:
             results = self._assign(step, call, "")
             self._keep(step, results, guard, "")
-            return
-        if guard is None:
+        elif guard is None:
             self._line(f"m.at = {step.number}")
             self._keep(step, self._assign(step, call, ""), None, "")
-            return
-        self._guarded(step, call, guard)
+        else:
+            self._guarded(step, call, guard)
+        if flow is not None:
+            self._flow_after(step, flow)
 
     def _settle(self, registers: list[Reg]) -> None:
         """Give registers the results of the multiplications that were waited for."""
@@ -127,11 +121,15 @@ class Writer:
             after = {self.key(r.name): self._new() for r in registers}
             self._line(f"{', '.join(after.values())}, = m.settle({self._step.number}, ({before}))")
             self.written |= after
+            if self._follows:  # the products were followed when they started
+                self._shadows |= {self.key(r.name): self._shadow(r) for r in registers}
 
     def _leaving(self, step: Step) -> str:
         """The data that the scheduler needs for a jump or call: an index, or the callee's address
         and the arguments that are values.
         """
+        if self._follows:
+            self._judge(step, self._taken)
         if step.op.row.name == "brx":
             return self._value(step.op.flat[0], step.instr.operands[0])
         if not step.calls:
@@ -139,17 +137,19 @@ class Writer:
         for register in step.written:
             self.dtypes[self.key(register.name)] = TYPES[register.declared].dtype
         call = call_of(step.instr, self._linked, self._routine, None, self.key, ())
-        target = "None" if call.pointer is None else self._read(call.pointer)
-        given = [
-            self._typed("argument", TYPES[param.type], item)
-            for param, item in zip(call.params, call.given, strict=True)
-            if not isinstance(item, Symbol)
-        ]
-        return f"({target}, ({''.join(f'{value}, ' for value in given)}))"
+        target = "None" if call.pointer is None else self._current(call.pointer)
+        pairs = zip(call.params, call.given, strict=True)
+        items = [(TYPES[param.type], item) for param, item in pairs if not isinstance(item, Symbol)]
+        given = "".join(f"{self._typed('argument', type, item)}, " for type, item in items)
+        shadows = "".join(
+            f"{self._shadow(item) if self._follows and isinstance(item, Reg) else None}, "
+            for _, item in items
+        )
+        return f"({target}, ({given}), ({shadows}))"
 
     def _guarded(self, step: Step, call: str, guard: str) -> None:
         """Write an instruction with an effect, for the lanes of a guard."""
-        before = ["None" if isinstance(r, Sink) else self._current(r) for r in _destinations(step)]
+        before = ["None" if isinstance(r, Sink) else self._current(r) for r in destinations(step)]
         narrowed = self._derive("narrow", guard, code=f"m.narrow({guard})")
         outcomes = [self._new() for _ in before]
         self._line(f"if {narrowed} is False:")
@@ -165,14 +165,14 @@ class Writer:
         for n, got, old in zip(outcomes, results, before, strict=True):
             if old != "None":
                 self._line(f"    {n} = {got} if {narrowed} is None else where({guard}, {got}, {old})")
-        for register, name in zip(_destinations(step), outcomes, strict=True):
-            self._set(register, name, guard)
+        for register, name in zip(destinations(step), outcomes, strict=True):
+            self._set(register, name)
 
     def _assign(self, step: Step, call: str, indent: str) -> list[str]:
         """Write the call with its results in new variables, each with the type of its register."""
         shapes, converted = [], []
         for want, got in step.results:
-            registers = _parts(got) or self._refuse(want.name, got)
+            registers = parts(got) or self._refuse(want.name, got)
             names = [self._new() for _ in registers]
             shapes.append(f"({', '.join(names)},)" if want.count else names[0])
             converted += [
@@ -192,16 +192,16 @@ class Writer:
         return [name for name, _ in converted]
 
     def _keep(self, step: Step, results: list[str], guard: str | None, indent: str) -> None:
-        for register, name in zip(_destinations(step), results, strict=True):
+        for register, name in zip(destinations(step), results, strict=True):
             if isinstance(register, Sink):
                 continue
             if guard is not None:
                 self._line(f"{indent}{name} = where({guard}, {name}, {self._current(register)})")
-            self._set(register, name, guard)
+            self._set(register, name)
 
     def _call(self, step: Step, guard: str | None) -> str:
         op = step.op
-        values = {}
+        values = self._values = {}
         operands = iter(step.instr.operands)
         parameters = op.row.parameters
         for want in op.flat:
@@ -247,7 +247,7 @@ class Writer:
     def _before(self, want: BoundOperand, got: object) -> str:
         """The old contents of the registers of a result, for an instruction that may keep them."""
         assert want.type is not None
-        registers = [r for r in _parts(got) if isinstance(r, Reg)]
+        registers = [r for r in parts(got) if isinstance(r, Reg)]
         names = [str(_from_register(self._current(r), want.type, r)) for r in registers]
         return f"({', '.join(names)},)" if want.count else names[0]
 
@@ -260,7 +260,7 @@ class Writer:
             if not location.framed:
                 code = f"m.symbol({location.value})"
             return self._derive("symbol", base.name, guard or "", code=code)
-        name = self._read(base)
+        name = self._current(base)
         self._names["Base"] = Base
         return self._derive("base", name, guard or "", code=f"Base({name})")
 
@@ -271,13 +271,13 @@ class Writer:
     def _typed(self, name: str, type: ScalarType, got: object) -> str:
         """An operand as lanes of a type, or as a scalar if it is a literal."""
         if isinstance(got, Reg):
-            held = self._read(got)
+            held = self._current(got)
             expression = _from_register(held, type, got)
             if expression is None:
                 self._refuse(name, got)
             return held if expression == held else self._derive("view", held, str(type), code=str(expression))
         if isinstance(got, Not):
-            held = self._read(got.register)
+            held = self._current(got.register)
             return self._derive("not", held, code=f"~{held}")
         if isinstance(got, Special):
             return self._special(got, type)
@@ -330,89 +330,15 @@ class Writer:
     def _guard(self) -> str:
         guard = self._step.instr.guard
         assert guard is not None
-        name = self._read(guard.register, guarded=False)
+        name = self._current(guard.register)
         return self._derive("not", name, code=f"~{name}") if guard.negated else name
 
-    def _read(self, register: Reg, *, guarded: bool = True) -> str:
-        """The variable that holds a register, for an instruction that depends on its value."""
-        if register.name in self._suspects and not (guarded and self._step.copies):
-            defined = self._variable(self.key(register.name) + DEFINED, np.dtype(np.bool_))
-            guard = self._step.instr.guard
-            if guarded and guard is not None:
-                held = self._current(guard.register)
-                defined = f"{defined} | {'' if guard.negated else '~'}{held}"
-            self._line(f"m.check_defined({self._step.number}, {register.name!r}, {defined})")
-        return self._current(register)
-
-    def _current(self, register: Reg) -> str:
-        return self._variable(self.key(register.name), TYPES[register.declared].dtype)
-
-    def _variable(self, name: str, dtype: np.dtype[Any]) -> str:
-        held = self.written.get(name) or self.inputs.get(name)
-        if held is None:
-            self.dtypes[name] = dtype
-            held = self.inputs[name] = self._new()
-        return held
-
-    def _known(self) -> str:
-        """An expression for the lanes in which all registers that a copy reads have been written;
-        empty: all lanes.
-        """
-        read = self._step.copied if self._step.copies else []
-        flags = [self.key(r.name) + DEFINED for r in read if r.name in self._suspects]
-        return " & ".join(self._variable(flag, np.dtype(np.bool_)) for flag in flags)
-
-    def _set(self, register: Reg | Sink, variable: str, guard: str | None) -> None:
+    def _set(self, register: Reg | Sink, variable: str) -> None:
         if isinstance(register, Sink):
             return
         key = self.key(register.name)
         self.dtypes[key] = TYPES[register.declared].dtype
-        if register.name in self._suspects:
-            flag = key + DEFINED
-            new, known = self._new(), self._known() or "m.spread(True)"
-            if guard is not None:
-                before = self._variable(flag, np.dtype(np.bool_))
-                known = f"{before} & ~{guard} | {known} & {guard}"
-            self._line(f"{new} = {known}")
-            self.dtypes[flag] = np.dtype(np.bool_)
-            self.written[flag] = new
         self.written[key] = variable
-
-    # ----------------------------------------------------------------------------------------- text
-
-    def _line(self, text: str) -> None:
-        self._lines.append(text)
-
-    def _new(self) -> str:
-        self._count += 1
-        return f"v{self._count}"
-
-    def _derive(self, *key: str, code: str) -> str:
-        """A variable that holds `code`, made once for each key; such variables are never assigned again."""
-        found = self._derived.get(key)
-        if found is None:
-            found = self._derived[key] = self._new()
-            self._line(f"{found} = {code}")
-        return found
-
-    def _constant(self, value: object) -> str:
-        if value is None or isinstance(value, (str, bool)):
-            return repr(value)
-        key = (value.dtype.name, value.tobytes()) if isinstance(value, np.generic) else value
-        found = self._constants.get(key)
-        if found is None:
-            found = self._constants[key] = f"K{len(self._constants)}"
-            self._names[found] = value
-        return found
-
-
-def _parts(operand: object) -> list[Reg | Sink]:
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    return [r for r in items if isinstance(r, (Reg, Sink))]
-
-
-def _destinations(step: Step) -> list[Reg | Sink]:
-    return [r for _, got in step.results for r in _parts(got)]
 
 
 def _shift(base: Reg | Symbol | None) -> int:
@@ -425,7 +351,7 @@ def _reads_lanes(step: Step) -> bool:
     if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
         return True
     values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
-    return any(isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and _parts(o)) for o in values)
+    return any(isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and parts(o)) for o in values)
 
 
 def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:

@@ -1,7 +1,8 @@
 """Happens-before between the warps of a batch of CTAs, by vector clocks.
 
-An agent is a warp; in a kernel that copies or multiplies asynchronously, each warp also has a twin,
-the agent of the operations that it has started. `clock[w]` stamps the present accesses of warp `w`.
+An agent is a warp; in a kernel that copies or multiplies asynchronously, each warp also has a twin, the agent
+of the multiplications that it has started, whose groups complete in order. `clock[w]` stamps the present
+accesses of warp `w`.
 A row of `known` says which operations the warp's next accesses come after, in columns of its
 cluster (its CTA without clusters): the newest stamps of the warps; then, with twins, those of the
 twins; then the newest stamps of warps whose writes to shared, and to global, memory a
@@ -17,8 +18,7 @@ and `.acquire` loads, fences with strong accesses), and waits for asynchronous o
 threads of a warp do not run in lockstep.
 
 Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes of a warp
-share its acquires and, but for arrivals at mbarriers, its releases; a barrier completes an acquire that a
-strong read began, as a fence would.
+share its acquires and, but for arrivals at mbarriers, its releases.
 """
 
 from __future__ import annotations
@@ -56,14 +56,17 @@ class Clocks:
         self.version = 0  # counts the changes of the clocks
         self._twin: Lanes = np.zeros(warps, np.int64)
         self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
-        self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
+        # What was released at the barrier of each cluster in the last two rounds, even and odd ones: threads
+        # may arrive again before others have left the round before. By cluster, the newest round; by lane,
+        # how often it has arrived, and how often it has left.
+        self._cluster: Lanes = np.zeros((warps // group, 2, columns), np.int64)
+        self._round: Lanes = np.full(warps // group, -1)
+        self._arrived: Lanes = np.zeros(warps * WARP, np.int64)
+        self._left: Lanes = np.zeros(warps * WARP, np.int64)
         # For a warp that has learnt of other clusters: its row over all warps of the batch, with
         # the same groups of columns as `known`. Rows are never changed, so that warps may share
         # them.
         self.far: dict[int, Lanes] = {}
-        # The waits for copies with completion on an mbarrier, by the warp that started the copy and
-        # its stamp: the warps that waited, and their clocks at the wait.
-        self._waits: dict[tuple[int, int], dict[int, int]] = {}
         # For each warp whose lanes have synchronised in parts, a matrix: the newest stamp of the
         # lane of a column that the lane of a row comes after.
         self._lanes: dict[int, Lanes] = {}
@@ -92,8 +95,7 @@ class Clocks:
 
     def seen(self, warp: Lanes, writer: Lanes, part: Lanes | int = 0) -> Lanes:
         """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster. `part`
-        is a group of columns: 1 for the writer's twin, `SHOWN` for its writes that are visible to
-        asynchronous operations.
+        is a group of columns: `SHOWN` for the writer's writes that are visible to asynchronous operations.
         """
         near: Lanes = self.known[warp, writer % self.group + self.group * np.asarray(part)]
         same = writer // self.group == warp // self.group
@@ -203,39 +205,25 @@ class Clocks:
         if row is None:
             return
         near = self.known[warp].reshape(self._parts, -1)
-        np.maximum(near, self._own_part(warp, row), out=near)
+        np.maximum(near, self.own_part(warp, row), out=near)
         self.far[warp] = merged(self.far.get(warp), row)
-
-    def far_row(self, warp: int) -> Lanes:
-        """The row of a warp over all warps of the batch, with its own clock."""
-        row = self.wide(warp, self.rows(np.array([warp]))[0])
-        return merged(self.far.get(warp), row)
 
     def wide(self, warp: int, near: Lanes) -> Lanes:
         """A row of a warp's cluster, widened to all warps of the batch."""
         row = np.zeros(self._parts * len(self.clock), np.int64)
-        self._own_part(warp, row)[...] = near.reshape(self._parts, -1)
+        self.own_part(warp, row)[...] = near.reshape(self._parts, -1)
         return row
+
+    def own_part(self, warp: int, row: Lanes) -> Lanes:
+        """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
+        first = warp // self.group * self.group
+        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
+        return own
 
     def learn_twin(self, warp: int, of: int, stamp: int) -> None:
         """Order a warp after the operation with this stamp of the twin of warp `of`, in the same cluster."""
         column = of % self.group + self.group
         self.known[warp, column] = max(int(self.known[warp, column]), stamp)
-
-    def wait_for_copy(self, warp: int, of: int, stamp: int) -> None:
-        """Record that a warp has waited for the mbarrier on which a copy of warp `of` completes."""
-        self._waits.setdefault((of, stamp), {}).setdefault(warp, int(self.clock[warp]))
-
-    def after_copy(self, warp: int, of: int, stamp: int) -> bool:
-        """Whether a warp comes after a wait for the mbarrier on which a copy completes, by any warp
-        of its cluster. A wait for another copy of the same warp, which may have been started later,
-        does not order this one.
-        """
-        mine = np.array(warp)
-        return any(
-            w == warp or self.reached(mine, np.array(w)) >= clock
-            for w, clock in self._waits.get((of, stamp), {}).items()
-        )
 
     def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
         """`fence.proxy.async`: asynchronous operations after it see the writes that these warps
@@ -266,7 +254,7 @@ class Clocks:
         """Lanes arrive at a barrier of their CTA without waiting: the lanes that wait there will
         come after them.
         """
-        warps, barrier = self._each(ids, barrier)
+        warps, barrier = self.each(ids, barrier)
         np.maximum.at(self._released, (warps // self.of_cta, barrier), self.rows(warps))
         if self.far:
             for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
@@ -276,7 +264,7 @@ class Clocks:
     def join(self, ids: Lanes, barrier: Lanes) -> None:
         """A barrier releases these lanes; each comes after all lanes of its CTA that arrived there."""
         self.release(ids, barrier)
-        warps, barrier = self._each(ids, barrier)
+        warps, barrier = self.each(ids, barrier)
         ctas = warps // self.of_cta
         merged_rows = np.maximum(self.known[warps], self._released[ctas, barrier])
         merged_rows[np.arange(len(warps)), warps % self.group] = self.clock[warps] - 1
@@ -287,18 +275,38 @@ class Clocks:
         self._showing[warps] = 0
         self.raise_floor()
 
-    def arrive_cluster(self, ids: Lanes) -> None:
-        """Lanes arrive at the barrier of their cluster, and release their accesses so far."""
-        warps = self.warps(ids)
-        np.maximum.at(self._cluster, warps // self.group, self.rows(warps))
+    def arrive_cluster(self, ids: Lanes, *, release: bool) -> Lanes:
+        """Lanes arrive at the barrier of their cluster, and with `release` release their accesses so far.
+        Returns for each of their warps the number of the barrier's round, from 0.
+        """
+        warps, rounds = self._rounds(ids, self._arrived)
+        clusters = warps // self.group
+        fresh = rounds > self._round[clusters]
+        self._cluster[clusters[fresh], rounds[fresh] % 2] = 0
+        self._round[clusters[fresh]] = rounds[fresh]
+        if release:
+            np.maximum.at(self._cluster, (clusters, rounds % 2), self.rows(warps))
         self.tick(warps)
+        return rounds
 
-    def leave_cluster(self, ids: Lanes) -> None:
-        """The barrier of the cluster releases these lanes."""
-        warps = self.warps(ids)
+    def leave_cluster(self, ids: Lanes) -> Lanes:
+        """The barrier of the cluster releases these lanes. Returns for each of their warps the number of its
+        round.
+        """
+        warps, rounds = self._rounds(ids, self._left)
         self._showing[warps] = 0
-        self.learn(warps, self._cluster[warps // self.group])
+        self.learn(warps, self._cluster[warps // self.group, rounds % 2])
         self.raise_floor()
+        return rounds
+
+    def _rounds(self, ids: Lanes, counts: Lanes) -> tuple[Lanes, Lanes]:
+        """The warps of lanes, and of each the count of its first lane there, before one is added to that of
+        these lanes.
+        """
+        first = np.flatnonzero(np.diff(ids // WARP, prepend=-1))
+        rounds: Lanes = counts[ids[first]]
+        counts[ids] += 1
+        return ids[first] // WARP, rounds
 
     def sync_warps(self, ids: Lanes) -> None:
         """The lanes of each of these warps have waited for each other."""
@@ -357,13 +365,7 @@ class Clocks:
         known = self.known[:, : self.group]
         self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
 
-    def _own_part(self, warp: int, row: Lanes) -> Lanes:
-        """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
-        first = warp // self.group * self.group
-        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
-        return own
-
-    def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
+    def each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
         """Each pair of a warp and a barrier once."""
         keys = ids // WARP * _BARRIERS + barrier
         # Lanes are in rising order, so equal pairs are mostly neighbours; a repeated pair does no

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +13,8 @@ from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
-from ptxgen.interpreter.sanitizers.orders import Objects
+from ptxgen.interpreter.sanitizers.objects import Objects
+from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.interpreter.sanitizers.sync import SyncChecks
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _OF_KIND: Final = {
     "race": {"race"},
     "pending": {"race", "sync"},
-    "uninitialised": {"init"},
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
 }
@@ -52,7 +51,6 @@ class Detectors:
         faults: Findings,
         grain: int,
         global_grain: int,
-        heap: dict[int, Lanes],
         allocations: AllowedAllocations | None,
     ) -> None:
         self._names = names
@@ -64,18 +62,18 @@ class Detectors:
         warps = batch.width // WARP
         asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
         self.clocks = Clocks(batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous)
-        self.objects = Objects(self.clocks)
-        self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
-        self.global_races = GlobalRaces(self.clocks, global_grain, heap)
-        wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
+        self.operations = Operations(self.clocks)
+        self.objects = Objects(self.clocks, self.operations)
+        units = batch.shared_stride // grain
+        products = any(x.opcode.startswith("wgmma.mma") for x in instrs)
+        self.race = RaceDetector(self.clocks, self.operations, batch.ctas, units, products=products)
+        self.global_races = GlobalRaces(self.clocks, self.operations, global_grain)
+        wanted = {"race", *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.grids: GridOrder | None = None  # if the grid before may still run
         self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
         self.bounds = BoundsChecks(allocations, faults, batch.shared_stride)
-        # The mbarriers on which operations of warps complete: for each warp, stamps in order and
-        # positions.
-        self._counted: dict[int, tuple[list[int], list[int]]] = {}
 
     # ------------------------------------------------------------------------------------- reports
 
@@ -103,18 +101,6 @@ class Detectors:
                 lacking = self.lacking(c, lane)
                 self.faults.memory(at, c, "global", address, lane, -1, buffer, lacking=lacking)
 
-    # ------------------------------------------------------------------------- asynchronous copies
-
-    def count(self, lane: int, stamp: int, position: int | None) -> int:
-        """Record that a lane has started a copy with this stamp, with completion on the mbarrier at
-        `position` if there is one. Returns the stamp.
-        """
-        if position is not None:
-            stamps, positions = self._counted.setdefault(lane // WARP, ([], []))
-            stamps.append(stamp)
-            positions.append(position)
-        return stamp
-
     def lacking(self, conflict: Conflict, lane: int) -> str:
         """What would order a lane's access after the other operation, in words: the wait for an asynchronous
         one, or the meeting of a warp before one lane arrives for it; empty if the general text of the report
@@ -125,25 +111,25 @@ class Detectors:
                 "other lanes of its warp have arrived at an mbarrier since, but no bar.warp.sync orders them "
                 "after it"
             )
+        if conflict.what == "may still be read by":
+            return "its thread has not waited for its group"
         if not conflict.twin or conflict.kind in ("proxy", MBARRIER_INIT):
             return ""
-        other = conflict.other_thread
+        other = conflict.other_thread // WARP
         opcode = self.instrs[conflict.other].opcode
-        if "mbarrier::complete_tx" in opcode:
-            stamps, positions = self._counted.get(other // WARP, ([], []))
-            # The stamp of a copy's read of global memory comes before the stamp of its write.
-            n = bisect_left(stamps, conflict.twin)
-            if n == len(positions):  # the copy has no destination: its mask of CTAs is empty
-                return ""
-            which = self.faults.mbarrier(positions[n], lane)
-            return f"this thread has not waited for {which}, which counts the copy"
-        clocks = self.clocks
-        column = int(clocks.column(np.array(other), True))
-        if int(clocks.known[other // WARP, column]) >= conflict.twin:
-            return ""
         if opcode.startswith("wgmma"):
+            clocks = self.clocks
+            column = int(clocks.column(np.array(conflict.other_thread), True))
+            if int(clocks.known[other, column]) >= conflict.twin:
+                return ""
             return "its warp has not waited for it with wgmma.wait_group"
-        if conflict.kind == "pending":
+        if "mbarrier::complete_tx" in opcode:
+            position = self.operations.counters.get(conflict.twin)
+            if position is None:  # the copy has no destination: its mask of CTAs is empty
+                return ""
+            which = self.faults.mbarrier(position, lane)
+            return f"this thread has not waited for {which}, which counts the copy"
+        if conflict.kind == "pending" or other in self.operations.waited(conflict.twin):
             return ""
         return "its thread has not waited for it with cp.async.bulk.wait_group.read"
 

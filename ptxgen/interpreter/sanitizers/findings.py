@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxgen.interpreter.machine.faults import Faults
-from ptxgen.interpreter.reports import Report, source_of, where_from
+from ptxgen.interpreter.reports import Report, origin_of, where_from
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
-from ptxgen.ir import Instr, Note
+from ptxgen.ir import NOWHERE, Instr, Note
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.conflicts import Conflict
 
 Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where undefined bits come from: an instruction that has read what nothing has written. `what` says
+    what, in words; `kind`, `space`, `address` and `region` are those of the report.
+    """
+
+    at: int
+    kind: str
+    space: str
+    address: int
+    region: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +43,14 @@ class Findings(Faults):
     reports: Reports
     notes: tuple[str, ...] = ()  # by instruction, the last note before it
 
-    def register(self, at: int, register: str, lane: int) -> None:
-        """Report a register read before it was written."""
-        why = f"undefined: reads {register}, which it has not written"
-        self._add(_Problem("undefined", at, -1, lane, why, space="register", region=register))
+    def undefined(self, at: int, lane: int, what: str, origin: Origin) -> None:
+        """Report that something about an instruction, in words, depends on undefined bits."""
+        why = f"{origin.kind}: {what} depends on {origin.what}"
+        other = -1 if origin.at == at else origin.at
+        if other >= 0:
+            why += f"; it was read by {where_from(self.instrs[other])}"
+        space, address, region = origin.space, origin.address, origin.region
+        self._add(_Problem(origin.kind, at, other, lane, why, space, address, region))
 
     def memory(
         self,
@@ -109,6 +127,8 @@ class Findings(Faults):
             if found.other_lane // width != found.lane // width:
                 other_cta = batch.cta(found.other_lane)
         other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
+        origin = origin_of(self.instrs[found.at])
+        related = origin_of(self.instrs[found.other]) if found.other >= 0 else NOWHERE
         note = self.notes[found.at] if self.notes else ""
         self.reports[key] = Report(
             found.kind,
@@ -122,13 +142,13 @@ class Findings(Faults):
             f"{self.where(found.at, found.lane)}: {found.why}",
             other_cta,
             note,
-            source=source_of(self.instrs[found.at]),
-            other_source=source_of(self.instrs[found.other]) if found.other >= 0 else None,
+            source=origin.source,
+            other_source=related.source,
+            line=origin.ptx_line,
+            other_line=related.ptx_line,
         )
 
     def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:
-        if conflict.kind == "uninitialised":
-            return ""
         if conflict.kind == "pending":
             return f" {other}; {lacking or 'its thread has not waited for its group'}"
         several = conflict.other_thread < 0

@@ -6,13 +6,14 @@ two reads: the last one, and the last one by another CTA. So a write that should
 several reads is found by one of them. CTAs of one launch are compared if they run in one batch;
 launches are in order.
 
-Bulk copies are operations of the twins of warps. The bytes that a copy writes are pending from its
+Bulk copies are asynchronous operations. The bytes that a copy writes are pending from its
 start until its thread has waited for its group without `.read`, which waits for the source only
 (PTX ISA, "cp.async.bulk.wait_group").
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+from ptxgen.interpreter.sanitizers.operations import UnderWay
 from ptxgen.interpreter.sanitizers.stamps import (
     ASYNC,
     ATOMIC,
@@ -32,6 +34,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     PENDING,
     first_conflict,
     first_race,
+    out_of_scope,
     stamps_now,
     twin_stamps,
 )
@@ -39,10 +42,25 @@ from ptxgen.interpreter.sanitizers.stamps import (
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.exchanges import Exchanges
+    from ptxgen.interpreter.sanitizers.operations import Operations
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+_READ: Final = "was read by"
 _LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
+
+
+@dataclass(slots=True, eq=False)
+class _Copying:
+    """What lanes read with one `cp.async`, and which of them have not waited for it."""
+
+    access: Access
+    at: int
+    left: Lanes
+
+    def only_left(self) -> Access:
+        return _only(self.access, self.left)
 
 
 @dataclass(slots=True)
@@ -51,38 +69,50 @@ class _Shadow:
 
     buffer: Buffer
     units: int
-    before: Lanes | None = None  # the units with values before the batch; None: all
+    sources: UnderWay  # what asynchronous operations read
+    updates: UnderWay  # what their reductions change
     written: Lanes | None = None
     last: Lanes | None = None
     first: Lanes | None = None
     log: list[tuple[Access, Lanes]] = field(default_factory=list)
     logged: int = 0
+    copying: list[_Copying] = field(default_factory=list)
 
 
 class GlobalRaces:
     """The shadow of the arrays that the CTAs of a batch access; `grain` is the bytes of a unit. The
-    methods return the conflicts of an access. `heap` has the arrays from `malloc`, by address, with
-    a mask of the bytes that had been written before this batch of CTAs.
+    methods return the conflicts of an access.
     """
 
-    def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
+    def __init__(self, clocks: Clocks, operations: Operations, grain: int) -> None:
         self._clocks = clocks
+        self._operations = operations
         self._grain = grain
-        self._heap = heap
         # By instruction: whether it is a volatile access to an address that is not a flag.
-        self.volatile: Lanes = np.zeros(1, np.bool_)
+        self._volatile: Lanes = np.zeros(1, np.bool_)
+        self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
+        self._exchanges: Exchanges | None = None
         self._shadows: dict[int, _Shadow] = {}
 
-    def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
-        """The conflicts of a load by instruction `at`."""
+    def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
+        """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
+        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
+        lanes of a warp.
+        """
+        self._volatile, self._scopes, self._exchanges = volatile, scopes, exchanges
+
+    def read(
+        self, buffer: Buffer, access: Access, at: int, *, strong: bool, copied: bool = False
+    ) -> list[Conflict]:
+        """The conflicts of a load by instruction `at`, or with `copied` of the start of a `cp.async`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
-            volatile = bool(self.volatile.take(at, mode="clip"))
-            found += self._unordered(access, stamps, "was written by", strong=strong, volatile=volatile)
-        if not strong:
+            volatile = bool(self._volatile.take(at, mode="clip"))
+            found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
+        found = found or shadow.updates.conflicts(access)
+        if not (strong or copied):
             self._log(shadow, access, at)
         return found
 
@@ -99,11 +129,11 @@ class GlobalRaces:
         """The conflicts of a store, or of an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
-        found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
-        found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
-        found = found or self._after_reads(shadow, access)
+        found = self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
+        found = found or self._after_reads(shadow, access, at)
+        if not atomic:
+            found = found or shadow.updates.conflicts(access)
+            shadow.updates.written(access)
         assert shadow.written is not None
         units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
         mine = mine | (ATOMIC if strong else 0)
@@ -116,48 +146,70 @@ class GlobalRaces:
                 found += first_conflict("race", twice, access, last, "is written at the same time by")
         return found
 
+    # ----------------------------------------------------------------------------- copies by threads
+
+    def start_copy(self, buffer: Buffer, access: Access, at: int) -> Callable[[Lanes], None]:
+        """Lanes start to read by a `cp.async`, instruction `at`. Returns what records which of them have
+        waited: from then on it is as if they had read at the wait.
+        """
+        shadow = self._shadow(buffer)
+        copying = _Copying(access, at, np.ones(len(access.ids), np.bool_))
+        shadow.copying.append(copying)
+
+        def finish(ids: Lanes) -> None:
+            done = copying.left & np.isin(access.ids, ids)
+            if not done.any():
+                return
+            self._log(shadow, _only(access, done), at)
+            copying.left &= ~done
+            if not copying.left.any():
+                shadow.copying.remove(copying)
+
+        return finish
+
     # --------------------------------------------------------------------------------- bulk copies
 
-    def start_read(self, buffer: Buffer, access: Access, at: int, stamp: int) -> list[Conflict]:
-        """The conflicts of a read with this stamp by the twin of a lane's warp."""
+    def start_read(self, buffer: Buffer, access: Access, at: int, number: int) -> list[Conflict]:
+        """The conflicts of a read by the asynchronous operation of that number."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or shadow.before is not None:
+        if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += _unwritten(shadow, stamps, access, "is read before it was written")
-            found += self._unordered(access, stamps, "was written by", strong=False)
+            found += self._unordered(access, stamps, at, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
-        shadow.log.append((access, twin_stamps(access.ids, at, stamp)))
-        shadow.logged += len(access.ids)
+        found = found or shadow.updates.conflicts(access)
+        shadow.sources.start(access.units(), number, at, int(access.ids[0]))
         return found
 
     def start_write(
-        self, buffer: Buffer, access: Access, at: int, stamp: int, *, atomic: bool
+        self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
     ) -> list[Conflict]:
-        """The conflicts of a write with this stamp by the twin of a lane's warp, or of a reduction;
+        """The conflicts of a write by the asynchronous operation of that number, or of a reduction;
         it is under way until `finish_write`.
         """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic:
-            found += _unwritten(shadow, stamps, access, "is updated before it was written")
-        found += self._unordered(access, stamps, "was written by", strong=atomic)
-        found = found or self._after_reads(shadow, access)
+        found += self._unordered(access, stamps, at, "was written by", strong=atomic)
+        found = found or self._after_reads(shadow, access, at)
         if atomic:
             found = found or self._hidden(access, stamps)
-        mine = twin_stamps(access.ids, at, stamp) | PENDING | (ATOMIC if atomic else 0)
+            shadow.updates.start(access.units(), number, at, int(access.ids[0]))
+        else:
+            found = found or shadow.updates.conflicts(access)
+            shadow.updates.written(access)
+        mine = twin_stamps(access.ids, at, number) | PENDING | (ATOMIC if atomic else 0)
         assert shadow.written is not None
         shadow.written[access.units()] = mine[:, None]
         return found
 
-    def finish_write(self, buffer: Buffer, access: Access, stamp: int) -> None:
+    def finish_write(self, buffer: Buffer, access: Access, number: int) -> None:
         """Record that the thread has waited for the write that `start_write` began."""
         written = self._shadow(buffer).written
         assert written is not None
         units = access.units()
         there = written[units]
-        mine = (there >> CLOCK & CLOCK_MASK == stamp) & (there >= PENDING)
+        mine = (there >> CLOCK & CLOCK_MASK == number) & (there >= PENDING)
         mine &= (there & LANE_MASK) == access.ids[:, None]
         written[units] = np.where(mine, there & ~PENDING, there)
 
@@ -175,23 +227,10 @@ class GlobalRaces:
         if found is None:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
             # The shadow holds the array, so that its id stays unique.
-            found = self._shadows[id(buffer)] = _Shadow(buffer, units)
-            written = self._heap.get(buffer.base)
-            if written is not None:
-                whole = np.ones(units * self._grain, np.bool_)
-                begin = buffer.base % self._grain
-                whole[begin : begin + buffer.nbytes] = written
-                found.before = np.logical_and.reduce(whole.reshape(units, self._grain), axis=1)
+            sources = UnderWay(self._operations, units, "was read by")
+            updates = UnderWay(self._operations, units, "may still be updated by")
+            found = self._shadows[id(buffer)] = _Shadow(buffer, units, sources, updates)
         return found
-
-    def keep(self) -> None:
-        """At the end of the batch, record which bytes of memory from `malloc` it has written."""
-        for shadow in self._shadows.values():
-            written = self._heap.get(shadow.buffer.base)
-            if written is not None and shadow.written is not None:
-                units = np.repeat(shadow.written != 0, self._grain)
-                begin = shadow.buffer.base % self._grain
-                written |= units[begin : begin + shadow.buffer.nbytes]
 
     def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
         if shadow.written is None:
@@ -202,6 +241,7 @@ class GlobalRaces:
         self,
         access: Access,
         stamps: Lanes,
+        at: int,
         what: str,
         *,
         strong: bool,
@@ -213,6 +253,8 @@ class GlobalRaces:
         doubtful = (stamps > 0) & (twin | ((stamps & LANE_MASK) != access.ids[:, None]))
         if strong:
             fine = (stamps & ATOMIC) != 0
+            if self._scopes is not None:
+                fine &= ~out_of_scope(self._clocks, self._scopes, at, access.ids, stamps)
             doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
         if not doubtful.any():
             return []
@@ -220,16 +262,21 @@ class GlobalRaces:
         if pending.any():
             return first_conflict("pending", pending, access, stamps, "may still be written by the copy")
         rows, columns = np.nonzero(doubtful)
-        some = stamps[rows, columns]
-        seen = self._clocks.seen(access.ids[rows] // WARP, (some & LANE_MASK) // WARP, twin[rows, columns])
+        some, copies = stamps[rows, columns], twin[rows, columns]
+        warps, clock = access.ids[rows] // WARP, some >> CLOCK & CLOCK_MASK
         wrong = np.zeros_like(doubtful)
-        clock = some >> CLOCK & CLOCK_MASK
-        late = clock > seen
+        late = clock > self._clocks.seen(warps, (some & LANE_MASK) // WARP)
+        if copies.any():
+            late[copies] = ~self._operations.after(warps[copies], clock[copies])
         if late.any():
             ids, lanes = access.ids[rows], some & LANE_MASK
             fine = self._clocks.met(ids, lanes, clock)
             fine |= self._clocks.released_in_part(ids, lanes // WARP, lanes % WARP, clock)
-            late &= twin[rows, columns] | ~fine
+            late &= copies | ~fine
+            if what == _READ and self._exchanges is not None:
+                mine = np.flatnonzero(late & ~copies & (ids // WARP == lanes // WARP))
+                readers = some[mine] >> INSTR & INSTR_MASK
+                late[mine] = ~self._exchanges.ordered(at, ids[mine], lanes[mine] % WARP, readers, clock[mine])
         wrong[rows, columns] = late
         if values is not None and wrong.any():
             given, there = values()
@@ -242,7 +289,7 @@ class GlobalRaces:
         """
         lanes = WARP * self._clocks.of_cta
         same = (stamps & LANE_MASK) // lanes == (access.ids // lanes)[:, None]
-        found: Lanes = same & self.volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
+        found: Lanes = same & self._volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
         return found
 
     # --------------------------------------------------------------------------------------- reads
@@ -274,19 +321,35 @@ class GlobalRaces:
         cta: Lanes = (stamps & LANE_MASK) // (WARP * self._clocks.of_cta)
         return cta
 
-    def _after_reads(self, shadow: _Shadow, access: Access) -> list[Conflict]:
+    def _after_reads(self, shadow: _Shadow, access: Access, at: int) -> list[Conflict]:
+        found = shadow.sources.conflicts(access) or _still_copied(shadow, access)
+        shadow.sources.written(access)
+        if found:
+            return found
         if shadow.log:
             self._note(shadow)
         for stamps in (shadow.last, shadow.first):
             if stamps is not None:
-                found = self._unordered(access, stamps[access.units()], "was read by", strong=False)
+                found = self._unordered(access, stamps[access.units()], at, _READ, strong=False)
                 if found:
                     return found
         return []
 
 
-def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:
-    if shadow.before is None or stamps.all():
-        return []
-    never = (stamps == 0) & ~shadow.before[access.units()]
-    return first_conflict("uninitialised", never, access, None, what)
+def _only(access: Access, lanes: Lanes) -> Access:
+    """The part of some lanes of an access."""
+    return Access(access.ids[lanes], access.first[lanes], access.width, access.low, access.high)
+
+
+def _still_copied(shadow: _Shadow, access: Access) -> list[Conflict]:
+    """The first unit that an access writes while a `cp.async` may still read it."""
+    for copying in shadow.copying:
+        read = copying.only_left()
+        units, mine = read.units(), access.units()
+        wrong = np.isin(mine, units)
+        if wrong.any():
+            row, column = (int(i[0]) for i in np.nonzero(wrong))
+            lane = int(read.ids[(units == mine[row, column]).any(axis=1)][0])
+            unit = int(mine[row, column])
+            return [Conflict("race", row, unit, copying.at, lane, "may still be read by")]
+    return []

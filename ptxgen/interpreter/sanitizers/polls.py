@@ -1,4 +1,4 @@
-"""The volatile accesses to flags that threads poll, found in the text of a program.
+"""The accesses to flags that threads poll, found in the text of a program.
 
 Two volatile accesses are strong, and morally strong relative to each other, so they are no data
 race in the memory model (PTX ISA, "Conflict and Data-races"); but nothing orders them either, and
@@ -41,13 +41,28 @@ def unpolled(linked: Linked) -> frozenset[int]:
     return frozenset(found)
 
 
+def tickets(linked: Linked) -> frozenset[int]:
+    """The numbers of the atomic operations of a program that return a value, and do not poll by it: a thread
+    draws a ticket, once.
+    """
+    found: set[int] = set()
+    before = 0
+    for routine in linked.routines:
+        instrs = [s for s in routine.source.body or () if isinstance(s, Instr)]
+        drawn = {n for n, x in enumerate(instrs) if x.opcode.startswith("atom.")}
+        if drawn:
+            found |= {before + n for n in drawn - _polls(routine.source, drawn)}
+        before += len(instrs)
+    return frozenset(found)
+
+
 def _address(instr: Instr) -> Address | None:
     return next((o for o in instr.operands if isinstance(o, Address)), None)
 
 
 def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
-    """The loads that poll: a loop repeats them at the same address, and their values decide whether
-    the loop goes on.
+    """Those of the `loads`, or atomic operations, that poll: a loop repeats them at the same address, and
+    their values decide whether the loop goes on.
     """
     graph = flow.blocks(routine)
     steps = {b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph}

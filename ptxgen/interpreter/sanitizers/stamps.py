@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
+from ptxgen.interpreter.sanitizers.orders import CLUSTER, CTA
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
@@ -37,6 +38,18 @@ def twin_stamps(ids: Lanes, at: int, clock: int) -> Lanes:
     """The stamps of accesses that the twins of the lanes' warps make for instruction `at`."""
     stamps: Lanes = ASYNC | (clock << CLOCK) | (at << INSTR) | ids
     return stamps
+
+
+def out_of_scope(clocks: Clocks, scopes: Lanes, at: int, ids: Lanes, stamps: Lanes) -> Lanes:
+    """Of strong accesses with these stamps, `[lanes, width]`, which are not morally strong relative to one
+    that lanes make by instruction `at`, because the scope of either does not include the other's thread.
+    """
+    scope = np.minimum(scopes.take(stamps >> INSTR & INSTR_MASK, mode="clip"), scopes[at])
+    mine, other = (ids // WARP)[:, None], (stamps & LANE_MASK) // WARP
+    here = mine // clocks.of_cta == other // clocks.of_cta
+    near = mine // clocks.group == other // clocks.group
+    beyond: Lanes = ((scope == CTA) & ~here) | ((scope == CLUSTER) & ~near)
+    return beyond
 
 
 def first_conflict(

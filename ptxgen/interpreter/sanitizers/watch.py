@@ -1,12 +1,11 @@
 """The run-time sanitizers of a batch; memory, barriers and asynchronous copies report their events
 to them.
 
-`bounds` finds accesses outside the shared variable that their address is computed from; `init`
-finds reads of registers, shared and local memory and memory from `malloc` before they were written;
-`race` finds accesses of two threads that nothing orders, in shared and global memory; `sync` finds
-barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary
-writes that asynchronous operations may not see yet. An access outside all memory, or one that is
-not aligned, stops a kernel in any case.
+`bounds` finds accesses outside the shared variable that their address is computed from; `race` finds
+accesses of two threads that nothing orders, in shared and global memory; `sync` finds barriers,
+asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary writes that
+asynchronous operations may not see yet. An access outside all memory, or one that is not aligned, stops a
+kernel in any case.
 """
 
 from __future__ import annotations
@@ -17,16 +16,25 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.observer import Observer
+from ptxgen.interpreter.sanitizers.accesses import Accesses, positions_of
 from ptxgen.interpreter.sanitizers.async_rules import broken_rules
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
-from ptxgen.interpreter.sanitizers.detectors import Detectors
+from ptxgen.interpreter.sanitizers.exchanges import Exchanges, mixing
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
-from ptxgen.interpreter.sanitizers.local_init import LocalInit
-from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
-from ptxgen.interpreter.sanitizers.polls import unpolled
+from ptxgen.interpreter.sanitizers.orders import (
+    ALL,
+    CLUSTER,
+    Order,
+    optimistic,
+    order_of,
+    scope_of,
+    scopes_of,
+)
+from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
+from ptxgen.interpreter.sanitizers.unused_loads import unused_loads
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
 from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
 from ptxgen.interpreter.sanitizers.wgmma import WgmmaChecks
@@ -35,9 +43,10 @@ from ptxgen.isa.table import op_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.machine.memory import Plan
-    from ptxgen.interpreter.machine.observer import Accessing
+    from ptxgen.interpreter.machine.observer import Accessing, Copied
     from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.interpreter.program.linking import Linked
     from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
@@ -51,11 +60,13 @@ if TYPE_CHECKING:
 _PHASE_BIT: Final = np.uint64(63)
 
 
-class Watch(Detectors, Observer):
+class Watch(Accesses, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
     their units in shared and global memory; `allocations` has the allocations that shared addresses may
     lie in, if bounds are checked; `in_flight` are the arrays that the grid before may still write.
     """
+
+    exchanges: Exchanges
 
     def __init__(
         self,
@@ -65,18 +76,21 @@ class Watch(Detectors, Observer):
         faults: Findings,
         grain: int,
         global_grain: int,
-        heap: dict[int, Lanes],
         allocations: AllowedAllocations | None,
         in_flight: Sequence[Span] = (),
     ) -> None:
-        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, allocations)
+        super().__init__(names, batch, instrs, faults, grain, global_grain, allocations)
         self._orders: list[Order | None] = [None] * len(instrs)
         self._rows: dict[int, str] = {}  # by number of an instruction: the name of its row
         self._optimistic = optimistic(instrs)
-        self.local: LocalInit | None = None
+        self._tickets: frozenset[int] = frozenset()
+        self._copies = {
+            n for n, x in enumerate(instrs) if x.opcode.startswith(("cp.async.ca.", "cp.async.cg."))
+        }
+        self._mixing = mixing(instrs)
+        self._copied: list[tuple[Buffer, Access]] = []  # what a `cp.async` reads that is about to start
         self.wgmma: WgmmaChecks | None = None
         self.shown = ShownMbarriers(self.clocks, self.race, batch)
-        self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
         self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
@@ -101,18 +115,25 @@ class Watch(Detectors, Observer):
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._bounds(machine.at, plan, offset, total, access)
-            self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+            used = self._used(machine.at, access)
+            if len(used.ids):
+                self.judge(machine.at, self.race.read(used, machine.at, strong=order.strong), used)
             if self._near_mbarrier(plan, offset, total):
-                self.mbarriers.read(machine.at, access.ids, _positions(plan, offset), total)
+                self.mbarriers.read(machine.at, access.ids, positions_of(plan, offset), total)
         elif self._follows(plan):
-            access = self._far_access(machine, plan, offset, total)
-            assert plan.buffer is not None
-            found = self.global_races.read(plan.buffer, access, machine.at, strong=order.strong)
-            self.judge_global(machine.at, found, access, plan.buffer)
-        if self.local is not None:
-            self._local_load(machine, plan, offset, total)
+            used = self._used(machine.at, self._far_access(machine, plan, offset, total))
+            if len(used.ids):
+                self._far_load(machine.at, plan.buffer, used, strong=order.strong)
         if order.strong:
             self._acquire(machine, plan, offset, order)
+
+    def _far_load(self, at: int, buffer: Buffer | None, access: Access, *, strong: bool) -> None:
+        assert buffer is not None
+        copied = at in self._copies
+        if copied:
+            self._copied.append((buffer, access))
+        found = self.global_races.read(buffer, access, at, strong=strong, copied=copied)
+        self.judge_global(at, found, access, buffer)
 
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
@@ -127,13 +148,13 @@ class Watch(Detectors, Observer):
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
             if order.mbarrier:
-                positions = _positions(plan, offset)
+                positions = positions_of(plan, offset)
                 self.mbarriers.initialised(at, access.ids, positions)
                 self.shown.initialised(access.ids, positions)
                 if self.cluster is not None:
                     self.cluster.initialised(positions)
             elif self._near_mbarrier(plan, offset, total):
-                self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
+                self.mbarriers.written(at, access.ids, positions_of(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             buffer = plan.buffer
@@ -142,8 +163,6 @@ class Watch(Detectors, Observer):
             given = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
             found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
             self.judge_global(at, found, access, buffer)
-        if self.local is not None:
-            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -155,7 +174,7 @@ class Watch(Detectors, Observer):
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
-                found, positions = self.race.visit(access, at), _positions(plan, offset)
+                found, positions = self.race.visit(access, at), positions_of(plan, offset)
                 if not (found and self.cluster is not None and self.cluster.public(positions)):
                     self.judge(at, found, access)
                 self.mbarriers.used(at, access.ids, positions, machine.shared.window.data)
@@ -163,16 +182,13 @@ class Watch(Detectors, Observer):
                     self.mbarriers.ended(at, positions)
             else:
                 if self._near_mbarrier(plan, offset, total):
-                    self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
+                    self.mbarriers.written(at, access.ids, positions_of(plan, offset), total)
                 self.judge(at, self.race.write(access, at, atomic=True), access)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
             found = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
             self.judge_global(at, found, access, plan.buffer)
-        if self.local is not None:
-            self._local_load(machine, plan, offset, total)
-            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -180,7 +196,7 @@ class Watch(Detectors, Observer):
         """An atomic operation has happened; `old` are the values before it."""
         order = self.order(machine.at)
         if order.mbarrier and plan.watched:
-            positions = _positions(plan, offset)
+            positions = positions_of(plan, offset)
             words = machine.shared.window.elements(old.dtype, 1, 0)[positions // old.itemsize]
             was = old if plan.mask is None else old[plan.mask]
             over = (words ^ was) >> _PHASE_BIT != 0
@@ -192,83 +208,34 @@ class Watch(Detectors, Observer):
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
 
-    def _local_load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        assert self.local is not None
-        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
-        if plan.window is space.window:
-            self.local.load(machine.at, ids, plan, space, offset, total)
-        else:
-            self.local.loaded_elsewhere(machine.at, ids)
-
-    def _local_store(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        assert self.local is not None
-        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
-        if plan.window is space.window:
-            self.local.store(machine.at, ids, plan, space, offset, total)
-        else:
-            self.local.store_elsewhere(machine.at, ids)
-
     def _early(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """Check an access against the grid before, which may still run."""
         if self.grids is not None and plan.buffer is not None:
             ids = machine.active_ids(plan.mask)
-            self.grids.access(machine.at, ids, plan.buffer, _positions(plan, offset), total)
-
-    def _near_mbarrier(self, plan: Plan, offset: int, total: int) -> bool:
-        return self.mbarriers.near(plan.low + offset, plan.high + offset + total)
-
-    def _follows(self, plan: Plan) -> bool:
-        return self.follows_global and plan.buffer is not None and plan.writable
+            self.grids.access(machine.at, ids, plan.buffer, positions_of(plan, offset), total)
 
     def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
-        ids = machine.active_ids(plan.mask)
+        ids, ticket = machine.active_ids(plan.mask), machine.at in self._tickets
         if plan.watched:
-            self.objects.acquire_shared(ids, _positions(plan, offset), order)
+            self.objects.acquire_shared(ids, positions_of(plan, offset), order, ticket=ticket)
         elif plan.buffer is not None:
-            self.objects.acquire_global(ids, _positions(plan, offset), order)
+            self.objects.acquire_global(ids, positions_of(plan, offset), order, ticket=ticket)
 
     def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
             if order.release or not order.mbarrier:
                 phased = bool(order.mbarrier)
-                positions = _positions(plan, offset)
+                positions = positions_of(plan, offset)
                 self.objects.release_shared(ids, positions, order, phased=phased)
         elif plan.buffer is not None:
-            self.objects.release_global(ids, _positions(plan, offset), order)
-
-    def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
-        """An access to shared memory in the form that the race detector takes."""
-        if plan.ids is None:
-            plan.ids = machine.active_ids(plan.mask)
-            units = plan.index(self.grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        low, high = plan.low + offset, plan.high + offset + total
-        grain = self.grain
-        if self.cluster is not None:
-            self.cluster.accessed(machine.at, plan.ids, _positions(plan, offset))
-        return Access(plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain)
-
-    def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
-        if plan.ids is None:
-            plan.ids = machine.active_ids(plan.mask)
-            units = plan.index(self.global_grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        assert plan.buffer is not None
-        grain = self.global_grain
-        first = (plan.low + offset) // grain - plan.buffer.base // grain
-        return Access(plan.ids, plan.units + first, total // grain, 0, 0)
-
-    def _bounds(self, at: int, plan: Plan, offset: int, total: int, access: Access) -> None:
-        low, high = plan.low + offset, plan.high + offset + total
-        self.bounds.check(at, low, high, access, self.grain)
+            self.objects.release_global(ids, positions_of(plan, offset), order)
 
     # ------------------------------------------------------------------------------------ barriers
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
         """Lanes arrive at barriers of their CTA without waiting."""
+        self.objects.arrive(*self.clocks.each(ids, barrier))
         self.clocks.release(ids, barrier)
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
@@ -276,9 +243,7 @@ class Watch(Detectors, Observer):
         lanes of the batch have ended, bool.
         """
         self.sync.barrier(ids, since, exited)
-        warps = self.clocks.warps(ids)
-        self.objects.finish(warps)
-        self.objects.share(warps)
+        self.objects.join(*self.clocks.each(ids, barrier))
         self.clocks.join(ids, barrier)
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
@@ -297,11 +262,11 @@ class Watch(Detectors, Observer):
         elif scope == "mbarrier_init":
             self.shown.fence(ids)
         elif scope == "grids":
-            self.objects.fence(ids, "gpu")
+            self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
         elif not scope.startswith("proxy."):
-            self.objects.fence(ids, scope)
+            self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
         """Lanes execute an instruction together, each with the lanes of its membermask;
@@ -309,12 +274,17 @@ class Watch(Detectors, Observer):
         """
         name = self._row(at)
         if name == "bar_warp_sync":
-            self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_members(ids, members, exited)
+        elif at in self._mixing:
+            self.exchanges.mix(ids, members)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def exchange(self, ids: Lanes, sources: Lanes) -> None:
+        """Each of these lanes receives a register of the lane of its warp with that index."""
+        self.exchanges.pass_on(ids, sources)
 
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of its warpgroup; `members` are the
@@ -331,22 +301,16 @@ class Watch(Detectors, Observer):
         """A warp, given by one lane, breaks a rule of `setmaxnreg`."""
         self.sync.registers(at, lane, why)
 
-    def undefined(self, at: int, register: str, lane: int) -> None:
-        """A lane reads a register that it has not written."""
-        self.faults.register(at, register, lane)
-
     def follow(self, linked: Linked) -> None:
-        """Follow a program's local memory and its volatile accesses. The driver's reserved shared
-        memory counts as initialised.
-        """
-        self.race.initialise(-(-linked.reserved_bytes // self.grain))
+        """Follow a program's volatile accesses."""
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
-        self.race.volatile = self.global_races.volatile = volatile
-        counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
-        self.race.counted = np.array([*counted, False])
-        if "init" in self._names and linked.local_bytes:
-            self.local = LocalInit(linked, self._batch.lanes, self.faults)
+        self.exchanges = Exchanges(self.clocks, linked)
+        self.unused = unused_loads(linked, self._batch.block)
+        scopes = scopes_of(self.instrs)
+        self.race.follow(volatile, scopes, self.exchanges)
+        self.global_races.follow(volatile, scopes, self.exchanges)
+        self._tickets = tickets(linked)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
         """Follow the registers of `wgmma`."""
@@ -361,10 +325,12 @@ class Watch(Detectors, Observer):
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
-        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
-            self.clocks.arrive_cluster(ids)
         if self.cluster is not None:
             self.cluster.arrive(at, ids)
+        release = op_of(self.instrs[at]).modifiers.get("sem") != "relaxed"
+        rounds = self.clocks.arrive_cluster(ids, release=release)
+        if self.cluster is not None:
+            self.cluster.arrived(ids, rounds)
 
     def cluster_wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
@@ -373,10 +339,10 @@ class Watch(Detectors, Observer):
 
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster releases lanes."""
-        self.objects.finish(self.clocks.warps(ids))
-        self.clocks.leave_cluster(ids)
+        self.objects.share(self.clocks.warps(ids), self.clocks.group)
+        rounds = self.clocks.leave_cluster(ids)
         if self.cluster is not None:
-            self.cluster.leave(ids)
+            self.cluster.leave(ids, rounds)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
@@ -395,7 +361,7 @@ class Watch(Detectors, Observer):
 
     def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
-        order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
+        order = Order(True, release=True, scope=CLUSTER, mbarrier="cp_async_mbarrier_arrive")
         self.objects.release_shared(ids, np.full(len(ids), position), order, phased=True)
 
     def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:
@@ -410,13 +376,25 @@ class Watch(Detectors, Observer):
 
     # ------------------------------------------------------------------------- asynchronous copies
 
-    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """A `cp.async` starts; its destination is pending until its thread has waited."""
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
+        """A `cp.async` starts; its destination is pending until its thread has waited, and its source is
+        read until then.
+        """
+        sources, self._copied = self._copied, []
         access = self._access(machine, plan, offset, nbytes)
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
-            self.mbarriers.written(machine.at, access.ids, _positions(plan, offset), nbytes)
+            self.mbarriers.written(machine.at, access.ids, positions_of(plan, offset), nbytes)
+        copied = [self.global_races.start_copy(*source, machine.at) for source in sources]
+        if not copied:
+            return None
+
+        def waited(ids: Lanes) -> None:
+            for finish in copied:
+                finish(ids)
+
+        return waited
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words from `word` on."""
@@ -437,7 +415,7 @@ class Watch(Detectors, Observer):
         inside = first % (self._batch.shared_stride // self.grain)
         low, high = int(inside.min()), int(inside.max()) + width
         access = Access(lanes, first, width, low, high)
-        found = self.race.start_read(access, at, stamps, by_warp=True)
+        found = self.race.start_product(access, at, stamps)
         self.judge(at, found, access)
 
     def _row(self, at: int) -> str:
@@ -446,9 +424,3 @@ class Watch(Detectors, Observer):
         if found is None:
             found = self._rows[at] = op_of(self.instrs[at]).row.name
         return found
-
-
-def _positions(plan: Plan, offset: int) -> Lanes:
-    """For each active lane its address; in shared memory, the position in the batch's memory."""
-    flat: Lanes = plan.relative + (plan.low + offset)
-    return flat if plan.mask is None else flat[plan.mask]

@@ -1,8 +1,7 @@
 """The checks of bulk copies, in shared and in global memory.
 
-A copy is an operation of the twin of the warp that starts it: each of its parts has its own stamp
-of the twin, in rising order. A wait for a part orders the waiting thread after it and after all
-parts before it.
+Each access by a copy, to its source and to each destination, is an operation of its own
+(`ptxgen.interpreter.sanitizers.operations`).
 """
 
 from __future__ import annotations
@@ -42,22 +41,21 @@ class BulkWatch(BulkObserver):
         self._stride = batch.shared_stride
         self._width = batch.width
 
-    def start(self, lane: int) -> int:
-        """The stamp of the operation that a lane's warp starts now."""
-        return int(self._watch.clocks.start(np.array([lane // WARP]))[0])
-
-    def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for the operation that its warp started with this stamp."""
-        self._watch.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
+    def know(self, lane: int, number: int) -> None:
+        """A lane has waited for the operation of that number."""
+        self._watch.operations.wait(lane // WARP, number)
 
     # ------------------------------------------------------------------------------- shared memory
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
-        """A copy starts to write `nbytes` at each of these positions, with completion on the
-        mbarrier at `position`. Returns its stamp.
+    def start_write(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, *, source: int, update: bool
+    ) -> int:
+        """A copy starts to write `nbytes` at each of these positions, or with `update` a reduction to change
+        them, with completion on the mbarrier at `position`. `source` is the number of the access that reads
+        what it writes, 0 if that has none. Returns its number.
         """
         watch = self._watch
-        stamp = watch.count(lane, self.start(lane), position)
+        number = watch.operations.start(position, source)
         # PTX ISA, "Async proxy": instructions that send values of registers do not use it.
         proxy = watch.instrs[at].opcode.startswith("cp.")
         mbarrier = self._range(lane, np.array([position]), _MBARRIER_BYTES)
@@ -66,52 +64,58 @@ class BulkWatch(BulkObserver):
         elif proxy:
             watch.judge(at, self._shown.hidden(mbarrier, lane, position), mbarrier)
         if self._cluster is not None:
-            self._cluster.copied(at, lane, int(first[0]), stamp)
+            self._cluster.copied(at, lane, int(first[0]), number)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
-        watch.judge(at, watch.race.start_copy(access, at, stamp, proxy=proxy), access)
+        start = watch.race.start_update if update else watch.race.start_copy
+        watch.judge(at, start(access, at, number, proxy=proxy), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
-        return stamp
+        return number
 
-    def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
-        """A reduction starts to change `nbytes` at each of these positions."""
-        self._bounds(at, self._range(lane, first, nbytes), "dst")
-
-    def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
-        """A copy has written its bytes and completes on the mbarrier at `position`."""
+    def written(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
+    ) -> None:
+        """The operation of that number has written, or changed, its bytes and completes on the mbarrier at
+        `position`.
+        """
         self._watch.sync.landed(at, lane)
-        self._watch.race.land(self._range(lane, first, nbytes))
-        self._watch.objects.landed(position, lane // WARP, stamp)
+        if not update:
+            self._watch.race.land(self._range(lane, first, nbytes))
+        self._watch.objects.landed(position, number)
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         """A copy starts to read `nbytes` at each of these positions, with completion on the
-        mbarrier at `position`, if it has one. Returns its stamp.
+        mbarrier at `position`, if it has one. Returns its number.
         """
         watch = self._watch
-        stamp = watch.count(lane, self.start(lane), position)
+        number = watch.operations.start(position)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "src")
-        watch.judge(at, watch.race.start_read(access, at, np.array([stamp])), access)
-        return stamp
+        watch.judge(at, watch.race.start_read(access, at, number), access)
+        return number
 
-    def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
-        """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
+    def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
+        """The operation of that number has read its bytes and completes on the mbarrier at `position`, if it
+        has one.
+        """
         self._watch.sync.landed(at, lane)
         if position is not None:
-            self._watch.objects.landed(position, lane // WARP, stamp)
+            self._watch.objects.landed(position, number)
 
     # ------------------------------------------------------------------------------- global memory
 
-    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
+    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> int:
         """A copy starts to read `nbytes` of an array at each of these addresses; its write to
-        shared memory starts later.
+        shared memory starts later. Returns its number, 0 if nobody may write there.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         self._early(at, lane, buffer, first, nbytes)
-        if access is not None and buffer.writable:
-            stamp = self.start(lane)
-            found = watch.global_races.start_read(buffer, access, at, stamp)
-            watch.judge_global(at, found, access, buffer)
+        if access is None or not buffer.writable:
+            return 0
+        number = watch.operations.start()
+        found = watch.global_races.start_read(buffer, access, at, number)
+        watch.judge_global(at, found, access, buffer)
+        return number
 
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
@@ -124,14 +128,14 @@ class BulkWatch(BulkObserver):
         self._early(at, lane, buffer, first, nbytes)
         if access is None:
             return None
-        stamp = self.start(lane)
-        found = watch.global_races.start_write(buffer, access, at, stamp, atomic=atomic)
+        number = watch.operations.start()
+        found = watch.global_races.start_write(buffer, access, at, number, atomic=atomic)
         if not again:  # else it is judged with that one, and both write the same bytes
             watch.judge_global(at, found, access, buffer)
 
         def finish() -> None:
-            watch.global_races.finish_write(buffer, access, stamp)
-            self.know(lane, stamp)
+            watch.global_races.finish_write(buffer, access, number)
+            self.know(lane, number)
 
         return finish
 

@@ -1,10 +1,11 @@
-"""The checks of clusters: their barrier, mbarriers of other CTAs, and CTAs that end while others
-may still access their shared memory.
+"""The checks of clusters: their barrier, mbarriers of other CTAs, and CTAs that have not started, or that
+end, while others may access their shared memory.
 
-A CTA must not end before the accesses of others to its shared memory are over (CUDA C++ Programming
-Guide, "Distributed Shared Memory"): one of its threads comes after each of these accesses before it
-ends. A `barrier.cluster.arrive.relaxed` is enough for that here, since it makes threads wait even
-though it orders no memory.
+A CTA has to have started before others access its shared memory, and must not end before these accesses are
+over (CUDA C++ Programming Guide, "Distributed Shared Memory"): who accesses it comes after something that one
+of its threads has done, and one of its threads comes after each of these accesses before it ends. A
+`barrier.cluster.arrive.relaxed` is enough for both here, since it makes threads wait even though it orders no
+memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """The last access of a warp, or of its twin, to the shared memory of another CTA."""
+    """An access of a warp to the shared memory of another CTA; `stamp` is its clock, or the number of the
+    asynchronous operation.
+    """
 
     stamp: int
     at: int
@@ -53,14 +56,17 @@ class ClusterWatch:
         self._arrived: Lanes = np.zeros(batch.lanes, np.bool_)  # lanes that have arrived and not waited since
         self._waits: Lanes = np.zeros(batch.lanes, np.int64)  # by lane, the number of waits
         self._waited_at: Lanes = np.zeros(batch.lanes, np.int64)  # by lane, the instruction of the last wait
-        self._last: Lanes = np.zeros_like(clocks.clock)  # by warp, its clock when it arrived
+        # By even and odd rounds of the barrier and by warp, its clock when it arrived.
+        self._last: Lanes = np.zeros((2, len(clocks.clock)), np.int64)
         columns = clocks.known.shape[1]
         # The stamps that each warp comes after by barriers of its cluster; and those that each CTA
         # comes after by any means, once threads of it have ended.
         self._after: Lanes = np.zeros((len(clocks.clock), clocks.group), np.int64)
         self._known: Lanes = np.zeros((batch.ctas, columns), np.int64)
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
-        self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether by its twin
+        self._started: set[tuple[int, int]] = set()  # warps, and CTAs that have started for them
+        self._remote: dict[tuple[int, int], _Remote] = {}  # the last access, by warp and CTA
+        self._copies: dict[int, list[_Remote]] = {}  # by CTA: what others copy there
         # Mbarriers by position: those with which the warp that initialised them arrived at the barrier
         # of the cluster after its fence.mbarrier_init, and those that the whole cluster may use.
         self._brought: set[int] = set()
@@ -75,10 +81,12 @@ class ClusterWatch:
             why = "comes to the barrier of the cluster again without having waited for it"
             self._report(at, int(again[0]), why)
         self._arrived[ids] = True
+
+    def arrived(self, ids: Lanes, rounds: Lanes) -> None:
+        """The warps of lanes have arrived in these rounds of the barrier; their clocks have advanced."""
         clocks = self._watch.clocks
         warps = clocks.warps(ids)
-        self._last[warps] = clocks.clock[warps]
-        clocks.tick(warps)
+        self._last[rounds % 2, warps] = clocks.clock[warps] - 1
         self._brought |= self._shown.fenced_by(warps)
 
     def wait(self, at: int, ids: Lanes) -> None:
@@ -112,11 +120,11 @@ class ClusterWatch:
                 relation="they came to",
             )
 
-    def leave(self, ids: Lanes) -> None:
-        """The barrier releases lanes."""
+    def leave(self, ids: Lanes, rounds: Lanes) -> None:
+        """The barrier releases lanes, whose warps came to these rounds."""
         clocks = self._watch.clocks
         warps = clocks.warps(ids)
-        last = self._last.reshape(-1, clocks.group)[warps // clocks.group]
+        last = self._last.reshape(2, -1, clocks.group)[rounds % 2, warps // clocks.group]
         self._after[warps] = np.maximum(self._after[warps], last)
         if self._brought:
             here = set((warps // clocks.group).tolist())
@@ -157,46 +165,70 @@ class ClusterWatch:
             warps, clock = ids[far] // WARP, self._watch.clocks.clock
             for n, warp, cta in zip(far.tolist(), warps.tolist(), ctas[far].tolist(), strict=True):
                 access = _Remote(int(clock[warp]), at, int(ids[n]), int(positions[n]))
-                self._keep(warp, cta, access, twin=False)
+                self._too_early(access, cta)
+                self._remote[warp, cta] = access
+                if self._ended[cta]:
+                    self._too_late(access, cta)
 
-    def copied(self, at: int, lane: int, position: int, stamp: int) -> None:
-        """A lane starts a copy with this stamp to a position."""
+    def copied(self, at: int, lane: int, position: int, number: int) -> None:
+        """A lane starts the copy of that number to a position."""
         cta = position // self._batch.shared_stride
         if cta != lane // self._batch.width:
-            self._keep(lane // WARP, cta, _Remote(stamp, at, lane, position), twin=True)
+            access = _Remote(number, at, lane, position)
+            self._too_early(access, cta)
+            self._copies.setdefault(cta, []).append(access)
+            if self._ended[cta]:
+                self._too_late(access, cta)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
         watch, clocks = self._watch, self._watch.clocks
         warps = clocks.warps(np.flatnonzero(mask))
-        watch.objects.finish(warps)
-        knows = clocks.reached_rows(warps)
+        knows = np.maximum(clocks.reached_rows(warps), watch.objects.met_rows(warps))
         knows[:, : clocks.group] = np.maximum(knows[:, : clocks.group], self._after[warps])
         ctas = warps // clocks.of_cta
         np.maximum.at(self._known, ctas, knows)
         gone = exited.reshape(self._batch.ctas, -1).all(axis=1) & ~self._ended
         for cta in np.flatnonzero(gone).tolist():
             self._ended[cta] = True
-            for (warp, target, twin), access in self._remote.items():
-                if target == cta:
-                    column = warp % clocks.group + clocks.group * twin
-                    if access.stamp > self._known[cta, column]:
-                        self._too_late(access, cta)
+            for (warp, target), access in self._remote.items():
+                if target == cta and access.stamp > self._known[cta, warp % clocks.group]:
+                    self._too_late(access, cta)
+            for access in self._copies.pop(cta, ()):
+                if not self._over(cta, access.stamp):
+                    self._too_late(access, cta)
 
-    def _keep(self, warp: int, cta: int, access: _Remote, *, twin: bool) -> None:
-        self._remote[warp, cta, twin] = access
-        if self._ended[cta]:
-            self._too_late(access, cta)
+    def _over(self, cta: int, number: int) -> bool:
+        """Whether some warp of a CTA comes after an asynchronous operation."""
+        operations, of_cta = self._watch.operations, self._watch.clocks.of_cta
+        warps = range(cta * of_cta, (cta + 1) * of_cta)
+        if any(w in warps for w in operations.waited(number)):
+            return True
+        return bool(operations.after(np.array(warps), np.array(number)).any())
+
+    def _too_early(self, access: _Remote, cta: int) -> None:
+        """Check that a CTA has started for a warp: the warp comes after something that a thread of it did, or
+        after an arrival at the barrier of the cluster.
+        """
+        warp, watch = access.lane // WARP, self._watch
+        if (warp, cta) in self._started:
+            return
+        self._started.add((warp, cta))
+        clocks, mine = watch.clocks, np.array([warp])
+        first = cta * clocks.of_cta % clocks.group
+        knows = np.maximum(clocks.reached_rows(mine), watch.objects.met_rows(mine))[0, : clocks.group]
+        if not np.maximum(knows, self._after[warp])[first : first + clocks.of_cta].any():
+            why = "which may not have started: no barrier of the cluster comes before the access"
+            self._elsewhere(access, cta, why)
 
     def _too_late(self, access: _Remote, cta: int) -> None:
+        self._elsewhere(access, cta, "which may have ended: it waits for nothing after the access")
+
+    def _elsewhere(self, access: _Remote, cta: int, why: str) -> None:
+        """Report an access to the memory of another CTA."""
         address = access.position % self._batch.shared_stride
         owner = self._batch.cta(cta * self._batch.width)
-        self._report(
-            access.at,
-            access.lane,
-            f"in the memory of CTA {owner}, which may have ended: it waits for nothing after the access",
-            address,
-        )
+        self._report(access.at, access.lane, f"in the memory of CTA {owner}, {why}", address)
 
     def _report(self, at: int, lane: int, why: str, address: int = -1) -> None:
         if self._wanted:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine.builtins import BUILTINS, DYNAMIC_PARALLELISM
-from ptxgen.interpreter.program.calls import DEFINED
+from ptxgen.interpreter.machine.shadows import Shadow, merged_at
 from ptxgen.interpreter.program.linking import param_bytes, signature
 from ptxgen.ir import Function, Reg, Symbol
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# Bytes of an argument or a result, `[lanes of mask, bytes]`, and which of them were written; None:
-# all.
-_Bytes = tuple["Lanes", "Lanes | None"]
+# Bytes of an argument or a result, `[lanes of mask, bytes]`, and their undefined bits; None: none are.
+_Bytes = tuple["Lanes", "Shadow | None"]
+
+# The arguments of a call that are values, and the shadows of their registers.
+_Values = tuple["tuple[Lanes, ...]", "tuple[Shadow | None, ...]"]
 
 _OUTSIDE: Final = -1  # the caller's block of a kernel's own threads
 
@@ -34,8 +36,11 @@ _OUTSIDE: Final = -1  # the caller's block of a kernel's own threads
 class Calls:
     """The threads of a batch that are in calls."""
 
-    def __init__(self, program: Program, machine: LaneMachine, registers: list[Lanes]) -> None:
+    def __init__(
+        self, program: Program, machine: LaneMachine, registers: list[Lanes], shadows: list[Shadow | None]
+    ) -> None:
         self._program = program
+        self._shadows = shadows
         self._machine = machine
         self._registers = registers
         self._linked = program.linked
@@ -44,11 +49,10 @@ class Calls:
         self._sites = [np.full(lanes, _OUTSIDE, np.int64) for _ in self._linked.routines]
         self._depth = np.zeros(lanes, np.int64)
         self._stack: list[dict[int, Lanes]] = []
+        self._shadow_stack: list[dict[int, Shadow]] = []
         self._stack_bytes = 0
         if self._linked.recursive:
             machine.frame = np.zeros(lanes, np.uint64)
-        # The written bytes of frames, if a sanitizer follows them.
-        self._marks = None if machine.watch is None else machine.watch.local
 
     def enter(self, number: int, block: Block, mask: Lanes, value: Any) -> list[tuple[int, Lanes]]:
         """Execute the call at the end of a block. `value` has the callee's address and the
@@ -58,9 +62,9 @@ class Calls:
         call = block.call
         assert call is not None
         self._machine.at = block.segment.steps[-1].number
-        pointers, values = value
+        pointers, values, shadows = value
         if call.callee is not None:
-            return [self._enter(number, block, call, call.callee, mask, values)]
+            return [self._enter(number, block, call, call.callee, mask, (values, shadows))]
         machine = self._machine
         wide = np.zeros(machine.batch.lanes, np.uint64)
         wide[machine.selection.ids] = pointers
@@ -69,7 +73,7 @@ class Calls:
             there = mask & (wide == address)
             callee = self._function_at(int(address), there)
             self._check_prototype(call, callee, there)
-            entered.append(self._enter(number, block, call, callee, there, values))
+            entered.append(self._enter(number, block, call, callee, there, (values, shadows)))
         return entered
 
     def leave(self, routine: int, mask: Lanes) -> list[tuple[int, Lanes]]:
@@ -124,17 +128,11 @@ class Calls:
     # ---------------------------------------------------------------------------------------- calls
 
     def _enter(
-        self,
-        number: int,
-        block: Block,
-        call: Call,
-        callee: int | Function,
-        mask: Lanes,
-        values: tuple[Lanes, ...],
+        self, number: int, block: Block, call: Call, callee: int | Function, mask: Lanes, values: _Values
     ) -> tuple[int, Lanes]:
-        arguments = self._arguments(call, mask, values)
+        arguments = self._arguments(call, mask, *values)
         if isinstance(callee, Function):
-            self._outside(call, callee, mask, [data for data, _ in arguments])
+            self._outside(call, callee, mask, arguments)
             return block.segment.after, mask
         routine = self._linked.routines[callee]
         source = routine.source
@@ -142,34 +140,49 @@ class Calls:
         if self._linked.recursive:
             self._push(call, routine, mask)
         self._sites[callee][mask] = number
-        if self._marks is not None:
+        if self._machine.definedness is not None:
             lanes, start = self._frame(routine, mask)
-            self._marks.enter(callee, lanes, start)
-        for param, (data, written) in zip(source.params, arguments, strict=True):
+            self._machine.definedness.enter(callee, lanes, start)
+        for param, (data, bits) in zip(source.params, arguments, strict=True):
             if param.register:
-                self._set_slot(self._program.slots[f"{callee}:{param.name}"], mask, data)
+                self._set_slot(self._program.slots[f"{callee}:{param.name}"], mask, data, bits)
             else:
-                self._write(routine, param.name, mask, data, written)
+                self._write(routine, param.name, mask, data, bits)
         return self._program.entries[callee], mask
 
-    def _arguments(self, call: Call, mask: Lanes, values: tuple[Lanes, ...]) -> list[_Bytes]:
+    def _arguments(
+        self, call: Call, mask: Lanes, values: tuple[Lanes, ...], shadows: tuple[Shadow | None, ...]
+    ) -> list[_Bytes]:
         """The bytes of each argument."""
         machine = self._machine
         count = machine.selection.count
-        rest = iter(values)
+        rest = zip(values, shadows, strict=True)
         found: list[_Bytes] = []
         for item, param in zip(call.given, call.params, strict=True):
             if isinstance(item, Symbol):
                 found.append(self._read(call.caller, item.name, mask, param_bytes(param)))
                 continue
-            lanes = np.broadcast_to(next(rest), count)
-            wide = np.zeros(machine.batch.lanes, lanes.dtype)
-            wide[machine.selection.ids] = lanes
-            found.append((wide[mask].view(np.uint8).reshape(-1, lanes.dtype.itemsize), None))
+            value, shadow = next(rest)
+            lanes = np.broadcast_to(value, count)
+            if shadow is not None:
+                origin = self._bytes_of(shadow.origin, mask, 4).view(np.int32)[:, 0]
+                shadow = Shadow(self._bytes_of(shadow.bits, mask, lanes.itemsize), origin)
+            found.append((self._bytes_of(lanes, mask, lanes.itemsize), shadow))
         return found
 
-    def _outside(self, call: Call, function: Function, mask: Lanes, arguments: list[Lanes]) -> None:
+    def _bytes_of(self, lanes: Lanes, mask: Lanes, nbytes: int) -> Lanes:
+        """The lowest bytes of the selected lanes' values in the lanes of a mask, `[lanes of mask, bytes]`."""
+        wide = np.zeros(self._machine.batch.lanes, lanes.dtype)
+        wide[self._machine.selection.ids] = lanes
+        whole = wide[mask].view(np.uint8).reshape(-1, lanes.itemsize)
+        return np.ascontiguousarray(whole[:, :nbytes])
+
+    def _outside(self, call: Call, function: Function, mask: Lanes, arguments: list[_Bytes]) -> None:
         machine = self._machine
+        if machine.definedness is not None:
+            for n, (_, bits) in enumerate(arguments):
+                if bits is not None and bits.bits.any():
+                    machine.definedness.passes(n, function.name, np.flatnonzero(mask), bits)
         builtin = BUILTINS.get(function.name)
         if builtin is None:
             where = machine.faults.where(machine.at, int(np.flatnonzero(mask)[0]))
@@ -181,7 +194,7 @@ class Calls:
             raise TrapError(
                 f"{where}: the interpreter has no function {function.name}; it has {', '.join(BUILTINS)}"
             )
-        results = builtin(machine, np.flatnonzero(mask), arguments)
+        results = builtin(machine, np.flatnonzero(mask), [data for data, _ in arguments])
         for item, data in zip(call.got, results, strict=True):
             self._put(call, item, mask, data, None)
 
@@ -194,34 +207,48 @@ class Calls:
         source = routine.source
         assert isinstance(source, Function)
         results = [
-            (self._register(f"{callee}:{p.name}", mask), None)
+            self._register(f"{callee}:{p.name}", mask)
             if p.register
             else self._read(routine, p.name, mask, param_bytes(p))
             for p in source.results
         ]
         if self._linked.recursive:
             self._pop(call, routine, mask)
-        for item, (data, written) in zip(call.got, results, strict=True):
-            self._put(call, item, mask, data, written)
+        for item, (data, bits) in zip(call.got, results, strict=True):
+            self._put(call, item, mask, data, bits)
 
-    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes, written: Lanes | None) -> None:
+    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
         """Write a result, `[lanes of mask, bytes]`, to the operand of the call that takes it."""
         if isinstance(item, Symbol):
-            self._write(call.caller, item.name, mask, data, written)
+            self._write(call.caller, item.name, mask, data, bits)
         elif isinstance(item, Reg):
-            self._set_slot(call.slots[item.name], mask, data)
-            defined = call.slots.get(item.name + DEFINED)
-            if defined is not None:
-                self._set_slot(defined, mask, np.ones_like(data[:, :1]))
+            self._set_slot(call.slots[item.name], mask, data, bits)
 
-    def _set_slot(self, slot: int, mask: Lanes, data: Lanes) -> None:
+    def _set_slot(self, slot: int, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
         held = self._registers[slot].copy()
         held[mask] = _as_lanes(data, held.dtype)
         self._registers[slot] = held
+        shadow = self._shadows[slot]
+        if shadow is None and (bits is None or not bits.bits.any()):
+            return
+        dtype = held.dtype if held.dtype == np.bool_ else np.dtype(f"u{held.itemsize}")
+        new = (
+            Shadow(np.zeros(len(mask), dtype), np.zeros(len(mask), np.int32))
+            if shadow is None
+            else shadow.copy()
+        )
+        new.bits[mask] = 0 if bits is None else _as_lanes(bits.bits, dtype)
+        if bits is not None:
+            new.origin[mask] = bits.origin
+        self._shadows[slot] = new
 
-    def _register(self, name: str, mask: Lanes) -> Lanes:
-        held = self._registers[self._program.slots[name]][mask]
-        return held.view(np.uint8).reshape(len(held), -1)
+    def _register(self, name: str, mask: Lanes) -> _Bytes:
+        slot = self._program.slots[name]
+        held, shadow = self._registers[slot][mask], self._shadows[slot]
+        if shadow is not None:
+            bits = shadow.bits[mask].view(np.uint8).reshape(len(held), -1)
+            shadow = Shadow(bits, shadow.origin[mask])
+        return held.view(np.uint8).reshape(len(held), -1), shadow
 
     # ---------------------------------------------------------------------------------- frames
 
@@ -239,6 +266,7 @@ class Calls:
                     level[key] = np.zeros_like(held)
                     self._stack_bytes += held.nbytes
                 level[key][lanes] = held[lanes]
+            self._push_shadows(call, int(depth), lanes)
         self._depth[mask] += 1
         assert machine.frame is not None
         machine.frame[mask] += np.uint64(call.caller.frame_bytes)
@@ -257,9 +285,25 @@ class Calls:
             level = self._stack[depth]
             for slot, held in fresh.items():
                 held[lanes] = level[slot][lanes]
+            self._pop_shadows(call, int(depth), lanes)
             sites[lanes] = level[~routine.number][lanes]
         for slot, held in fresh.items():
             self._registers[slot] = held
+
+    def _push_shadows(self, call: Call, depth: int, lanes: Lanes) -> None:
+        while len(self._shadow_stack) <= depth:
+            self._shadow_stack.append({})
+        level = self._shadow_stack[depth]
+        for slot in call.saved:
+            shadow = self._shadows[slot]
+            if shadow is not None or slot in level:
+                level[slot] = merged_at(level.get(slot), shadow, lanes)  # type: ignore[assignment]
+
+    def _pop_shadows(self, call: Call, depth: int, lanes: Lanes) -> None:
+        level = self._shadow_stack[depth]
+        for slot in call.saved:
+            if self._shadows[slot] is not None or slot in level:
+                self._shadows[slot] = merged_at(self._shadows[slot], level.get(slot), lanes)
 
     def _rows(self, routine: Routine, name: str, mask: Lanes) -> tuple[Lanes, Lanes, Lanes]:
         """Local memory as `[lanes, bytes]`, the lanes of a mask, and the offset of a variable in
@@ -282,15 +326,14 @@ class Calls:
     def _read(self, routine: Routine, name: str, mask: Lanes, nbytes: int) -> _Bytes:
         memory, lanes, start = self._rows(routine, name, mask)
         found: Lanes = memory[lanes[:, None], start[:, None] + np.arange(nbytes)]
-        marks = self._marks
-        return found, None if marks is None else marks.written(lanes, start, nbytes)
+        follower = self._machine.definedness
+        return found, None if follower is None else follower.frame_bits(lanes, start, nbytes)
 
-    def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes, written: Lanes | None) -> None:
+    def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
         memory, lanes, start = self._rows(routine, name, mask)
         memory[lanes[:, None], start[:, None] + np.arange(data.shape[1])] = data
-        if self._marks is not None:
-            written = np.ones(data.shape, np.bool_) if written is None else written
-            self._marks.write(lanes, start, written)
+        if self._machine.definedness is not None:
+            self._machine.definedness.set_frame_bits(lanes, start, data.shape[1], bits)
 
 
 def _sizes(nbytes: list[int]) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine.lanes import WARP, Selection
+from ptxgen.interpreter.machine.shadows import merged
 from ptxgen.interpreter.program.segments import together
 from ptxgen.interpreter.reports import Counters, where_from
 from ptxgen.interpreter.schedule.call_frames import Calls
@@ -28,11 +29,14 @@ from ptxgen.isa.special import SPECIALS
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
+    from ptxgen.interpreter.machine.shadows import Shadow
     from ptxgen.interpreter.program.blocks import Block, Program
     from ptxgen.interpreter.schedule.policies import Point, Policy, Ready
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+_CURE: Final = "; a loop ends if it changes what its condition reads, or another thread does"
+_PATIENT_POLLS: Final = 20  # polls that end the patience of lanes that could run
 _NAMED_WAITS: Final = 4  # threads in a deadlock that the message names
 _POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
@@ -64,16 +68,20 @@ class Scheduler:
         for name in program.slots.keys() & SPECIALS.keys():
             slot = program.slots[name]
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
-        self._calls = Calls(program, machine, self._registers)
+        self._shadows: list[Shadow | None] = [None] * len(program.dtypes)
+        if machine.definedness is not None:
+            for slot in program.unwritten or ():
+                self._shadows[slot] = machine.definedness.unwritten(program.dtypes[slot])
+        self._calls = Calls(program, machine, self._registers, self._shadows)
         self._ready: Ready = {}
         # By block: the number of its instructions that may poll.
         self._polls = [
             sum(_may_spin(step.instr.opcode) for step in block.segment.steps) for block in program.blocks
         ]
-        self._spins = Spins(program, self._registers)
         # Lanes that wait for other lanes of their warp.
         self._parked: dict[Point, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # by lane, the block after the wait
+        self._spins = Spins(program, machine, self._registers, self._parked, self._resume)
         self._runs: list[list[int]] = [
             [0, 0, 0] for _ in program.blocks
         ]  # by block: executions, warps, threads
@@ -91,6 +99,8 @@ class Scheduler:
                     self._policy.came(point, machine.cycles)
                     self._end_spin()
                     continue
+                if self._spins.waits_for_others and not self._polls[point[0]]:
+                    self._policy.polled(_PATIENT_POLLS)
                 self._execute(point, selection)
                 if machine.waits.some:  # alone of all waits these may end by what any instruction does
                     self._wake(kinds=(machine.waits,))
@@ -105,12 +115,12 @@ class Scheduler:
             return
 
     def _end_spin(self) -> None:
-        """Handle that all threads that could run poll for ever: do an asynchronous action, or raise
-        `TrapError`.
+        """Handle that all threads that could run are in loops that they cannot end: do an asynchronous
+        action, or raise `TrapError`.
         """
         machine = self._machine
         if machine.agents.finish() or machine.copies.finish():
-            self._spins = Spins(self._program, self._registers)
+            self._spins.restart()
             return
         raise TrapError(self._deadlock())
 
@@ -285,7 +295,8 @@ class Scheduler:
         outside = np.flatnonzero(mask & (wide >= len(targets)))
         if len(outside):
             lane = int(outside[0])
-            where = machine.faults.where(block.segment.steps[-1].number, lane)
+            machine.at = block.segment.steps[-1].number
+            where = machine.faults.where(machine.at, lane)
             raise TrapError(f"{where}: index {wide[lane]} of {len(targets)} targets")
         for chosen in np.unique(wide[mask]):
             self._go_mask(targets[chosen], mask & (wide == chosen))
@@ -295,6 +306,8 @@ class Scheduler:
         machine.select(selection)
         if block.function is None:
             return None, None
+        if machine.definedness is not None:
+            return self._call_followed(block, selection)
         if selection.rows is None:
             taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
         else:
@@ -308,6 +321,22 @@ class Scheduler:
                 registers[slot] = selection.merge(registers[slot], new)
         return taken, value
 
+    def _call_followed(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
+        """`_call` for a function that follows undefined bits."""
+        registers, shadows = self._registers, self._shadows
+        given = [registers[i] for i in block.inputs]
+        followed = [shadows[i] for i in block.shadow_inputs]
+        if selection.rows is not None:
+            given = [selection.pick(register) for register in given]
+            followed = [shadow and shadow.pick(selection) for shadow in followed]
+        assert block.function is not None
+        taken, value, results, new_shadows = block.function(self._machine, *given, *followed)
+        for slot, new, shadow in zip(block.outputs, results, new_shadows, strict=True):
+            registers[slot] = new if selection.mask is None else selection.merge(registers[slot], new)
+            if shadow is not None or shadows[slot] is not None:
+                shadows[slot] = merged(selection, shadows[slot], shadow)
+        return taken, value
+
     def _charge(self, block: Block, runs: list[int], selection: Selection) -> None:
         runs[0] += 1
         runs[1] += selection.warps
@@ -319,6 +348,7 @@ class Scheduler:
             lane = int(np.flatnonzero(selection.full_mask())[0])
             steps = block.segment.steps
             at = where_from(steps[0].instr) if steps else "an empty loop"
+            self._machine.at = steps[0].number if steps else self._machine.at
             raise TrapError(
                 f"kernel {self._machine.faults.kernel}: still running after {self._limit} "
                 f"instructions in a row, at {at}: thread {batch.thread(lane)} of CTA "
@@ -390,23 +420,38 @@ class Scheduler:
             mask = free & (self._resume == number)
             self._go(int(number), Selection(self._machine.batch, mask))
 
-    def _deadlock(self) -> str:
-        machine = self._machine
-        batch = machine.batch
+    def _stuck(self) -> tuple[str, dict[tuple[int, str], list[int]], str]:
+        """The kind of a state that never ends, its lanes by instruction and by what they do there, and a
+        cure.
+        """
         waits: dict[tuple[int, str], list[int]] = {}
+        loops = self._spins.loops(self._ready) if self._ready else []
+        for loop in loops:
+            for at, what, lanes in self._polls_of(loop.mask):
+                if at in loop.instrs:
+                    waits.setdefault((at, f"poll {what}"), []).extend(lanes)
+                    loop.mask[lanes] = False
         for kind in self._kinds():
-            for lane in np.flatnonzero(kind.waiting):
-                entry = int(kind.since[lane]), f"wait at {kind.describe(int(lane))}"
-                waits.setdefault(entry, []).append(int(lane))
+            for lane in np.flatnonzero(kind.waiting).tolist():
+                at = int(kind.since[lane])
+                within = [loop for loop in loops if at in loop.instrs]  # the others will come to it
+                if within:
+                    within[0].mask[lane] = True
+                else:
+                    waits.setdefault((at, f"wait at {kind.describe(lane)}"), []).append(lane)
         for (number, part), mask in self._parked.items():
             step = self._program.blocks[number].parts[part].segment.steps[0]
             entry = step.number, "wait for the other lanes of their warp"
             waits.setdefault(entry, []).extend(map(int, np.flatnonzero(mask)))
-        able = np.zeros(batch.lanes, np.bool_)
-        for selection in self._ready.values():
-            able |= selection.full_mask()
-        for at, what, lanes in self._polls_of(able):
-            waits.setdefault((at, f"poll {what}"), []).extend(lanes)
+        head, cure = ("deadlock", "") if waits else ("endless loop", _CURE)
+        for loop in loops:
+            waits.setdefault((loop.at, loop.what), []).extend(np.flatnonzero(loop.mask).tolist())
+        return head, {entry: lanes for entry, lanes in waits.items() if lanes}, cure
+
+    def _deadlock(self) -> str:
+        machine = self._machine
+        batch = machine.batch
+        head, waits, cure = self._stuck()
         ctas = {lane // batch.width for lanes in waits.values() for lane in lanes}
         first = min(ctas)
         groups: list[str] = []
@@ -414,21 +459,26 @@ class Scheduler:
             there = [n for n in all_lanes if n // batch.width == first]
             if not there:
                 continue
+            if not groups:
+                machine.at = at
             names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
             more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
             groups.append(
-                f"{len(there)} threads ({names}{more}) {what} in {where_from(machine.faults.instrs[at])}"
+                f"{_threads(len(there))} ({names}{more}) {what} in {where_from(machine.faults.instrs[at])}"
             )
         cta = slice(first * batch.width, first * batch.width + batch.threads)
         ended = int(np.count_nonzero(machine.exited[cta]))
         return (
-            f"kernel {machine.faults.kernel}: deadlock in CTA {batch.cta(first * batch.width)}"
+            f"kernel {machine.faults.kernel}: {head} in CTA {batch.cta(first * batch.width)}"
             f"{f' and {len(ctas) - 1} others' if len(ctas) > 1 else ''}: {'; '.join(groups)}; "
-            f"{ended} of {batch.threads} threads have exited"
+            f"{ended} of {batch.threads} threads have exited{cure}"
         )
 
 
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 @functools.cache  # called for every instruction in every batch
-@functools.cache
 def _may_spin(opcode: str) -> bool:
     return _POLLS.match(opcode) is not None

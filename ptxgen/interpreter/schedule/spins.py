@@ -1,20 +1,24 @@
-"""Detection of threads that poll mbarriers in loops that cannot end.
+"""Detection of threads that are in loops that cannot end.
 
-A thread whose registers and point are the same as before, with no write to memory in between,
-repeats the same steps for ever. If that holds for all threads that could run, no thread is left to
-complete the mbarriers that they poll.
+If all threads that could run have come back to a point with the registers that they had there before,
+and memory has not changed in between, they repeat the same steps for ever, and no thread is left that
+could end their loops.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ptxgen.ir import Special
+from ptxgen.ir import Address, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.machine.lanes import Selection
     from ptxgen.interpreter.program.blocks import Program
     from ptxgen.interpreter.program.segments import Step
@@ -25,73 +29,250 @@ if TYPE_CHECKING:
 _POLL: Final = "mbarrier_test_wait"
 _CLOCKS: Final = ("%clock", "%globaltimer")
 _FIRST: Final = 64  # blocks before the state is first recorded; doubled each time
+_COMPARED: Final = 1 << 32  # bytes of memory that a batch compares to find that nothing changes
+
+# What the instructions of a block do, as far as an endless loop may have them.
+_PURE: Final = 0  # they have the same effect each time, and change only registers
+_SHARING: Final = 1  # they may also write memory, or wait at barriers of the CTA
+_OTHER: Final = 2  # anything else: time, asynchronous work, calls
+_REGISTERS_ONLY: Final = (Effect.NONE, Effect.READ, Effect.ADDRESS, Effect.WARP, Effect.FENCE)
+_MEMORY: Final = (Effect.WRITE, Effect.ATOMIC)
+_JUMPS: Final = ("bra", "brx", "exit")
+_BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
+_STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
+_UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
+_NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
+
+
+class Loop(NamedTuple):
+    """A loop that lanes are in for ever: what they do in instruction `at`, and all its instructions, by
+    number.
+    """
+
+    at: int
+    what: str
+    mask: Lanes
+    instrs: frozenset[int]
 
 
 class Spins:
-    """Watches the blocks that run, to find that all threads that can run are in such loops."""
+    """Watches the blocks that run, to find that all threads that can run are in such loops.
 
-    def __init__(self, program: Program, registers: list[Lanes]) -> None:
+    `parked` are the lanes that wait for others of their warp, by point, and `resume` has the block
+    that each waiting lane goes on with.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        machine: LaneMachine,
+        registers: list[Lanes],
+        parked: Mapping[Point, Lanes],
+        resume: Lanes,
+    ) -> None:
+        self._program = program
+        self._machine = machine
         self._registers = registers
-        steps = [block.segment.steps for block in program.blocks]
-        self._polls = [any(_is_poll(s) for s in some) for some in steps]
-        self.possible = any(self._polls)  # without polls, the rest is not needed
-        self._harmless = [all(map(_is_harmless, some)) for some in steps] if self.possible else []
+        self._parked = parked
+        self._resume = resume
+        segments = [block.segment for block in program.blocks]
+        # Without loops, the rest is not needed.
+        self.possible = any(to <= n for n, segment in enumerate(segments) for to in segment.successors)
+        kernel = len(program.entries) - 1
+        self._kinds = [
+            max([_kind(step, s.routine == kernel) for step in s.steps], default=_PURE)
+            for s in (segments if self.possible else ())
+        ]
+        # Whether the lanes that are about to run have come back, and others have not run in between.
+        self.waits_for_others = False
+        self._left = _COMPARED
+        self._differed = 0  # the register that differed last, which is likely to differ again
+        self._begin(_FIRST)
+
+    def restart(self) -> None:
+        """Forget what was recorded: something has changed."""
         self._begin(_FIRST)
 
     def _begin(self, limit: int) -> None:
         self._limit = limit
         self._count = 0
-        self._polled = False
+        self._shared = self._shared_last = False
         self._point: Point | None = None
+        self._memory: list[Lanes] | None = None
 
     def caught(self, point: Point, selection: Selection, ready: Ready) -> bool:
         """Whether all lanes have come back to a recorded state. Lanes are about to run from a
         point, and `ready` are the others that could.
         """
-        number = point[0]
-        if not self._harmless[number]:
-            self._begin(_FIRST)
+        self.waits_for_others = False
+        kind = self._kinds[point[0]]
+        if kind == _OTHER:
+            if self._count:
+                self._begin(_FIRST)
             return False
-        mask = selection.full_mask()
-        if self._point == point and self._is_back(mask, ready):
-            return True
-        self._polled |= self._polls[number]
+        if self._point is not None:
+            if self._memory is not None and self._shared_last and not self._memory_is_same():
+                self._begin(2 * self._limit)
+            elif point == self._point and self._is_back(selection, ready):
+                if not self._shared or self._memory is not None:
+                    return True
+                self._watch_memory()
+            self._points.add(point)
+            if self._ready:
+                self._served |= selection.full_mask()
         self._count += 1
+        self._shared_last = kind == _SHARING
+        self._shared |= self._shared_last
         if self._count >= self._limit:
-            self._take(point, mask, ready)
-        elif self._point is not None:
-            self._served |= mask
+            self._take(point, selection, ready)
         return False
 
-    def _take(self, point: Point, mask: Lanes, ready: Ready) -> None:
+    # --------------------------------------------------------------------------------------- states
+
+    def _take(self, point: Point, selection: Selection, ready: Ready) -> None:
+        """Record the state, in which lanes are about to run."""
+        shares = self._shared_last
         self._begin(2 * self._limit)
+        self._shared = self._shared_last = shares
         self._point = point
-        self._mask = mask.copy()
+        self._points = {point}
+        self._mask = selection.full_mask().copy()
         self._ready = {p: s.full_mask().copy() for p, s in ready.items()}
         self._held = list(self._registers)
-        self._served = mask.copy()
+        self._waits = self._waiting()
+        self._served = self._mask.copy()
 
-    def _is_back(self, mask: Lanes, ready: Ready) -> bool:
-        return (
-            self._polled
-            and bool((mask == self._mask).all())
-            and ready.keys() == self._ready.keys()
+    def _is_back(self, selection: Selection, ready: Ready) -> bool:
+        if not (
+            ready.keys() == self._ready.keys()
+            and bool((selection.full_mask() == self._mask).all())
+            and self._registers_are_same()
             and all(bool((s.full_mask() == self._ready[p]).all()) for p, s in ready.items())
-            and all(bool((self._served | ~m).all()) for m in self._ready.values())
-            and all(map(_same, self._held, self._registers))
+        ):
+            return False
+        self.waits_for_others = not all(bool((self._served | ~m).all()) for m in self._ready.values())
+        return not self.waits_for_others and all(map(_same, self._waits, self._waiting()))
+
+    def _registers_are_same(self) -> bool:
+        held, registers = self._held, self._registers
+        if not _same(held[self._differed], registers[self._differed]):
+            return False
+        for n, (one, other) in enumerate(zip(held, registers, strict=True)):
+            if not _same(one, other):
+                self._differed = n
+                return False
+        return True
+
+    def _waiting(self) -> tuple[Lanes, ...]:
+        """Which lanes have ended or wait, and where; lanes that could run are in none of them."""
+        parked = np.zeros_like(self._resume)
+        for (number, part), mask in self._parked.items():
+            parked[mask] = 1 + number + (part << 32)
+        return self._machine.exited.copy(), self._resume.copy(), parked, *self._machine.barriers.state()
+
+    # --------------------------------------------------------------------------------------- memory
+
+    def _watch_memory(self) -> None:
+        """From now on, see whether instructions that may write change anything."""
+        found = self._windows()
+        if sum(data.nbytes for data in found) > self._left:
+            self._begin(2 * self._limit)
+            return
+        self._memory = [data.copy() for data in found]
+        self._limit += 2 * self._count
+
+    def _memory_is_same(self) -> bool:
+        assert self._memory is not None  # which the caller has asked
+        found = self._windows()
+        self._left -= sum(data.nbytes for data in found)
+        return (
+            self._left > 0
+            and len(found) == len(self._memory)
+            and all(map(np.array_equal, found, self._memory))
         )
 
+    def _windows(self) -> list[Lanes]:
+        """The bytes of all memory that kernels write."""
+        machine = self._machine
+        buffers = [b.window.data for b in machine.arena.buffers if b.writable]
+        return [*buffers, machine.shared.window.data, machine.spaces["local"].window.data]
 
-def _is_poll(step: Step) -> bool:
-    return step.op.row.name.startswith(_POLL)
+    # --------------------------------------------------------------------------------------- reports
+
+    def loops(self, ready: Ready) -> list[Loop]:
+        """The loops that lanes are in, when `caught` has said so."""
+        return [self._loop(point, s.full_mask().copy()) for point, s in ready.items()]
+
+    def _loop(self, point: Point, mask: Lanes) -> Loop:
+        steps = self._steps(point[0])
+        at, what = steps[0].number, "repeat a loop in which no register and no memory changes,"
+        for step in steps:
+            word = self._word(step, int(mask.argmax()))
+            if word:
+                at, what = step.number, f"{what} and read {word},"
+                break
+        return Loop(at, what, mask, frozenset(step.number for step in steps))
+
+    def _steps(self, first: int) -> Sequence[Step]:
+        """The instructions of a loop, of which `first` is a block, as far as its blocks have run."""
+        blocks, ran = self._program.blocks, {number for number, _ in self._points}
+        found, new = set[int](), {first}
+        while new:
+            found |= new
+            new = {to for n in new for to in blocks[n].segment.successors if to in ran} - found
+        return [step for n in sorted(found) for step in blocks[n].segment.steps]
+
+    def _word(self, step: Step, lane: int) -> str:
+        """What a load reads, in words; empty for other instructions."""
+        modifiers = step.op.modifiers
+        space = str(modifiers.get("space") or "").partition("::")[0]
+        if step.op.effect not in (Effect.READ, Effect.ATOMIC) or space in _NOT_DATA:
+            return ""
+        for want, operand in zip(step.op.operands, step.instr.operands, strict=False):
+            if not want.address or not isinstance(operand, Address):
+                continue
+            if isinstance(operand.base, Symbol):
+                return f"{operand.base.name}, {self._writers(space)}"
+            slot = self._program.slots.get(operand.base.name) if isinstance(operand.base, Reg) else None
+            if slot is None:
+                return ""
+            return self._named(int(self._registers[slot][lane]) + operand.offset, space)
+        return ""
+
+    def _named(self, address: int, space: str) -> str:
+        if space == "shared":
+            region = self._machine.faults.region(address)
+            return f"shared memory at {address:#x}{f' ({region})' * bool(region)}, {self._writers(space)}"
+        buffer = self._machine.arena.find(address, address + 1)
+        if buffer is None:
+            return ""
+        return f"byte {address - buffer.base} of {buffer.name or 'a buffer'}, {self._writers(space)}"
+
+    def _writers(self, space: str) -> str:
+        """Who could write memory of a space."""
+        batch = self._machine.batch
+        later = math.prod(batch.grid) - batch.first - batch.ctas
+        if space != "shared" and later:
+            return (
+                f"which only CTAs that have not begun could write: the interpreter runs {batch.ctas} CTAs at "
+                f"once, and {later} come later"
+            )
+        return "which no thread is left to write"
 
 
-def _is_harmless(step: Step) -> bool:
-    """Whether an instruction has the same effect each time, and changes only registers."""
+def _kind(step: Step, is_kernel: bool) -> int:
     if any(isinstance(o, Special) and o.name.startswith(_CLOCKS) for o in step.instr.operands):
-        return False
-    jumps = step.op.effect is Effect.CONTROL and step.op.row.name in ("bra", "brx")
-    return jumps or _is_poll(step) or step.op.effect in (Effect.NONE, Effect.READ, Effect.ADDRESS)
+        return _OTHER
+    name, effect = step.op.row.name, step.op.effect
+    if name.startswith(_POLL):
+        return _PURE
+    if name.startswith(_UNSEEN):
+        return _OTHER
+    if effect is Effect.CONTROL:
+        return _PURE if name in _JUMPS or (name == "ret" and is_kernel) else _OTHER
+    if effect in _MEMORY or name.startswith((*_STORES, *_BARRIERS)):
+        return _SHARING
+    return _PURE if effect in _REGISTERS_ONLY else _OTHER
 
 
 def _same(one: Lanes, other: Lanes) -> bool:

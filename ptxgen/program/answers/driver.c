@@ -1,28 +1,21 @@
 /* The CUDA driver's functions, answered by the interpreter: what a host program calls in libcuda.so.1.
-   This file has devices, contexts, memory and errors; driver_kernels.c the rest. Names, layouts and numbers
-   are those of cuda.h of CUDA 13; a name with a suffix, such as cuMemAlloc_v2, is what that header makes of
+   This file has devices, contexts and errors; driver_memory.c and driver_kernels.c the rest, with what the
+   runtime has as well (library.h). Names, layouts and numbers are those of cuda.h of CUDA 13; a name with a suffix, such as cuMemAlloc_v2, is what that header makes of
    cuMemAlloc. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-typedef struct Mapped { Address start; size_t nbytes; struct Mapped *next; } Mapped;
 
 enum { CONFIGURATION = 9, SYMBOL = 13, FUNCTION = 98 }; /* of the runtime: cudaError_t has them, CUresult has not */
-enum { DEPTH = 16, DEVICE = 0 };
+enum { DEPTH = 16 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int initialized;
-static Context primary = {.primary = 1};
+static Context primary = {.primary = 1, .number = 1};
 static unsigned retained; /* how often the primary context is */
-static Mapped *mapped;
+static uint64_t contexts_made = 1;
 static uint64_t calls;
 static __thread Context *contexts[DEPTH];
 static __thread int depth;
@@ -37,18 +30,13 @@ Result done(int status) {
     return status == SYMBOL || status == FUNCTION ? NOT_FOUND : status;
 }
 
-static Context *current(void) { return depth ? contexts[depth - 1] : NULL; }
+Context *current(void) { return depth ? contexts[depth - 1] : NULL; }
 
 Result unready(void) {
     if (!initialized) return done(NOT_INITIALIZED);
     return current() ? OK : done(INVALID_CONTEXT);
 }
 #define STARTED() do { if (!initialized) return done(NOT_INITIALIZED); } while (0)
-
-int ask(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t *back) {
-    uint64_t numbers[] = {a, b, c, d};
-    return wire_call(name, numbers, 4, NULL, 0, back, NULL, 0);
-}
 
 Result cuInit(unsigned flags) { return flags ? done(INVALID_VALUE) : (initialized = 1, done(OK)); }
 Result cuDriverGetVersion(int *version) { return version ? (*version = VERSION, done(OK)) : done(INVALID_VALUE); }
@@ -59,12 +47,6 @@ Result cuDeviceGet(int *device, int ordinal) {
     if (ordinal) return done(INVALID_DEVICE);
     *device = DEVICE;
     return done(OK);
-}
-
-static int attribute_of(int attribute) {
-    uint64_t back[WIRE_WORDS];
-    ask("attribute", (uint64_t)attribute, 0, 0, 0, back);
-    return (int)back[0];
 }
 
 Result cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -89,6 +71,15 @@ Result cuDeviceGetName(char *name, int room, int device) {
     free(found);
     return done(OK);
 }
+
+Result cuDeviceGetUuid_v2(char *uuid, int device) {
+    STARTED();
+    if (device != DEVICE) return done(INVALID_DEVICE);
+    device_uuid(uuid);
+    return done(OK);
+}
+Result cuDeviceGetLuid(char *luid, unsigned *mask, int device) { (void)luid, (void)mask, (void)device; STARTED(); return done(NOT_SUPPORTED); } /* of Windows alone */
+Result cuDeviceGetExecAffinitySupport(int *can, int kind, int device) { (void)kind, (void)device; STARTED(); *can = 0; return done(OK); }
 
 Result cuDeviceTotalMem_v2(size_t *nbytes, int device) {
     uint64_t back[WIRE_WORDS];
@@ -148,8 +139,13 @@ Result cuCtxCreate_v2(Context **context, unsigned flags, int device) {
     STARTED();
     if (device != DEVICE) return done(INVALID_DEVICE);
     *context = calloc(1, sizeof **context);
-    (*context)->flags = flags;
+    **context = (Context){.flags = flags, .number = __atomic_add_fetch(&contexts_made, 1, __ATOMIC_RELAXED)};
     return cuCtxPushCurrent_v2(*context);
+}
+Result cuCtxCreate_v3(Context **context, const void *parameters, int count, unsigned flags, int device) {
+    (void)parameters;
+    if (count) wire_unanswered("cuCtxCreate with parameters of affinity");
+    return cuCtxCreate_v2(context, flags, device);
 }
 Result cuCtxCreate_v4(Context **context, const void *parameters, unsigned flags, int device) {
     if (parameters) wire_unanswered("cuCtxCreate with parameters of affinity or of a green context");
@@ -163,109 +159,21 @@ Result cuCtxDestroy_v2(Context *context) {
     return done(OK);
 }
 Result cuCtxGetDevice(int *device) { READY(); *device = DEVICE; return done(OK); }
+Result cuCtxGetDevice_v2(int *device, Context *context) { STARTED(); if (!context) return cuCtxGetDevice(device); *device = DEVICE; return done(OK); }
+Result cuCtxGetId(Context *context, unsigned long long *number) { STARTED(); if (!context && !(context = current())) return done(INVALID_CONTEXT); *number = context->number; return done(OK); }
+Result cuCtxSetFlags(unsigned flags) { READY(); current()->flags = flags; return done(OK); }
 Result cuCtxGetFlags(unsigned *flags) { READY(); *flags = current()->flags; return done(OK); }
 Result cuCtxGetApiVersion(Context *context, unsigned *version) { (void)context; *version = VERSION; return done(OK); }
-Result cuCtxGetStreamPriorityRange(int *least, int *greatest) { READY(); *least = *greatest = 0; return done(OK); }
-Result cuCtxSetLimit(int limit, size_t value) { (void)limit, (void)value; READY(); return done(OK); }
 Result cuCtxSetCacheConfig(int config) { (void)config; READY(); return done(OK); }
+Result cuCtxGetCacheConfig(int *config) { READY(); *config = 0; return done(OK); } /* no preference */
+Result cuCtxGetSharedMemConfig(int *config) { READY(); *config = 1; return done(OK); } /* banks of 4 bytes, as all these devices have */
+Result cuCtxSetSharedMemConfig(int config) { (void)config; READY(); return done(OK); }
 Result cuCtxSynchronize(void) { READY(); return done(ask("sync", 0, 0, 0, 0, NULL)); }
+Result cuCtxSynchronize_v2(Context *context) { STARTED(); return context || current() ? done(ask("sync", 0, 0, 0, 0, NULL)) : done(INVALID_CONTEXT); }
 
-/* ------------------------------------------------------------------------------------------- memory */
-
-Result cuMemAlloc_v2(Address *address, size_t nbytes) {
-    uint64_t back[WIRE_WORDS];
-    READY();
-    if (!address || !nbytes) return done(INVALID_VALUE);
-    int status = ask("alloc", nbytes, 0, 0, 0, back);
-    if (!status) *address = back[0];
-    return done(status);
-}
-
-Result cuMemAllocPitch_v2(Address *address, size_t *pitch, size_t width, size_t height, unsigned element) {
-    (void)element;
-    *pitch = (width + 511) / 512 * 512;
-    return cuMemAlloc_v2(address, *pitch * height);
-}
-
-/* Memory that the program and kernels reach at one address. */
-static Result map_memory(Address *address, size_t nbytes) {
-    uint64_t back[WIRE_WORDS];
-    char *path = NULL;
-    READY();
-    if (!address || !nbytes) return done(INVALID_VALUE);
-    int status = wire_call("map", (uint64_t[]){nbytes}, 1, NULL, 0, back, &path, 0);
-    if (!status) {
-        int file = open(path, O_RDWR | O_CLOEXEC);
-        char *start = mmap((void *)back[0], nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
-        if (file < 0 || start != (char *)back[0]) {
-            fprintf(stderr, "ptxgen: cannot map memory at the device's address %#lx\n", (unsigned long)back[0]);
-            _exit(1);
-        }
-        close(file);
-        Mapped *entry = malloc(sizeof *entry);
-        pthread_mutex_lock(&lock);
-        *entry = (Mapped){back[0], nbytes, mapped};
-        mapped = entry;
-        pthread_mutex_unlock(&lock);
-        *address = back[0];
-    }
-    free(path);
-    return done(status);
-}
-
-Result cuMemAllocManaged(Address *address, size_t nbytes, unsigned flags) { (void)flags; return map_memory(address, nbytes); }
-Result cuMemAllocHost_v2(void **pointer, size_t nbytes) { return map_memory((Address *)pointer, nbytes); }
-Result cuMemHostAlloc(void **pointer, size_t nbytes, unsigned flags) { (void)flags; return map_memory((Address *)pointer, nbytes); }
-Result cuMemHostGetDevicePointer_v2(Address *address, void *pointer, unsigned flags) { (void)flags; READY(); *address = (Address)pointer; return done(OK); }
-
-Result cuMemFree_v2(Address address) {
-    READY();
-    if (!address) return done(OK);
-    int status = ask("free", address, 0, 0, 0, NULL);
-    pthread_mutex_lock(&lock);
-    Mapped **at = &mapped;
-    while (!status && *at && (*at)->start != address) at = &(*at)->next;
-    if (!status && *at) {
-        Mapped *gone = *at;
-        *at = gone->next;
-        munmap((void *)gone->start, gone->nbytes);
-        free(gone);
-    }
-    pthread_mutex_unlock(&lock);
-    return done(status);
-}
-
-Result cuMemFreeHost(void *pointer) { return cuMemFree_v2((Address)pointer); }
-Result cuMemAllocAsync(Address *address, size_t nbytes, void *stream) { (void)stream; return cuMemAlloc_v2(address, nbytes); }
-Result cuMemFreeAsync(Address address, void *stream) { (void)stream; return cuMemFree_v2(address); }
-
-Result cuMemGetInfo_v2(size_t *left, size_t *total) {
-    uint64_t back[WIRE_WORDS];
-    READY();
-    int status = ask("memory_info", 0, 0, 0, 0, back);
-    if (!status) *left = back[0], *total = back[1];
-    return done(status);
-}
-
-Result cuMemcpyHtoD_v2(Address to, const void *from, size_t nbytes) { READY(); return done(wire_call("write", (uint64_t[]){to}, 1, from, nbytes, NULL, NULL, 0)); }
-Result cuMemcpyDtoH_v2(void *to, Address from, size_t nbytes) {
-    READY();
-    if (!nbytes) return done(ask("sync", 0, 0, 0, 0, NULL));
-    return done(wire_call("read", (uint64_t[]){from, nbytes}, 2, NULL, 0, NULL, to, nbytes));
-}
-Result cuMemcpyDtoD_v2(Address to, Address from, size_t nbytes) { READY(); return done(ask("copy", to, from, nbytes, 0, NULL)); }
-Result cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t nbytes, void *stream) { (void)stream; return cuMemcpyHtoD_v2(to, from, nbytes); }
-Result cuMemcpyDtoHAsync_v2(void *to, Address from, size_t nbytes, void *stream) { (void)stream; return cuMemcpyDtoH_v2(to, from, nbytes); }
-Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t nbytes, void *stream) { (void)stream; return cuMemcpyDtoD_v2(to, from, nbytes); }
-
-/* `count` elements of `width` bytes. */
-static Result set(Address address, unsigned value, size_t count, unsigned width) { READY(); return done(ask("fill", address, value, count * width, width, NULL)); }
-Result cuMemsetD8_v2(Address address, unsigned char value, size_t count) { return set(address, value, count, 1); }
-Result cuMemsetD16_v2(Address address, unsigned short value, size_t count) { return set(address, value, count, 2); }
-Result cuMemsetD32_v2(Address address, unsigned value, size_t count) { return set(address, value, count, 4); }
-Result cuMemsetD8Async(Address address, unsigned char value, size_t count, void *stream) { (void)stream; return set(address, value, count, 1); }
-Result cuMemsetD16Async(Address address, unsigned short value, size_t count, void *stream) { (void)stream; return set(address, value, count, 2); }
-Result cuMemsetD32Async(Address address, unsigned value, size_t count, void *stream) { (void)stream; return set(address, value, count, 4); }
+/* All contexts have one memory and one device, so that a stream is of whichever is current. */
+Result cuStreamGetCtx(void *stream, Context **context) { (void)stream; READY(); *context = current(); return done(OK); }
+Result cuStreamGetCtx_v2(void *stream, Context **context, void **green) { if (green) *green = NULL; return cuStreamGetCtx(stream, context); }
 
 /* -------------------------------------------------------------------------------- errors and symbols */
 
@@ -294,18 +202,35 @@ Result cuGetErrorString(Result code, const char **text) {
     return known;
 }
 
-/* The function that cuda.h of the given version calls by a name without a suffix. */
+/* Tables of functions for NVIDIA's own libraries, which are not documented. The compilers, such as libnvrtc and
+   libnvJitLink, do without; a CUDA runtime that is linked into a program or into a library does not. */
+Result cuGetExportTable(const void **table, const void *uuid) {
+    Dl_info by = {0};
+    char text[512];
+    (void)uuid;
+    dladdr(__builtin_return_address(0), &by);
+    const char *file = by.dli_fname ? by.dli_fname : "the program", *name = strrchr(file, '/');
+    if (table) *table = NULL;
+    if (!strncmp(name ? name + 1 : file, "libnv", 5)) return done(NOT_FOUND);
+    snprintf(text, sizeof text, "%s asks the driver for a table that NVIDIA does not document (cuGetExportTable), as the CUDA runtime does when it "
+             "is linked into a program or a library; one that loads libcudart.so.13 runs here (nvcc -cudart shared)", file);
+    wire_refused(text);
+    return NOT_FOUND;
+}
+
+/* The function that a program for a version of CUDA calls by a name without a suffix. That for the default
+   stream of a thread is the same. */
 Result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *why) {
-    static const char *suffixes[] = {"_v4", "_v3", "_v2", ""};
-    char name[128];
-    (void)flags;
-    void *self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    enum { SUCCESS = 0, SYMBOL_NOT_FOUND = 1, VERSION_NOT_SUFFICIENT = 2, LEGACY = 1, PER_THREAD = 2 };
+    if (!symbol || !function || version > VERSION || flags & ~(uint64_t)(LEGACY | PER_THREAD)) return done(INVALID_VALUE);
+    int found = SYMBOL_NOT_FOUND;
     *function = NULL;
-    for (int n = version < VERSION; self && !*function && n < 4; n++) { /* those of CUDA 13 end in _v4 */
-        snprintf(name, sizeof name, "%s%s", symbol, suffixes[n]);
-        *function = dlsym(self, name);
+    for (const WireVersion *row = wire_versions; row->name; row++) {
+        if (strcmp(row->name, symbol)) continue;
+        if (row->since <= version) *function = (void *)row->function; /* the newest comes last */
+        found = *function ? SUCCESS : VERSION_NOT_SUFFICIENT;
     }
-    if (self) dlclose(self);
-    if (why) *why = *function ? 0 : 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+    if (why) *why = found;
     return done(*function ? OK : NOT_FOUND);
 }
+Result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) { return cuGetProcAddress_v2(symbol, function, version, flags, NULL); }

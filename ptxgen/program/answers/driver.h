@@ -1,26 +1,16 @@
-/* What driver.c and driver_kernels.c share: types and numbers of cuda.h of CUDA 13, and the state. */
+/* What the sources of the driver share: types and numbers of cuda.h of CUDA 13. */
 #ifndef DRIVER_H
 #define DRIVER_H
-#include "wire.h"
+#include "library.h"
 
-typedef int Result;
-typedef uint64_t Address;
-typedef struct { int primary; unsigned flags; } Context;
+typedef struct { int primary; unsigned flags; uint64_t number; } Context;
 
-enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NO_BINARY = 209,
-       FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, NOT_FOUND = 500 };
-enum { VERSION = 13000 };
+enum { NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301 };
 
-/* Why a call that needs a context cannot be made: 0 if it can. */
-Result unready(void);
-#define READY() do { Result why = unready(); if (why) return why; } while (0)
+/* The contents of a file, ended by as many zeros as a magic number has bytes; the caller frees them. NULL if it
+   cannot be read. */
+char *file_at(const char *path, size_t *nbytes);
 
-/* The number of this call, counted from 1: the clock of events. */
-uint64_t tick(void);
-
-/* A call's status as the driver returns it. */
-Result done(int status);
-
-int ask(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t *back);
+Context *current(void); /* NULL if there is none */
 Result cuCtxSynchronize(void);
 #endif

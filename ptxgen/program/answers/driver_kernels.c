@@ -1,5 +1,4 @@
-/* The driver's functions for modules, kernels, streams and events. Streams are queues in order whose work
-   is done at once. */
+/* The driver's functions for modules and kernels. */
 #include "driver.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +21,6 @@ typedef struct Function {
     Parameter *parameters;
     struct Function *next;
 } Function;
-typedef struct { uint64_t recorded; } Event;
 typedef struct { int id; char pad[4]; union { char room[64]; unsigned cluster[3]; int number; } value; } Attribute;
 typedef struct { unsigned grid[3], block[3], shared; void *stream; Attribute *attributes; unsigned count; } Config;
 typedef struct { unsigned magic, version; const void *data; void *more; } FatBinary;
@@ -72,7 +70,7 @@ Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, in
         uint64_t nbytes;
         memcpy(&header, (const char *)image + 6, sizeof header);
         memcpy(&nbytes, (const char *)image + 8, sizeof nbytes);
-        status = wire_call("load", NULL, 0, image, header + nbytes, back, NULL, 0);
+        status = wire_call("load", NULL, 0, image, header + nbytes, back, &said, 0);
     } else if (!memcmp(image, "\177ELF", 4)) {
         said = strdup("this is machine code; the interpreter needs PTX");
         status = NO_BINARY;
@@ -92,18 +90,26 @@ Result cuModuleLoadData(Module **module, const void *image) { return cuModuleLoa
 Result cuModuleLoadFatBinary(Module **module, const void *image) { return cuModuleLoadData(module, image); }
 Result cuModuleGetLoadingMode(int *mode) { *mode = 1; return done(OK); } /* eager */
 
-Result cuModuleLoad(Module **module, const char *path) {
-    READY();
+char *file_at(const char *path, size_t *nbytes) {
     FILE *file = fopen(path, "rb");
     struct stat about;
-    if (!file) return done(FILE_NOT_FOUND);
-    Result status = INVALID_VALUE;
+    char *data = NULL;
+    if (!file) return NULL;
     if (!fstat(fileno(file), &about)) {
-        char *text = calloc(1, (size_t)about.st_size + 8); /* as long as a magic number, and ended by a 0 */
-        if (fread(text, 1, (size_t)about.st_size, file) == (size_t)about.st_size) status = cuModuleLoadData(module, text);
-        free(text);
+        data = calloc(1, (size_t)about.st_size + 8);
+        *nbytes = fread(data, 1, (size_t)about.st_size, file);
     }
     fclose(file);
+    return data;
+}
+
+Result cuModuleLoad(Module **module, const char *path) {
+    size_t nbytes;
+    READY();
+    char *data = file_at(path, &nbytes);
+    if (!data) return done(FILE_NOT_FOUND);
+    Result status = cuModuleLoadData(module, data);
+    free(data);
     return status;
 }
 
@@ -145,9 +151,42 @@ Result cuLibraryLoadData(Module **library, const void *code, int *options, void 
     (void)of_library, (void)its_values, (void)its_count;
     return cuModuleLoadDataEx(library, code, count, options, values);
 }
+Result cuLibraryLoadFromFile(Module **library, const char *path, int *options, void **values, unsigned count, int *of_library, void **its_values, unsigned its_count) {
+    (void)options, (void)values, (void)count, (void)of_library, (void)its_values, (void)its_count;
+    return cuModuleLoad(library, path);
+}
+Result cuLibraryGetGlobal(Address *address, size_t *nbytes, Module *library, const char *name) { return cuModuleGetGlobal_v2(address, nbytes, library, name); }
 Result cuLibraryUnload(Module *library) { return cuModuleUnload(library); }
 Result cuLibraryGetModule(Module **module, Module *library) { READY(); *module = library; return done(OK); }
 Result cuLibraryGetKernel(Function **kernel, Module *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
+Result cuKernelGetLibrary(Module **library, Function *kernel) { READY(); *library = kernel->module; return done(OK); }
+
+/* The names of a module's kernels, each ended by a 0; the caller frees them. */
+static Result kernels_of(const Module *module, unsigned *count, char **names) {
+    uint64_t back[WIRE_WORDS];
+    READY();
+    if (!module) return done(INVALID_HANDLE);
+    int status = wire_call("kernels", (uint64_t[]){module->number}, 1, NULL, 0, back, names, 0);
+    if (!status) *count = (unsigned)back[0];
+    return done(status);
+}
+Result cuModuleGetFunctionCount(unsigned *count, Module *module) {
+    char *names = NULL;
+    Result status = kernels_of(module, count, &names);
+    free(names);
+    return status;
+}
+Result cuModuleEnumerateFunctions(Function **functions_of, unsigned room, Module *module) {
+    char *names = NULL, *name;
+    unsigned count;
+    Result status = kernels_of(module, &count, &names);
+    name = names;
+    for (unsigned n = 0; !status && n < count && n < room; n++, name += strlen(name) + 1) status = cuModuleGetFunction(&functions_of[n], module, name);
+    free(names);
+    return status;
+}
+Result cuLibraryGetKernelCount(unsigned *count, Module *library) { return cuModuleGetFunctionCount(count, library); }
+Result cuLibraryEnumerateKernels(Function **kernels, unsigned room, Module *library) { return cuModuleEnumerateFunctions(kernels, room, library); }
 Result cuKernelGetFunction(Function **function, Function *kernel) { READY(); *function = kernel; return done(OK); }
 
 /* ----------------------------------------------------------------------------------------- functions */
@@ -158,9 +197,11 @@ Result cuFuncGetAttribute(int *value, int attribute, Function *function) {
     if (!function) return done(INVALID_HANDLE);
     int status = ask("attributes", function->handle, 0, 0, 0, back);
     /* CU_FUNC_ATTRIBUTE_…: threads, static shared, constant, local, registers, PTX, binary, cache, dynamic shared */
-    static const int places[] = {3, 0, 1, 2, 4, 5, 6, -1, 7};
-    if (attribute < 0 || attribute > 8) wire_unanswered("cuFuncGetAttribute for an attribute above 8");
-    if (!status) *value = places[attribute] < 0 ? 0 : (int)back[places[attribute]];
+    static const int columns[] = {3, 0, 1, 2, 4, 5, 6, -1, 7};
+    enum { CARVEOUT = 9 };
+    if (attribute < 0) return done(INVALID_VALUE);
+    if (attribute > CARVEOUT) wire_unanswered("cuFuncGetAttribute for an attribute above 9");
+    if (!status) *value = attribute == CARVEOUT ? -1 : columns[attribute] < 0 ? 0 : (int)back[columns[attribute]];
     return done(status);
 }
 
@@ -168,7 +209,8 @@ Result cuFuncSetAttribute(Function *function, int attribute, int value) {
     READY();
     if (!function) return done(INVALID_HANDLE);
     if (attribute == 8) return done(value < 0 ? INVALID_VALUE : ask("allow_shared", function->handle, (uint64_t)value, 0, 0, NULL));
-    if (attribute != 9) wire_unanswered("cuFuncSetAttribute for an attribute other than shared memory");
+    /* Carveout and the size of clusters: nothing here depends on them. */
+    if (attribute != 9 && attribute != 14) wire_unanswered("cuFuncSetAttribute for an attribute other than shared memory and the size of clusters");
     return done(OK);
 }
 
@@ -178,6 +220,13 @@ Result cuFuncSetCacheConfig(Function *function, int config) { (void)config; READ
 Result cuFuncGetModule(Module **module, Function *function) { READY(); *module = function->module; return done(OK); }
 Result cuFuncGetName(const char **name, Function *function) { READY(); *name = function->name; return done(OK); }
 
+Result cuKernelGetName(const char **name, Function *kernel) { return cuFuncGetName(name, kernel); }
+Result cuFuncIsLoaded(int *state, Function *function) { READY(); *state = 1; return done(function ? OK : INVALID_HANDLE); }
+Result cuFuncLoad(Function *function) { READY(); return done(function ? OK : INVALID_HANDLE); }
+Result cuKernelSetCacheConfig(Function *kernel, int config, int device) { (void)config, (void)device; READY(); return done(kernel ? OK : INVALID_HANDLE); }
+Result cuFuncGetParamCount(Function *function, size_t *count) { READY(); if (!function) return done(INVALID_HANDLE); *count = function->count; return done(OK); }
+Result cuKernelGetParamCount(Function *kernel, size_t *count) { return cuFuncGetParamCount(kernel, count); }
+
 Result cuFuncGetParamInfo(Function *function, size_t number, size_t *offset, size_t *nbytes) {
     READY();
     if (!function || number >= function->count) return done(INVALID_VALUE);
@@ -185,6 +234,8 @@ Result cuFuncGetParamInfo(Function *function, size_t number, size_t *offset, siz
     if (nbytes) *nbytes = function->parameters[number].nbytes;
     return done(OK);
 }
+
+Result cuKernelGetParamInfo(Function *kernel, size_t number, size_t *offset, size_t *nbytes) { return cuFuncGetParamInfo(kernel, number, offset, nbytes); }
 
 Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Function *function, int threads, size_t shared, unsigned flags) {
     uint64_t back[WIRE_WORDS];
@@ -196,6 +247,31 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Functio
     return done(status);
 }
 Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Function *function, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0); }
+
+Result cuOccupancyAvailableDynamicSMemPerBlock(size_t *shared, Function *function, int blocks, int threads) {
+    uint64_t back[WIRE_WORDS];
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    int status = ask("shared_for", function->handle, (uint64_t)blocks, (uint64_t)threads, 0, back);
+    if (!status) *shared = back[0];
+    return done(status);
+}
+
+/* The size of a block with which most threads are on a multiprocessor at once: the largest of those. */
+Result cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *threads, Function *function, size_t (*shared_for)(int), size_t shared, int limit, unsigned flags) {
+    enum { MULTIPROCESSORS = 16, WARP = 10, MAX_THREADS = 0 }; /* attributes of the device, and of a function */
+    int most = 0, largest;
+    Result status = cuFuncGetAttribute(&largest, MAX_THREADS, function);
+    if (limit > 0 && limit < largest) largest = limit;
+    int warp = attribute_of(WARP);
+    for (int size = largest / warp * warp; !status && size > 0; size -= warp) {
+        int blocks;
+        status = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, size, shared_for ? shared_for(size) : shared, flags);
+        if (!status && blocks * size > most) most = blocks * size, *threads = size, *grid = blocks * attribute_of(MULTIPROCESSORS);
+    }
+    return status;
+}
+Result cuOccupancyMaxPotentialBlockSize(int *grid, int *threads, Function *function, size_t (*shared_for)(int), size_t shared, int limit) { return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, threads, function, shared_for, shared, limit, 0); }
 
 /* The block of arguments: from an address for each, or as `extra` gives it. */
 static Result arguments(const Function *function, void **values, void **extra, char *packed) {
@@ -217,15 +293,15 @@ static Result arguments(const Function *function, void **values, void **extra, c
     return OK;
 }
 
-static Result launch(Function *function, const Config *config, const unsigned *cluster, void **values, void **extra) {
+static Result launch(Function *function, const Config *config, const unsigned *cluster, int cooperative, void **values, void **extra) {
     READY();
     if (!function) return done(INVALID_HANDLE);
     char *packed = calloc(1, function->parameter_bytes + 1), *printed = NULL;
     int status = arguments(function, values, extra, packed);
     uint64_t numbers[] = {function->handle, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
-                          config->block[2], config->shared, cluster[0], cluster[1], cluster[2]};
+                          config->block[2], config->shared, cluster[0], cluster[1], cluster[2], (uint64_t)cooperative};
     fflush(stdout);
-    if (!status) status = wire_call("launch", numbers, 11, packed, function->parameter_bytes, NULL, &printed, 0);
+    if (!status) status = wire_call("launch", numbers, 12, packed, function->parameter_bytes, NULL, &printed, 0);
     if (printed) fputs(printed, stdout);
     free(printed);
     free(packed);
@@ -236,56 +312,24 @@ static const unsigned alone[3] = {1, 1, 1}; /* no cluster */
 
 Result cuLaunchKernel(Function *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared, void *stream, void **values, void **extra) {
     Config config = {.grid = {x, y, z}, .block = {threads_x, threads_y, threads_z}, .shared = shared, .stream = stream};
-    return launch(function, &config, alone, values, extra);
+    return launch(function, &config, alone, 0, values, extra);
 }
 
 Result cuLaunchCooperativeKernel(Function *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared, void *stream, void **values) {
-    return cuLaunchKernel(function, x, y, z, threads_x, threads_y, threads_z, shared, stream, values, NULL);
+    Config config = {.grid = {x, y, z}, .block = {threads_x, threads_y, threads_z}, .shared = shared, .stream = stream};
+    return launch(function, &config, alone, 1, values, NULL);
 }
 
 Result cuLaunchKernelEx(const Config *config, Function *function, void **values, void **extra) {
     const unsigned *cluster = alone;
+    int cooperative = 0;
     for (unsigned n = 0; n < config->count; n++) {
         const Attribute *given = &config->attributes[n];
-        if (given->id == 4) cluster = given->value.cluster;
-        /* 0 none, 2 cooperative, 6 programmatic order, 8 priority: nothing to do where each launch ends at once. */
-        else if (given->id != 0 && given->id != 2 && given->id != 6 && given->id != 8)
+        if (given->id == 2) cooperative = given->value.number;
+        else if (given->id == 4) cluster = given->value.cluster;
+        /* 0 none, 6 programmatic order, 8 priority: nothing to do where each launch ends at once. */
+        else if (given->id != 0 && given->id != 6 && given->id != 8)
             wire_unanswered("cuLaunchKernelEx with an attribute other than cluster, cooperative, priority and programmatic");
     }
-    return launch(function, config, cluster, values, extra);
+    return launch(function, config, cluster, cooperative, values, extra);
 }
-
-/* -------------------------------------------------------------------------------- streams and events */
-
-Result cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
-    (void)flags, (void)priority;
-    READY();
-    *stream = malloc(1);
-    return done(OK);
-}
-Result cuStreamCreate(void **stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
-Result cuStreamDestroy_v2(void *stream) { READY(); free(stream); return done(OK); }
-Result cuStreamSynchronize(void *stream) { (void)stream; return cuCtxSynchronize(); }
-Result cuStreamQuery(void *stream) { (void)stream; return cuCtxSynchronize(); }
-Result cuStreamWaitEvent(void *stream, Event *event, unsigned flags) { (void)stream, (void)flags; READY(); return done(event ? OK : INVALID_HANDLE); }
-Result cuStreamIsCapturing(void *stream, int *state) { (void)stream; READY(); *state = 0; return done(OK); }
-Result cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) { (void)stream; READY(); function(data); return done(OK); }
-
-Result cuEventCreate(Event **event, unsigned flags) { (void)flags; READY(); *event = calloc(1, sizeof **event); return done(OK); }
-Result cuEventDestroy_v2(Event *event) { READY(); free(event); return done(event ? OK : INVALID_HANDLE); }
-Result cuEventRecord(Event *event, void *stream) {
-    (void)stream;
-    READY();
-    if (!event) return done(INVALID_HANDLE);
-    event->recorded = tick();
-    return done(OK);
-}
-Result cuEventSynchronize(Event *event) { return event ? cuCtxSynchronize() : done(INVALID_HANDLE); }
-Result cuEventQuery(Event *event) { return cuEventSynchronize(event); }
-Result cuEventElapsedTime_v2(float *milliseconds, Event *start, Event *end) {
-    READY();
-    if (!start || !end || !start->recorded || !end->recorded) return done(INVALID_HANDLE);
-    *milliseconds = (float)((double)end->recorded - (double)start->recorded); /* calls, not time */
-    return done(OK);
-}
-Result cuEventElapsedTime(float *milliseconds, Event *start, Event *end) { return cuEventElapsedTime_v2(milliseconds, start, end); }

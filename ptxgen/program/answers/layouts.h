@@ -30,8 +30,10 @@ typedef struct {
     size_t shared_optin;
     int page_tables, direct_managed, blocks_per_multiprocessor, access_policy;
     size_t shared_reserved;
-    int unused[11], cluster, room[64];
+    int registers_host, sparse, registers_read_only, timelines, pools, direct[3], handles, deferred, ipc, cluster;
+    int function_pointers, numa_config, numa, mps, host_numa, room[59];
 } Properties;
 _Static_assert(sizeof(Properties) == 1008 && offsetof(Properties, surface_alignment) == 552 && offsetof(Properties, shared_optin) == 672
-                   && offsetof(Properties, cluster) == 748, "as cudaDeviceProp of CUDA 13");
+                   && offsetof(Properties, cluster) == 748
+                   && offsetof(Properties, pools) == 720 && offsetof(Properties, host_numa) == 768, "as cudaDeviceProp of CUDA 13");
 #endif

@@ -40,7 +40,7 @@ static void open_channel(void) {
     const char *path = getenv("PTXGEN_PROGRAM_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (!path || strlen(path) >= sizeof address.sun_path)
-        stop("this CUDA library works only under tools/run_program.py");
+        stop("this CUDA library works only under ptxgen run-program");
     strcpy(address.sun_path, path);
     channel = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (channel < 0 || connect(channel, (struct sockaddr *)&address, sizeof address))
@@ -67,6 +67,11 @@ int wire_call(const char *name, const uint64_t *numbers, int count, const void *
     if (reply.nbytes) move(target, reply.nbytes, 0);
     pthread_mutex_unlock(&lock);
     return (int)reply.status;
+}
+
+void wire_refused(const char *why) {
+    wire_call("refused", NULL, 0, why, strlen(why), NULL, NULL, 0);
+    stop(NULL);
 }
 
 void wire_unanswered(const char *name) {

@@ -15,4 +15,12 @@ int wire_call(const char *name, const uint64_t *numbers, int count, const void *
 
 /* Ends the program because it made a call that is not answered. */
 void wire_unanswered(const char *name);
+
+/* Ends the program for the reason that a sentence gives. */
+void wire_refused(const char *why);
+
+/* A version of a call: programs that ask for `name` get `function` since that version of CUDA. The table is
+   generated, and ends with a row without a name. */
+typedef struct { const char *name; int since; void (*function)(void); } WireVersion;
+extern const WireVersion wire_versions[];
 #endif

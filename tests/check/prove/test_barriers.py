@@ -83,6 +83,14 @@ RIGHT = {
     ),
     "one lane does something else": roles((2, only_if(LANE, "mov.u32 %r8, 1;\n") + sync(1, 64))),
     "a role that ends": roles((1, "exit;"), (2, sync(1, 64))),
+    "a role that ends, and a barrier of all threads": roles((1, "exit;"), (2, sync(1, 64) + "bar.sync 0;")),
+    "a barrier of all threads when others have ended": roles(
+        (1, "exit;"), (2, "bar.sync 0;" + loop("bar.sync 0;"))
+    ),
+    "lanes that end": roles((2, ""), before=f"{LANE} @%p9 exit;", after="bar.sync 0;\nbar.sync 0;"),
+    "threads that the launch ends": roles(
+        (2, ""), before="setp.gt.u32 %p9, %r3, %r2; @%p9 ret;", after="bar.sync 0;"
+    ),
     "roles meet again": roles((1, ""), (2, sync(1, 64)), after="bar.sync 0;"),
     "the same number once for a role and once for all": roles(
         (2, sync(1, 64)), (1, ""), after="bar.sync 0;\nbar.sync 1;"
@@ -206,14 +214,20 @@ WRONG = {
         "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other barriers",
     ),
     "the barrier of all threads in a role": (
-        roles((1, ""), (2, "bar.sync 0;")),
-        "violation",
-        f"{DIFFER}, so not all threads come to it",
+        roles((1, ""), (2, "bar.sync 0;"), after="mov.u32 %r8, 1;"),
+        "unknown",
+        f"{DIFFER}, and those that do not come to it go on without it",
     ),
     "the barrier of all threads in a role, and another one": (
-        roles((1, ""), (2, "bar.sync 0;" + sync(1, 64))),
+        roles((1, ""), (2, "bar.sync 0;" + sync(1, 64)), after="mov.u32 %r8, 1;"),
         "unknown",
-        "warp 1 waits at barrier 0 for 96 threads, but 64 have come and the others have ended",
+        "barrier 0 goes on without warps that do not come to it",
+    ),
+    "the barrier of all threads behind another one of some": (
+        roles((1, sync(1, 64)), (1, "bar.sync 0;" + sync(1, 64)), (1, "exit;")),
+        "violation",
+        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended or wait at "
+        "other barriers",
     ),
     "a reduction and a barrier": (
         roles((1, sync(1, 64)), (1, "bar.red.popc.u32 %r8, 1, 64, %p0;")),
@@ -336,6 +350,34 @@ def test_what_is_not_proved_goes_wrong(name: str) -> None:
     assert outcomes != {""}
     if verdict == "violation":
         assert "" not in outcomes
+
+
+def test_a_barrier_of_all_threads_that_some_come_to_twice_is_not_proved() -> None:
+    kernel = roles((1, ""), (2, "bar.sync 0;"), after="bar.sync 0;")
+    reasons = [(verdict.verdict, verdict.reason) for verdict in kernel.proof().barriers]
+    assert reasons == [
+        ("unknown", "at another barrier, barrier 0 goes on without warps that do not come to it"),
+        ("proved", ""),
+    ]
+
+
+# How threads end, and how many instructions wait for those that have not ended.
+ENDS = {"a branch to the end": "@%p9 bra join;", "a return": "@%p9 ret;", "an exit": "@%p9 exit;"}
+
+
+@pytest.mark.parametrize("condition", ["setp.ge.u32 %p9, %r3, 32;", "setp.ge.u32 %p9, %r3, 5;"])
+@pytest.mark.parametrize("how", ENDS)
+def test_a_barrier_does_not_wait_for_threads_that_have_ended_however_they_do(
+    how: str, condition: str
+) -> None:
+    before = f"{condition} {ENDS[how]} bar.sync 0;"
+    kernel = roles((2, ""), before=before)
+    (found,) = kernel.proof().barriers
+    assert (found.verdict, found.reason) == ("proved", "")
+    assert kernel.outcomes() == {""}
+    counted = roles((2, ""), before=before.replace("sync 0", "sync 0, 64"))
+    assert not counted.proof().complete
+    assert "" not in counted.outcomes() or "5;" in condition  # lanes count with their warp
 
 
 def test_a_barrier_elsewhere_is_named_where_it_is() -> None:

@@ -377,7 +377,9 @@ def test_the_launch_may_be_known_to_align_dynamic_memory_to_more() -> None:
 
 def test_a_value_that_depends_on_data_may_or_may_not_go_wrong() -> None:
     text = changed("setp.lt.u32 %p4, %r6, 4;", "ld.global.u32 %r8, [%rd9]; setp.lt.u32 %p4, %r6, %r8;")
-    assert [v.verdict for v in proof(text).verdicts if v.verdict != "proved"] == ["unknown"] * 2
+    found = proof(text)
+    assert [v.verdict for v in found.accesses if v.verdict != "proved"] == ["unknown"] * 2
+    assert [v.verdict for v in found.convergence if v.verdict != "proved"] == ["unknown"]
 
 
 # ------------------------------------------------------------------------------ regions
@@ -491,6 +493,7 @@ def test_what_is_behind_a_wait_certainly_happens_and_all_threads_come_to_barrier
     assert violation.reason == ("bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)")
     counted = WAITS.replace("wait:", "mov.u32 %r5, 0;\nwait:\nadd.u32 %r5, %r5, 1;")
     counted = counted.replace("setp.lt.u32 %p2, %r4, 3;", "setp.lt.u32 %p2, %r4, %r5;")
+    counted = counted.replace("ret;", "mov.u32 %r5, 0;\nret;")
     (barrier,) = prove_shared(counted, block=128).barriers
     assert barrier.reason == "a condition on the way to it may differ between threads"
 
@@ -516,8 +519,10 @@ ret;
 }
 """
     (barrier,) = prove_shared(text, block=128).barriers
+    assert (barrier.verdict, barrier.reason) == ("proved", "")
+    (barrier,) = prove_shared(text.replace("bar.sync 0", "bar.sync 0, 128"), block=128).barriers
     assert (barrier.verdict, barrier.reason) == (
-        "unknown",
+        "violation",
         "warp 0 waits at barrier 0 for 128 threads, but 32 have come and the others have ended",
     )
 

@@ -102,3 +102,24 @@ def test_the_quotient_of_a_larger_number_is_another_one():
     assert addend == factor  # rounded down
     assert verdict(f"mad.wide.u32 %rd2, %r0, {factor}, {factor}", shift, 100, 7) == "proved"
     assert verdict(f"mad.wide.u32 %rd2, %r0, {factor}, {7 * factor}", shift, 100, 7) != "proved"
+
+
+def by_threads(k, X: Pointer[u32], m: u32, *, least: int):
+    X[m // (k.thread_id() + least)] = 1
+
+
+def remains_of_threads(k, X: Pointer[u32], m: u32):
+    t = k.thread_id()
+    X[m - 3 * (m // (t + 8)) - (t + 8) * (m // (t + 8))] = 1
+
+
+@pytest.mark.parametrize(("least", "is_proved"), [(8, True), (1, False)])
+def test_a_number_may_be_divided_by_another_one_in_each_thread(least, is_proved):
+    kernel = px.kernel(threads=32)(by_threads)
+    (access,) = kernel.prove(X=("m",), grid=1, least=least).global_memory.accesses
+    assert (access.verdict == "proved") is is_proved  # m // 1 is m
+
+
+def test_quotients_by_another_number_in_each_thread_and_their_multiples_are_unknown_at_worst():
+    found = px.kernel(threads=32)(remains_of_threads).prove(X=("m",), grid=1)
+    assert [access.verdict for access in found.global_memory.accesses] != ["proved"]

@@ -363,10 +363,9 @@ def test_sizes_and_words_that_no_kernel_has_are_refused(torch: ModuleType, flash
     )
 
 
-@pytest.mark.parametrize("setting", ["", "interpreter"])
 @pytest.mark.parametrize("name", ["dense", "varlen", "cached"])
-def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
-    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch, name: str, setting: str
+def test_the_backend_is_that_of_the_innermost_context(
+    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     from flash.adapters.flash_attn import calls
 
@@ -378,8 +377,6 @@ def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
     monkeypatch.setattr(calls.operators, "attention", record)
     monkeypatch.setattr(calls.operators, "attention_varlen", record)
     monkeypatch.setattr(calls.flash.DecodeKernel, "launch", record)
-    monkeypatch.setenv("PTXGEN_BACKEND", setting)
-    monkeypatch.setattr(calls, "_backend_setting", calls._backend_setting.__wrapped__)
     call = getattr(given, name)
     call(flash_attn)
     with flash_attn.using_backend("cuda"):
@@ -388,8 +385,7 @@ def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
             call(flash_attn)
         call(flash_attn)
     call(flash_attn)
-    auto = setting if setting and name == "cached" else "auto"  # `flash.attention` reads it itself
-    assert seen == [auto, "cuda", "cpu", "cuda", auto]
+    assert seen == ["auto", "cuda", "cpu", "cuda", "auto"]
 
 
 def test_another_thread_has_a_backend_of_its_own(

@@ -206,7 +206,7 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
     assert {tensor.device.type for tensor in found} == {"cuda"}
     assert [tuple(tensor.shape) for tensor in found] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
     tracked = q.requires_grad_()
-    assert _problem(tracked, tracked, v, None, 0.0, is_causal=True, enable_gqa=False) == ""
+    assert _problem(tracked, tracked, v, None, 0.0, causal="top_left", enable_gqa=False) == ""
 
 
 # ------------------------------------------------------------------------- torch.func transforms

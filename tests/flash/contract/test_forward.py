@@ -328,13 +328,17 @@ def test_long_sequences_are_counted_exactly() -> None:
 def test_memory_is_compared_with_the_matrix_of_scores() -> None:
     found = resources_of(AttentionConfig(64, 32, return_lse=True))
     rows = 4 * 10 + 2 * 20
+    tiles = found.shared_bytes
     assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
-        4 * (rows * 96 + 40), 4 * (rows * 96 + 40 + 4 * 10 * 20)
+        4 * (rows * 96 + 40), 4 * (rows * 96 + 40 + 4 * 10 * 20), tiles, 8 * 10, 4 * 10 * 20
     )
     big = resources_of(AttentionConfig(64)).memory(1, 1, 4096, 4096)
-    assert big == Memory(4 << 20, 68 << 20)
-    assert str(big) == "4.0 MiB instead of 68.0 MiB, 17.0 times less"
-    assert Memory(0, 0).factor == 1.0
+    assert big == Memory(4 << 20, 68 << 20, 68096, 32 << 10, 64 << 20)
+    assert str(big) == (
+        "4.0 MiB instead of 68.0 MiB, 17.0 times less; beyond inputs and outputs 98.5 KiB instead of "
+        "64.0 MiB, 665.3 times less for a head"
+    )
+    assert Memory(0, 0, 0, 0, 0).factor == Memory(0, 0, 0, 0, 0).beyond_factor == 1.0
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
@@ -343,7 +347,9 @@ def test_memory_of_16_bit_types_has_an_lse_and_scores_of_32(dtype: DType) -> Non
     found = KernelResources(config, 128, True, config.tiling.shared_bytes)
     elements = (4 * 10 + 2 * 20) * 96
     flash_bytes = 2 * elements + 4 * 40
-    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(flash_bytes, flash_bytes + 4 * 4 * 10 * 20)
+    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
+        flash_bytes, flash_bytes + 4 * 4 * 10 * 20, found.shared_bytes, 8 * 10, 4 * 10 * 20
+    )
 
 
 @pytest.mark.parametrize(("dims", "columns"), [((64, 32), 64 + 32), ((40, 1), 48 + 16), ((3, 100), 16 + 112)])

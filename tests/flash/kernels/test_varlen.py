@@ -558,5 +558,6 @@ def test_explain_counts_the_work_of_each_sequence() -> None:
     done = sum(kernel.resources.flops(1, HEADS, n, n) for n in (3, 4))
     assert lines["work"].strip() == (
         f"{2 * scores * 16 / 1e9:.3g} GFLOP needed, {done / 1e9:.3g} by the kernel's whole tiles; "
-        "memory 2.6 KiB instead of 3.0 KiB, 1.1 times less"
+        "memory 2.6 KiB instead of 3.0 KiB, 1.1 times less; beyond inputs and outputs 2.6 KiB instead of 100 "
+        "bytes, 26.2 times more for a head"
     )

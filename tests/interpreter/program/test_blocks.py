@@ -251,8 +251,8 @@ def test_a_whole_kernel_gives_the_same_bits_without_the_faster_forms() -> None:
 # ----------------------------------------------------------------------------------- generated text
 
 
-def sources(body: str, **how: bool) -> str:
-    module = parse(ptx(body))
+def sources(body: str, shared: int = 0, **how: bool) -> str:
+    module = parse(ptx(body, shared=shared))
     return "".join(compile_program(link(module, module.kernels[0], 0, {}), **how).sources)
 
 
@@ -272,7 +272,7 @@ def test_only_registers_that_are_read_later_are_returned() -> None:
     assert returns == [1, 0, 0]
 
 
-def test_registers_are_watched_only_where_a_path_may_leave_them_unwritten() -> None:
+def test_registers_begin_unwritten_only_where_a_path_may_read_them_so() -> None:
     body = """
     mov.u32 %r0, 1;
     setp.eq.u32 %p0, %r0, 1;
@@ -282,8 +282,25 @@ $skip:
     add.u32 %r2, %r0, %r1;
     ret;
     """
-    assert sources(body).count("check_defined") == 0
-    assert sources(body, sanitize=True).count("check_defined") == 1
+    module = parse(ptx(body))
+    linked = link(module, module.kernels[0], 0, {})
+    assert compile_program(linked).unwritten is None
+    program = compile_program(linked, follows=True)
+    assert program.unwritten == (program.slots["%r1"],)
+
+
+def test_generated_code_follows_undefined_bits_only_if_asked_to() -> None:
+    body = """
+    ld.shared.u32 %r1, [buf];
+    add.u32 %r2, %r1, 1;
+    mov.u32 %r3, 5;
+    add.u32 %r4, %r3, 1;
+    st.shared.u32 [buf], %r2;
+    ret;
+    """
+    assert ".flow(" not in sources(body, shared=4)
+    # the load, the sum and the store; nothing for what depends on literals alone
+    assert sources(body, shared=4, follows=True).count(".flow(") == 3
 
 
 def test_an_operand_that_does_not_fit_names_the_instruction() -> None:

@@ -571,11 +571,12 @@ def test_the_sanitizer_sees_registers_of_functions() -> None:
         ".func (.reg .u32 out) f(.reg .u32 n)\n{\n\t.reg .u32 never;\n\tadd.u32 out, never, n;\n\tret;\n}\n"
     )
     text = program("    call (%r4), f, (%r3);", functions)
-    line = line_of(text, "add.u32 out")
+    line, store = line_of(text, "add.u32 out"), line_of(text, "st.global")
     assert refused(TrapError, text, sanitize=True) == (
         "kernel k: the sanitizer reports 1 problem:\n"
-        f"  kernel k: add.u32 out, never, n; (line {line}): thread (0, 0, 0) of CTA (0, 0, 0): "
-        "undefined: reads never, which it has not written"
+        f"  kernel k: st.global.u32 [%rd0], %r4; (line {store}): thread (0, 0, 0) of CTA (0, 0, 0): "
+        "undefined: byte 0 of x when the kernel ends depends on never, which it has not written; it was read "
+        f"by add.u32 out, never, n; (line {line})"
     )
 
 

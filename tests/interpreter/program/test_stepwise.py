@@ -75,8 +75,9 @@ def test_reads_of_registers_that_were_not_written_are_reported(stepwise: bool) -
         raise_on_report=False,
     )
     assert [str(report) for report in result.reports] == [
-        "kernel k: add.u32 %r7, %r5, %r6; (line 25): thread (5, 0, 0) of CTA "
-        "(0, 0, 0): undefined: reads %r5, which it has not written"
+        "kernel k: st.global.u32 [%rd0], %r7; (line 26): thread (5, 0, 0) of CTA (0, 0, 0): undefined: byte "
+        "20 of x when the kernel ends depends on %r5, which it has not written; it was read by add.u32 %r7, "
+        "%r5, %r6; (line 25)"
     ]
     assert (x[:5] == 3).all()
 

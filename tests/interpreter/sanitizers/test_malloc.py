@@ -45,6 +45,9 @@ READ_BACK = ptx(
     ld.global.u64 %rd1, [%rd2];
     ld.global.u32 %r1, [%rd1+8];
     st.global.u64 [%rd2], 0;
+    setp.lt.u32 %p0, %r1, 0x10000;
+    @%p0 bra $used;
+$used:
     ret;
 """,
     "u64 x",
@@ -63,9 +66,10 @@ def test_what_a_launch_has_written_of_memory_from_malloc_the_next_one_may_read(
     pointer = int(x[0])
     result = run(READ_BACK, grid=1, block=32, args=[x], arena=arena, sanitize="all", raise_on_report=False)
     found = [r.message for r in result.reports]
-    wanted = at(READ_BACK, "[%rd1+8]") + (
-        f"uninitialised: global address {pointer + 8:#x} (malloc of thread (0, 0, 0) of CTA "
-        "(0, 0, 0)) is read before it was written"
+    wanted = at(READ_BACK, "bra $used") + (
+        f"uninitialised: its guard %p0 depends on global address {pointer + 10:#x} (malloc of thread "
+        "(0, 0, 0) of CTA (0, 0, 0)), which nothing has written; it was read by ld.global.u32 %r1, [%rd1+8]; "
+        f"(line {line_of(READ_BACK, '[%rd1+8]')})"
     )
     assert found == ([] if clean else [wanted])
 

@@ -55,6 +55,9 @@ TWO_BUGS = ptx(
     mov.u32 %r0, %tid.x;
     ld.shared.u32 %r1, [buf+64];
     st.shared.u32 [buf], %r0;
+    setp.eq.u32 %p0, %r1, 0;
+    @%p0 bra $end;
+$end:
     ret;
 """,
     shared=128,
@@ -319,8 +322,11 @@ $reads:
     ("release", "acquire", "raced"),
     [
         ("st.release.gpu", "ld.acquire.gpu", []),
-        ("st.release.cluster", "ld.acquire.gpu", ["data"]),
-        ("st.release.cta", "ld.acquire.gpu", ["data"]),
+        ("st.release.cluster", "ld.acquire.gpu", ["flag", "data"]),
+        ("st.release.cta", "ld.acquire.gpu", ["flag", "data"]),
+        ("st.release.gpu", "ld.acquire.cta", ["flag", "data"]),
+        ("fence.acq_rel.gpu;st.relaxed.gpu", "ld.acquire.gpu", []),
+        ("fence.acq_rel.cluster;st.relaxed.gpu", "ld.acquire.gpu", ["data"]),
         ("st.release.gpu", "ld.relaxed.gpu", ["data"]),
         ("st.release.gpu", "ld", ["flag", "data"]),
     ],

@@ -8,7 +8,10 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import line_of, ptx
 from interpreter.reported import messages, trap
 
-from ptxgen.interpreter.schedule import policies
+from ptxgen.errors import TrapError
+from ptxgen.interpreter import PCT, run
+from ptxgen.interpreter.schedule import policies, spins
+from ptxgen.interpreter.schedule.policies import Schedule
 
 SPIN = """
     .shared .align 8 .b64 bars[2];
@@ -170,3 +173,145 @@ def test_a_poll_that_changes_and_never_ends_is_named_at_the_cap() -> None:
         f"max_instructions; (32, 0, 0) polls the mbarrier at 0x8 (bars), whose phase waits for 1 "
         f"arrival more, in {instr} (line {line})"
     )
+
+
+# ---------------------------------------- loops whose state repeats
+
+LOOP = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, 0;
+    mul.wide.u32 %rd1, %r0, 4;
+    add.s64 %rd1, %rd0, %rd1;
+$again:
+    BODY
+    setp.eq.u32 %p0, %r2, 0;
+    @%p0 bra $again;
+    st.global.u32 [%rd0+4], %r2;
+    ret;
+"""
+UNCHANGED = "repeat a loop in which no register and no memory changes"
+
+
+def looping(body: str) -> str:
+    return ptx(LOOP.replace("BODY", body), "u64 x")
+
+
+READ = ", and read byte {} of x, which no thread is left to write"
+ENDS = (
+    "; 0 of 64 threads have exited; a loop ends if it changes what its condition reads, or another thread "
+    "does"
+)
+STUCK = [
+    ("ld.global.u32 %r2, [%rd0];", READ.format(0)),
+    ("atom.global.cas.b32 %r2, [%rd0+4], 1, 2;", READ.format(4)),
+    ("mov.u32 %r3, 5;", ""),
+    ("st.global.u32 [%rd1], %r0;", ""),
+    ("bar.sync 0;", ""),
+    ("shfl.sync.idx.b32 %r3, %r0, 0, 31, -1;\n    membar.gl;\n    nanosleep.u32 20;", ""),
+    ("setp.ne.u32 %p1, %r2, 0;\n    @%p1 ret;", ""),
+]
+
+
+@pytest.mark.parametrize(("body", "read"), STUCK)
+def test_a_loop_in_which_nothing_changes_is_reported_at_once(body: str, read: str) -> None:
+    found = trap(looping(body), [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
+    head = (
+        "kernel k: endless loop in CTA (0, 0, 0): 64 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and"
+    )
+    assert found.startswith(f"{head} 60 more) {UNCHANGED}{read}, in ")
+    assert found.endswith(ENDS)
+
+
+@pytest.mark.parametrize(("body", "read"), STUCK)
+def test_warps_in_another_order_do_not_hide_it(body: str, read: str) -> None:
+    with pytest.raises(TrapError) as error:
+        run(
+            looping(body),
+            grid=1,
+            block=64,
+            args=[np.zeros(64, np.uint32)],
+            schedule="pct:3",
+            max_instructions=20_000,
+        )
+    assert str(error.value).startswith("kernel k: endless loop in CTA (0, 0, 0): ")
+    assert f"{UNCHANGED}{read}, in " in str(error.value)
+    assert str(error.value).endswith(ENDS)
+
+
+def test_a_loop_of_some_threads_is_a_deadlock_of_those_that_wait_for_them() -> None:
+    text = looping("setp.ge.u32 %p1, %r0, 32;\n    @%p1 bra $out;").replace(
+        "    ret;", "$out:\n    bar.sync 1, 64;\n    ret;"
+    )
+    bar, loop = line_of(text, "bar.sync"), line_of(text, "setp.ge")
+    assert trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000) == (
+        "kernel k: deadlock in CTA (0, 0, 0): "
+        f"32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and 28 more) {UNCHANGED}, in "
+        f"setp.ge.u32 %p1, %r0, 32; (line {loop}); "
+        "32 threads ((32, 0, 0), (33, 0, 0), (34, 0, 0), (35, 0, 0) and 28 more) wait at barrier 1 "
+        f"(32 of 64 threads have come) in bar.sync 1, 64; (line {bar}); 0 of 64 threads have exited"
+    )
+
+
+def test_a_flag_that_only_later_ctas_could_write_says_so() -> None:
+    text = looping("ld.global.u32 %r2, [%rd0];")
+    with pytest.raises(TrapError) as error:
+        run(text, grid=300, block=1024, args=[np.zeros(64, np.uint32)], max_instructions=2000)
+    assert (
+        "and read byte 0 of x, which only CTAs that have not begun could write: the interpreter runs 256 "
+        "CTAs at once, and 44 come later, in "
+    ) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        # Another warp, or another CTA, writes the flag, which is read by a plain load.
+        (
+            "ld.global.u32 %r2, [%rd0];\n    mad.lo.u32 %r3, %r1, 64, %r0;\n    setp.eq.u32 %p1, %r3, 127;\n"
+            "    @%p1 st.global.u32 [%rd0], 3;",
+            3,
+        ),
+        # Memory changes in each iteration, and no register does until the end.
+        ("red.global.add.u32 [%rd0+8], 1;\n    ld.global.u32 %r2, [%rd0+8];\n    shr.u32 %r2, %r2, 15;", 1),
+        # What is stored differs from the value before, but not after the second store.
+        (
+            "ld.global.u32 %r4, [%rd0+12];\n    add.u32 %r4, %r4, 1;\n    st.global.u32 [%rd0+12], %r4;\n"
+            "    shr.u32 %r2, %r4, 10;\n    mov.u32 %r4, 0;",
+            1,
+        ),
+        ("mov.u32 %r2, %clock;\n    shr.u32 %r2, %r2, 12;", 1),
+    ],
+    ids=["flag", "counter in memory", "store", "clock"],
+)
+@pytest.mark.parametrize("schedule", ["lockstep", "pct:3", PCT(1, apart=True)], ids=str)
+def test_a_loop_that_ends_is_left_alone(body: str, result: int, schedule: Schedule) -> None:
+    x = np.zeros(64, np.uint32)
+    run(looping(body), grid=2, block=64, args=[x], schedule=schedule, max_instructions=600_000)
+    assert x[1] == result
+
+
+def test_two_warps_that_write_back_and_forth_are_left_to_the_limit() -> None:
+    """What others see of memory may differ in another order, so nothing is said of the state."""
+    text = looping("st.global.u32 [%rd1], 1;\n    bar.sync 0;\n    st.global.u32 [%rd1], 0;\n    bar.sync 0;")
+    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
+    assert found.startswith("kernel k: still running after 2000 instructions in a row, at ")
+
+
+def test_memory_that_is_too_large_to_compare_is_left_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spins, "_COMPARED", 100)
+    text = looping("st.global.u32 [%rd1], %r0;")
+    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
+    assert found.startswith("kernel k: still running after 2000 instructions in a row, at ")
+
+
+def test_a_loop_that_reads_unchanged_memory_lets_others_run_soon() -> None:
+    body = """ld.global.u32 %r2, [%rd0];
+    setp.lt.u32 %p1, %r0, 32;
+    @%p1 bra $test;
+    st.global.u32 [%rd0], 3;
+$test:"""
+    x = np.zeros(64, np.uint32)
+    run(looping(body), grid=1, block=64, args=[x], max_instructions=2000)
+    assert x[1] == 3

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from ptxgen.check.prove.barriers.sites import Site
 from ptxgen.check.prove.program.domain import bottom_up
 from ptxgen.check.prove.program.graph import EXIT, Graph
+from ptxgen.check.prove.program.paths import fork_of
 from ptxgen.check.prove.program.values import Node, Values
-from ptxgen.ir import Symbol
 
 _ENDING: Final = ("ret", "exit", "trap")
 # Instructions that a counter's step is applied by, with the operands that may be the counter.
@@ -75,21 +75,9 @@ class Control:
 
     def _branch(self, index: int) -> Branch:
         graph, block = self.graph, self.graph.blocks[index]
-        last = block.instrs[-1]
-        passed = index + 1 if block.falls_through and index + 1 < len(graph.blocks) else EXIT
-        target = last.operands[-1] if last.operands else None
-        named = (
-            b
-            for b in block.successors
-            if isinstance(target, Symbol) and target.name in graph.blocks[b].labels
-        )
-        taken = next(named, EXIT)
+        node, negated, taken, passed = fork_of(graph, self._values, index)
         meeting = graph.post.get(index, EXIT)
         between = self._between(block.successors, meeting)
-        node, negated = None, False
-        if last.guard is not None and not last.opcode.startswith("brx"):
-            node = self._values.at(last.guard.register, index, len(block.instrs) - 1)
-            negated = last.guard.negated
         barriers = any(b in self.sites for b in between)
         # Without a way to the end, the block is no part of the tree of post-dominators.
         again = index in between or index not in graph.post

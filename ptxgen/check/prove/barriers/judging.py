@@ -1,7 +1,9 @@
 """The verdicts on the barriers of a kernel.
 
 A barrier for all threads of the block is proved if no condition on the way to it differs between
-threads. For what this does not prove, all warps are followed from barrier to barrier.
+threads. A barrier without a number of threads waits for those that have not ended, so threads may also
+end at once instead of coming to it. For what this does not prove, all warps are followed from barrier to
+barrier.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 
 from ptxgen.check.prove.barriers.control import Control
 from ptxgen.check.prove.barriers.meetings import UnprovedError, follow
-from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all
+from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all, waits_for_living
 from ptxgen.check.prove.barriers.words import Touched, accesses_of_words
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
 from ptxgen.check.prove.listing.search import SPACING, Search
@@ -27,6 +29,7 @@ from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.ir import Instr, IntImm
 
 _UNSURE: Final = "a condition on the way to it may differ between threads"
+_GO_ON: Final = ", and those that do not come to it go on without it"
 _TABLE: Final = "a jump through a table decides whether it is reached"
 _CALL: Final = "a function that is called is not followed, and may come to barriers"
 _NO_SHAPE: Final = "the instruction is not in the table"
@@ -123,7 +126,7 @@ class BarrierProver:
             return PROVED, ""
         here = wrong.site is None or wrong.site[:2] == place[:2]
         reason = str(wrong) if here else f"at another barrier, {wrong}"
-        if alone is not None and alone[1] in (_UNSURE, _TABLE):
+        if alone is not None and (alone[1] in (_UNSURE, _TABLE) or alone[1].endswith(_GO_ON)):
             reason = alone[1]
         return (VIOLATION if wrong.certain and here else UNKNOWN), reason
 
@@ -136,8 +139,11 @@ class BarrierProver:
         return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)
 
     def _alone(self, place: _Place) -> tuple[str, str]:
-        """The verdict on a barrier for all threads, and the reason: proved if they reach it together."""
-        guards = self._paths.guards_around(place.block)
+        """The verdict on a barrier for all threads, and the reason: proved if all reach it together that
+        it waits for.
+        """
+        ended = {b for b, at_once in self._graph.other_ways(place.block) if at_once}
+        guards = self._paths.guards_around(place.block, ended if waits_for_living(place.instr) else ())
         if place.instr.guard is not None:
             guards.append(self._values.at(place.instr.guard.register, place.block, place.position))
         verdict, reason = PROVED, ""
@@ -177,6 +183,8 @@ class BarrierProver:
         differ = f"threads {first} and {second} differ in a condition on the way to it"
         if not self._skipped(place):
             return UNKNOWN, differ
+        if waits_for_living(place.instr):
+            return UNKNOWN, f"{differ}{_GO_ON}"
         return VIOLATION, f"{differ}, so not all threads come to it"
 
     def _skipped(self, place: _Place) -> bool:

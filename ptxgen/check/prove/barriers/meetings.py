@@ -47,6 +47,8 @@ _TABLE: Final = "a jump through a table decides whether it is reached"
 _SPENT: Final = f"following the warps from barrier to barrier takes more than {_STEPS} steps"
 _WRITERS: Final = "more than one thread may write a word that decides which barriers others come to"
 _WHERE: Final = "where a word is written that decides which barriers others come to is not known"
+_ENDED: Final = "have ended"
+_ELSEWHERE: Final = "wait at other barriers"
 _ENDLESS: Final = f"more than {_MOST_CHOICES} conditions in a row decide which barriers the warps come to"
 
 
@@ -133,25 +135,40 @@ class Meetings:
                     state.warps[number] = warp._replace(wants=None)
                     self._advance(state, number)
                     running = True
+                    if state.warps[number].block == EXIT:
+                        self._end(state)
+
+    def _end(self, state: State) -> None:
+        """Let the barriers complete that wait for no warp any more, since one has ended."""
+        for barrier, phase in enumerate(state.phases):
+            if phase.came and not phase.wanted and self._come(phase) == self._wanted(state, 0):
+                self._complete(state, barrier, self._waits_in(state, phase.waiting[0]))
+
+    def _wanted(self, state: State, count: int) -> int:
+        """How many threads a barrier waits for: `count`, or if that is 0 all that have not ended."""
+        living = (n for w, n in zip(state.warps, self._threads, strict=True) if w.block != EXIT)
+        return count or sum(living)
+
+    def _waits_in(self, state: State, number: int) -> Site:
+        """The instruction that a warp waits in."""
+        warp = state.warps[number]
+        return self._control.sites[warp.block][warp.barrier - 1]
 
     def _check_end(self, state: State) -> None:
         """Raise `UnprovedError` if a warp waits when no other can run."""
         number = next((n for n, warp in enumerate(state.warps) if warp.waits >= 0), None)
         if number is None:
             return
-        warp = state.warps[number]
-        phase = state.phases[warp.waits]
-        site = self._control.sites[warp.block][warp.barrier - 1]
+        barrier = state.warps[number].waits
+        phase = state.phases[barrier]
         ended = any(w.block == EXIT for w in state.warps)
-        rest = "the others have ended" if ended else "the others wait at other barriers"
-        wanted = phase.wanted or self._shape.threads
-        # A barrier for all threads may go on without those that have ended.
-        certain = not state.chosen and (phase.wanted > 0 or not ended)
+        elsewhere = any(w.waits >= 0 and w.waits != barrier for w in state.warps)
+        done = [what for what, is_so in ((_ENDED, ended), (_ELSEWHERE, elsewhere)) if is_so]
         raise UnprovedError(
-            f"warp {number} waits at barrier {warp.waits} for {wanted} threads, but {self._come(phase)} "
-            f"have come and {rest}",
-            site,
-            certain=certain,
+            f"warp {number} waits at barrier {barrier} for {self._wanted(state, phase.wanted)} threads, but "
+            f"{self._come(phase)} have come and the others {' or '.join(done)}",
+            self._waits_in(state, number),
+            certain=not state.chosen,
         )
 
     # ------------------------------------------------------------------------------ one warp
@@ -314,7 +331,7 @@ class Meetings:
         state.phases[barrier] = phase
         if waits:
             state.warps[number] = state.warps[number]._replace(waits=barrier)
-        come, wanted = self._come(phase), count or self._shape.threads
+        come, wanted = self._come(phase), self._wanted(state, count)
         if come > wanted:
             raise UnprovedError(f"more than {wanted} threads come to barrier {barrier} at once", site)
         if come == wanted:
@@ -328,6 +345,9 @@ class Meetings:
     def _complete(self, state: State, barrier: int, site: Site) -> None:
         """Let the warps go on that wait at a barrier that is complete."""
         phase, bit = state.phases[barrier], 1 << barrier
+        ended = not phase.wanted and self._come(phase) < self._shape.threads
+        if ended and any(self._waits_in(state, number).go_on for number in phase.waiting):
+            raise UnprovedError(f"barrier {barrier} goes on without warps that do not come to it", site)
         times = Count(phase.came)
         if len(set(times.values())) > 1:
             number = max(times, key=lambda n: times[n])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.operands import WORD, pairs
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Instr, IntImm
+from ptxgen.isa.spec import Op
 
 _HEADS: Final = ("bar", "barrier")
 _KINDS: Final = ("sync", "arrive", "red")
@@ -20,7 +21,8 @@ WRITE: Final = "write"
 class Site(NamedTuple):
     """A barrier instruction. `kind` is `sync`, `arrive`, or for a reduction its opcode. `number` is
     the value of the barrier's number, `threads` that of the number of threads it waits for, None for
-    all of the block. `guard` is the predicate of a guarded instruction.
+    all of the block that have not ended. `guard` is the predicate of a guarded instruction. Threads that
+    do not come to it `go_on`, unless each of them ends at once instead.
 
     Or the access of an instruction to a word of shared memory (`words.py`), `READ` or `WRITE`: its
     address is `number` plus `offset`, and `value` is what a read gives.
@@ -35,6 +37,7 @@ class Site(NamedTuple):
     negated: bool
     offset: int = 0
     value: Node | None = None
+    go_on: bool = False
 
     @property
     def is_access(self) -> bool:
@@ -52,13 +55,27 @@ def kind_of(instr: Instr) -> str:
 
 
 def waits_for_all(instr: Instr, threads: int) -> bool:
-    """Whether a barrier instruction waits for all threads of the block, whose number is `threads`."""
+    """Whether a barrier instruction waits for all threads of the block, whose number is `threads`, or for
+    all that have not ended.
+    """
     shape = shape_of(instr)
     if shape.complaints or shape.op is None or kind_of(instr) == "arrive":
         return False
-    counts = [got for want, got in pairs(shape.op, instr) if want.name == "b"]
-    given = counts[0] if counts else None
+    given = _count(shape.op, instr)
     return given is None or (isinstance(given, IntImm) and given.value == threads)
+
+
+def waits_for_living(instr: Instr) -> bool:
+    """Whether a barrier instruction has no number of threads, and waits for all that have not ended (CUDA
+    C++ Programming Guide, "Synchronization Functions" and "Independent Thread Scheduling").
+    """
+    op = shape_of(instr).op
+    return op is not None and kind_of(instr) != "arrive" and _count(op, instr) is None
+
+
+def _count(op: Op, instr: Instr) -> Any:
+    """The operand with the number of threads that a barrier waits for; None if there is none."""
+    return next((got for want, got in pairs(op, instr) if want.name == "b"), None)
 
 
 def sites_of(graph: Graph, values: Values) -> Iterator[Site | None]:
@@ -81,7 +98,9 @@ def sites_of(graph: Graph, values: Values) -> Iterator[Site | None]:
             guard = instr.guard
             node = values.at(guard.register, block, position) if guard else None
             negated = guard is not None and guard.negated
-            yield Site(block, position, kind, found["a"], found.get("b"), node, negated)
+            ways = graph.other_ways(block)
+            go_on = guard is not None or not ways or not all(at_once for _, at_once in ways)
+            yield Site(block, position, kind, found["a"], found.get("b"), node, negated, go_on=go_on)
 
 
 WARP: Final = WORD

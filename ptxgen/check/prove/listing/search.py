@@ -10,6 +10,7 @@ import numpy as np
 from ptxgen.check.prove.listing.refined import Refined
 from ptxgen.check.prove.listing.rows import THREAD, Effort, NotListedError, Table, thread_of
 from ptxgen.check.prove.listing.tables import Lister
+from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
 from ptxgen.check.prove.program.matrices import box_span, misplaced_boxes
 from ptxgen.check.prove.program.operands import WORD
@@ -92,10 +93,10 @@ class Search:
         self.names = list(homes)
         self._effort = effort
         self._ctas = ctas  # number of CTAs of a cluster, 0 if not known
+        self.agreement = Agreement(values, paths, shape)
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
         self.places = Places(values, self._plain.range, self._largest)
         self._refined = Refined(values, paths)
-        self._taking_part: dict[int, bool] = {}
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
 
@@ -456,32 +457,11 @@ class Search:
             domain = Domain(self._shape, self._parameters, failed, refined, self._takes_part)
         raise NotListedError("too many of its values change in loops without an end")
 
-    # ------------------------------------------------------------------------------ shuffles
-
     def _takes_part(self, shuffle: Node) -> bool:
         """Whether all lanes of a warp execute a shuffle together. The result of reading a lane that
         does not take part is undefined.
         """
-        known = self._taking_part
-        if shuffle.block not in known:
-            known[shuffle.block] = False  # while the answer depends on itself
-            guards = self.paths.guards_around(shuffle.block)
-            known[shuffle.block] = all(g is not None and self._of_warps(g) for g in guards)
-        return known[shuffle.block]
-
-    def _of_warps(self, guard: Node) -> bool:
-        """Whether the lanes of each warp agree on a predicate."""
-        if self.paths.uniform(guard):
-            return True
-        if any(n.kind not in ("const", "thread", "apply", "shuffle") for n in self.paths.sources(guard)):
-            return False
-        try:
-            lister, table = self.table([guard], ALWAYS, True, self.bases(0))
-            holds = lister.evaluate(table, guard)
-        except NotListedError:
-            return False
-        first = holds[table.columns[THREAD] // WORD * WORD] if THREAD in table.columns else holds
-        return bool((holds == first).all())
+        return self.agreement.come_together(shuffle.block)
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:

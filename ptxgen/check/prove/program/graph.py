@@ -13,6 +13,7 @@ from typing import Final
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
 
 EXIT: Final = -1  # the end of the kernel, in post-dominator trees
+_NO_WORK: Final = ("ret", "exit", "bra")
 
 
 class Graph:
@@ -126,6 +127,45 @@ class Graph:
         while block != EXIT and block != later:
             block = self.post.get(block, EXIT)
         return block == later
+
+    def other_ways(self, block: int) -> list[tuple[int, bool]]:
+        """The branches from which control may go a way that does not lead to `block` any more, and whether
+        every such way ends the thread at once.
+        """
+        found = []
+        leading = self.leading(block)
+        for branch in sorted(self.controlling(block)):
+            others = [s for s in self.blocks[branch].successors if s not in leading]
+            if others or self._may_end(branch):
+                found.append((branch, all(map(self._ends_at_once, others))))
+        return found
+
+    def leading(self, block: int, without: int = EXIT) -> set[int]:
+        """The blocks from which control may come to `block`, itself included, not through `without`."""
+        found: set[int] = set()
+        todo = [block]
+        while todo:
+            one = todo.pop()
+            if one not in found and one != without:
+                found.add(one)
+                todo += self.before[one]
+        return found
+
+    def _ends_at_once(self, block: int) -> bool:
+        """Whether a thread that comes to a block ends without another instruction than jumps."""
+        seen: set[int] = set()
+        while block not in seen:
+            seen.add(block)
+            here = self.blocks[block]
+            *others, last = here.instrs or (None,)
+            if others or (last is not None and (last.guard or last.opcode.split(".")[0] not in _NO_WORK)):
+                return False
+            if not here.successors:
+                return True
+            if len(here.successors) > 1:
+                return False
+            (block,) = here.successors
+        return False
 
     def controlling(self, block: int) -> set[int]:
         """The blocks whose branches decide whether `block` runs, directly or through others."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.flow import Block
-from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.graph import EXIT, Graph
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.ir import Reg, Symbol
 
@@ -16,6 +16,33 @@ class Literal(NamedTuple):
 
     node: Node | None
     negated: bool
+
+
+class Fork(NamedTuple):
+    """The end of a block from which control may go two ways: to `taken` if the guard holds, else to
+    `passed`, each a block or `EXIT`. The guard is None for a jump through a table.
+    """
+
+    guard: Node | None
+    negated: bool
+    taken: int
+    passed: int
+
+
+def fork_of(graph: Graph, values: Values, index: int) -> Fork:
+    """The two ways from the end of a block."""
+    block = graph.blocks[index]
+    last = block.instrs[-1]
+    passed = index + 1 if block.falls_through and index + 1 < len(graph.blocks) else EXIT
+    target = last.operands[-1] if last.operands else None
+    named = (
+        b for b in block.successors if isinstance(target, Symbol) and target.name in graph.blocks[b].labels
+    )
+    taken = next(named, EXIT)
+    if last.guard is None or last.opcode.startswith("brx"):
+        return Fork(None, False, taken, passed)
+    node = values.at(last.guard.register, index, len(block.instrs) - 1)
+    return Fork(node, last.guard.negated, taken, passed)
 
 
 class Formula(NamedTuple):
@@ -172,14 +199,17 @@ class Paths:
         while stack:
             node = stack.pop()
             yield node
-            more = list(node.args)
-            if node.kind in ("join", "header"):
-                more += [value for _, value in self._values.meeting(node)]
-                more += self._deciding(node)
-            for other in more:
+            for other in self.behind(node):
                 if other.id not in seen:
                     seen.add(other.id)
                     stack.append(other)
+
+    def behind(self, node: Node) -> Iterator[Node]:
+        """What a value is computed from; for one that merges, also the conditions that select it."""
+        yield from node.args
+        if node.kind in ("join", "header"):
+            yield from (value for _, value in self._values.meeting(node))
+            yield from self._deciding(node)
 
     def _deciding(self, node: Node) -> Iterator[Node]:
         """The conditions that select one of the values that merge at a node, or that decide the
@@ -209,10 +239,10 @@ class Paths:
         for register in registers:
             yield self._values.at(register, branch, len(instrs) - 1)
 
-    def guards_around(self, block: int) -> list[Node | None]:
-        """The predicates of all branches that decide whether a block runs."""
+    def guards_around(self, block: int, without: Collection[int] = ()) -> list[Node | None]:
+        """The predicates of all branches that decide whether a block runs, but for those `without`."""
         found: dict[int, Node | None] = {}
-        for branch in sorted(self.graph.controlling(block)):
+        for branch in sorted(self.graph.controlling(block).difference(without)):
             last = self.graph.blocks[branch].instrs[-1]
             if last.guard is None:
                 found[-1 - branch] = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.ranges import Range
-from ptxgen.check.prove.program.values import ADDRESS_OF, Node, Values
+from ptxgen.check.prove.program.values import CONVERTED, Node, Values, address_of
 
 SHARED: Final = "shared"  # an address in the window of `.shared::cta`
 CLUSTER: Final = "cluster"  # an address in the window of another CTA of the cluster
@@ -259,6 +259,15 @@ class Places:
         known |= solution
         return known[wanted.id]
 
+    def _is_of_variable(self, address: Node) -> bool:
+        """Whether an address in another space is a sum with the address of a variable there: the window of
+        that space plus any other number may lie in the one of shared memory.
+        """
+        leaves = [node for node in _behind(address, self._summed) if not self._summed(node)]
+        return any(map(address_of, leaves)) and all(
+            address_of(node) or self._pointing(node, []) == _NO_POINTER for node in leaves
+        )
+
     def _summed(self, node: Node) -> Sequence[Node]:
         """The summands of an address in which a pointer may be, or the values that it selects from."""
         if node.kind in ("join", "header"):
@@ -276,7 +285,9 @@ class Places:
             if node.kind in ("opaque", "function"):
                 if isinstance(node.data, str) or node.bits != _LONG:
                     return _NO_POINTER
-                return _POINTER if node.data[0].startswith((ADDRESS_OF, _CVTA)) else _PERHAPS
+                if node.data[0] == CONVERTED:
+                    return _POINTER if self._is_of_variable(node.args[0]) else _PERHAPS
+                return _POINTER if address_of(node) else _PERHAPS
             whole = node.kind == "param" and node.bits == _LONG and node.data[2]
             unknown = node.kind in ("window", "unwindowed", "mapped", "shuffle", "symbol")
             return _POINTER if whole else _PERHAPS if unknown else _NO_POINTER
@@ -297,7 +308,6 @@ _PLAIN_CVT: Final = 3
 _POINTER: Final = "a pointer"
 _NO_POINTER: Final = "a number"
 _PERHAPS: Final = "perhaps a pointer"
-_CVTA: Final = "a result of cvta"
 # The operands of an instruction in which a pointer may be.
 _SUMMED: Final = {
     "mov": slice(0, 1),

@@ -183,22 +183,17 @@ class Values:
         return found
 
     def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
-        """The parameter whose address or value is the base of an address; empty if it is none or
-        not known.
+        """The parameter whose generic address or value is the base of an address; empty if it is none or
+        not known. `cvta.param` makes the generic address of that in parameter memory, once.
         """
         if isinstance(base, Symbol):
             return base.name if base.name in self._params else ""
-        node = self.at(base, block, position)
-        while len(node.args) == 1 and (
-            (node.kind == "offset" and not node.data)
-            or (node.kind == "apply" and node.data.op.opcode.startswith(("mov.", "cvt.u64.u32")))
-        ):
-            node = node.args[0]
+        node = _copied(self.at(base, block, position))
         name = ""
         if node.kind == "param" and not node.data[1] and self._params[node.data[0]]:
             name = node.data[0]  # a number; the first bytes of a structure are no address of it
-        elif node.kind == "opaque" and node.data[:1] == (f"{ADDRESS_OF}{node.data[1]}",):
-            name = node.data[1]
+        elif node.kind == "function" and node.data[0] == CONVERTED and node.data[1] in _PARAM_TO_GENERIC:
+            name = address_of(_copied(node.args[0]))
         return name if name in self._params else ""
 
     def constant(self, value: int, bits: int) -> Node:
@@ -389,8 +384,6 @@ class Values:
                 loaded = self._loaded(instr, base.name, base.offset + source.offset, bits, site)
                 if loaded is not None:
                     return loaded
-        if instr.opcode.startswith("cvta.param") and isinstance(source, Reg):
-            return self._resized(self.at(source, block, site.position), bits)
         read = source if instr.opcode.startswith("ld.global.nc.") else None
         if isinstance(read, Address) and self._read_only.holds(read):
             # PTX ISA, "ld.global.nc": the memory is read-only for as long as the kernel runs.
@@ -400,7 +393,7 @@ class Values:
             return self._node("function", bits, data, (address,))
         if head == "cvta" and isinstance(source, Reg):
             address = self.at(source, block, site.position)
-            return self._node("function", bits, ("a result of cvta", instr.opcode), (address,))
+            return self._node("function", bits, (CONVERTED, instr.opcode), (address,))
         constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
         uniform = constant and not isinstance(getattr(source, "base", None), Reg)
         if head in _BARRIERS and ".red." in instr.opcode:  # all threads take part if no number is given
@@ -455,6 +448,24 @@ _BARRIERS: Final = frozenset({"bar", "barrier"})
 _RED_OF_ALL: Final = 3  # operands of a reduction by all threads: result, barrier, predicate
 # Prefix of the description of an address outside shared memory.
 ADDRESS_OF: Final = "the address of "
+CONVERTED: Final = "a result of cvta"
+_PARAM_TO_GENERIC: Final = ("cvta.param.u64", "cvta.param::entry.u64")
+
+
+def address_of(node: Node) -> str:
+    """The variable outside shared memory or the parameter whose address a value is; empty for any other."""
+    is_address = node.kind == "opaque" and node.data[0].startswith(ADDRESS_OF)
+    return str(node.data[1]) if is_address else ""
+
+
+def _copied(node: Node) -> Node:
+    """The value that a value is a copy of."""
+    while len(node.args) == 1 and (
+        (node.kind == "offset" and not node.data)
+        or (node.kind == "apply" and node.data.op.opcode.startswith(("mov.", "cvt.u64.u32")))
+    ):
+        node = node.args[0]
+    return node
 
 
 def param_bits(kernel: Kernel | Function) -> dict[str, int]:

@@ -208,7 +208,7 @@ class Goals:
         of, by = atom.args
         ((divisor, one),) = by.terms.items()
         parts = goal.split(atom.number)
-        if parts is None or one != 1 or not divisor:
+        if parts is None or not isinstance(one, int) or one != 1 or not divisor:
             return
         found = parts[1]
         for m, c in parts[0].terms.items():

@@ -42,7 +42,7 @@ def with_remainder(atoms: Atoms, found: Poly) -> Poly:
         if len(m) != 1 or not isinstance(c, int) or c >= 0:
             continue
         atom = atoms[m[0]]
-        if atom.kind == "div" and atom.args[1].constant == -c:
+        if atom.kind == "div" and atom.args[1].key == Poly.of(-c).key:
             a, b = atom.args
             if (found - Poly({m: c})).key == a.key:
                 return atoms.function_of("rem", a, b)

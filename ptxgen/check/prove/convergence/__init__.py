@@ -1,0 +1,1 @@
+"""The proof of convergence: that the lanes come together which an instruction of a warp names."""

@@ -1,0 +1,242 @@
+"""The reads of shared memory that a happens-before race detector keeps, by the clocks of
+`ptxgen.interpreter.sanitizers.clocks`.
+
+Reads are only logged; they are put into the shadow, which has the last read of each unit by each warp, and by
+its twin, when a write to the same range of addresses comes before a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
+from ptxgen.interpreter.sanitizers.stamps import INSTR_MASK
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.exchanges import Exchanges
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# The bits of a stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
+_READ_CLOCK: Final = 32
+_READ_INSTR: Final = 11
+_READ_LANE: Final = 63
+_SEVERAL: Final = 63  # more than one lane has read with this clock
+_LOG_LIMIT: Final = 4096  # reads that may be logged
+_NOTED_LIMIT: Final = 256  # records of the ranges of such reads
+
+
+@dataclass(slots=True)
+class _Reads:
+    """Logged reads. Reads by warps with the same clocks are kept until the floors of all of their
+    `clusters` have reached `newest`, the newest of these clocks. A read of twins, which lanes of the
+    `clusters` have started with `stamps`, is kept until all warps of the clusters come after it, as the
+    `columns` of their rows say.
+    """
+
+    version: int  # version of the clocks; -1 for twins
+    ids: Lanes
+    clusters: Lanes
+    clock: Lanes  # of all warps at the time
+    newest: Lanes
+    entries: list[tuple[Access, int]] = field(default_factory=list)
+    columns: Lanes | None = None
+    stamps: Lanes | None = None
+
+
+class SharedReads:
+    """The reads of the shared memory of all CTAs of a batch; `units` is the number of units of a CTA.
+    `products` says whether warps multiply asynchronously.
+    """
+
+    def __init__(self, clocks: Clocks, ctas: int, units: int, *, products: bool) -> None:
+        self._clocks = clocks
+        self._units = ctas * units
+        self._products = products
+        agents = clocks.group * (1 + products)
+        self._read = np.zeros(agents * ctas * units, np.int64)  # by agent, then unit
+        self._logged: list[_Reads] = []
+        self._entries = 0
+        self._noted: list[_Reads] = []  # reads already in `_read`, kept for their ranges
+        self._floor = clocks.floor
+        # By instruction: whether it is a volatile access to an address that is not a flag.
+        self.volatile: Lanes = np.zeros(1, np.bool_)
+        self.exchanges: Exchanges | None = None  # between lanes of a warp
+        self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def oldest(self, ids: Lanes) -> int:
+        """The newest stamp that all warps of the clusters of lanes know of all others."""
+        self._refresh()
+        return int(self._floor[self._clusters(ids)].min())
+
+    def log(self, access: Access, at: int) -> None:
+        """Lanes read by instruction `at`."""
+        clocks = self._clocks
+        last = self._logged[-1] if self._logged else None
+        if last is None or last.version != clocks.version or last.ids is not access.ids:
+            clusters = self._clusters(access.ids)
+            clock = clocks.clock.copy()
+            newest = clock.reshape(-1, clocks.group)[clusters].max(axis=1)
+            last = _Reads(clocks.version, access.ids, clusters, clock, newest)
+            self._logged.append(last)
+        last.entries.append((access, at))
+        self._entries += 1
+        if self._entries > _LOG_LIMIT:
+            self._note(0, self._units)
+
+    def _note(self, low: int, high: int) -> None:
+        """Put logged reads of units in this range into the shadow."""
+        for reads in self._logged:
+            met = [(a, at) for a, at in reads.entries if a.low < high and low < a.high]
+            if not met:
+                continue
+            for access, at in met:
+                if reads.stamps is not None:
+                    self._note_twins(access, at, reads.stamps)
+                else:
+                    self._note_read(access, at, reads.clock)
+            self._noted.append(replace(reads, entries=met))
+            reads.entries = [(a, at) for a, at in reads.entries if not (a.low < high and low < a.high)]
+        self._drop(lambda r: not r.entries)
+        self._forget_noted()
+
+    def _drop(self, over: Callable[[_Reads], bool]) -> None:
+        self._logged = [r for r in self._logged if not over(r)]
+        self._entries = sum(len(r.entries) for r in self._logged)
+
+    def _note_twins(self, access: Access, at: int, stamps: Lanes) -> None:
+        agent = self._clocks.column(access.ids, True)
+        stamp = np.repeat(stamps, len(access.ids) // len(stamps))
+        mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
+        units = access.units() + (agent * self._units)[:, None]
+        # Reads of other ranges may have been put there out of order: the newest stays.
+        self._read[units] = np.maximum(self._read[units], mine[:, None])
+
+    def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
+        agent = self._clocks.column(access.ids, False)
+        units = access.units() + (agent * self._units)[:, None]
+        mine = ((clock[access.ids // WARP] << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP))[
+            :, None
+        ]
+        before = self._read[units]
+        others = ((before >> _READ_CLOCK) == (mine >> _READ_CLOCK)) & (
+            (before & _READ_LANE) != (mine & _READ_LANE)
+        )
+        stamps = np.where(others, mine | _SEVERAL, mine)
+        # Reads of other ranges may have been put there out of order: the newest stays.
+        stamps = np.where((before >> _READ_CLOCK) > (mine >> _READ_CLOCK), before, stamps)
+        self._read[units] = stamps
+        several = self._read[units] != stamps
+        if several.any():
+            self._read[units[several]] |= _SEVERAL
+
+    def start_product(self, access: Access, at: int, lanes: Lanes, stamp: Lanes) -> None:
+        """Multiplications by whole warps start to read, each given by one of `lanes` and by the stamp of its
+        twin.
+        """
+        clocks = self._clocks
+        clusters, columns = lanes // (WARP * clocks.group), clocks.column(lanes, True)
+        reads = _Reads(-1, lanes, clusters, clocks.clock, stamp, [(access, at)], columns, stamp)
+        self._logged.append(reads)
+        self._entries += 1
+        if len(self._logged) > _NOTED_LIMIT:
+            self._note(0, self._units)
+
+    def conflicts(self, access: Access, at: int, *, volatile: bool) -> list[Conflict]:
+        """The conflicts with reads that a write by instruction `at` does not come after; volatile reads count
+        if `volatile`.
+        """
+        self._refresh()
+        self._note(access.low, access.high)
+        if not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
+            return []
+        clocks = self._clocks
+        agents = np.arange(clocks.group * (1 + self._products))
+        stamps = self._read[access.units()[:, :, None] + agents * self._units]
+        own = agents == clocks.column(access.ids, False)[:, None, None]
+        same = own & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
+        known = clocks.known[access.ids // WARP, : len(agents)][:, None, :]
+        wrong = ((stamps >> _READ_CLOCK) > known) & ~same
+        if not volatile:
+            wrong &= ~self.volatile.take(stamps >> _READ_INSTR & INSTR_MASK, mode="clip")
+        if (wrong & own).any():
+            wrong &= ~(own & self._met_readers(access, stamps))
+        if wrong.any():
+            wrong &= (agents >= clocks.group) | ~self._released_by_readers(access, stamps)
+        if (wrong & own).any() and self.exchanges is not None:
+            mine = np.nonzero(wrong & own)
+            met, ids = stamps[mine], access.ids[mine[0]]
+            wrong[mine] = ~self.exchanges.ordered(at, ids, met & _READ_LANE, _reader(met), met >> _READ_CLOCK)
+        if not wrong.any():
+            return []
+        row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
+        stamp = int(stamps[row, column, reader])
+        lane = stamp & _READ_LANE
+        warp = int(access.ids[row]) // WARP // clocks.group * clocks.group + reader % clocks.group
+        other = -1 if lane == _SEVERAL else warp * WARP + lane
+        unit = int(access.first[row]) + column
+        by, clock = _reader(stamp), stamp >> _READ_CLOCK
+        if reader >= clocks.group:
+            return [Conflict("race", row, unit, by, other, "was read by", clock)]
+        others_arrived = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
+        return [Conflict("race", row, unit, by, other, "was read by", others_arrived=others_arrived)]
+
+    def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
+        """Whether lanes have synchronised, in a part of their warps, with the lanes of their warps
+        that have read with these stamps, `[lanes, width, agents]`.
+        """
+        clocks, ids = self._clocks, np.broadcast_to(access.ids[:, None, None], stamps.shape)
+        lane, clock = stamps & _READ_LANE, stamps >> _READ_CLOCK
+        one = clocks.met(ids, ids // WARP * WARP + lane % WARP, clock)
+        met: Lanes = np.where(lane == _SEVERAL, clocks.met_some(ids, clock), one)
+        return met
+
+    def _released_by_readers(self, access: Access, stamps: Lanes) -> Lanes:
+        """Whether lanes come after arrivals of the lanes that have read with these stamps,
+        `[lanes, width, agents]`, without the rest of their warps.
+        """
+        clocks, ids = self._clocks, access.ids[:, None, None]
+        cluster = ids // (WARP * clocks.group)
+        warp = cluster * clocks.group + np.arange(stamps.shape[-1]) % clocks.group
+        return clocks.released_in_part(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
+
+    def _over(self, reads: _Reads, known: Lanes | None) -> bool:
+        """Whether all warps come after the reads; `known` has what all warps of each cluster know."""
+        if known is not None and reads.columns is not None:
+            return bool((known[reads.clusters, reads.columns] >= reads.newest).all())
+        if reads.version < 0:
+            return False
+        return bool((self._floor[reads.clusters] >= reads.newest).all())
+
+    def _refresh(self) -> None:
+        """Forget reads that all warps come after."""
+        if self._floor is not self._clocks.floor:
+            clocks = self._clocks
+            self._floor, known = clocks.floor, None
+            if clocks.twins:
+                known = clocks.known.reshape(len(self._floor), clocks.group, -1).min(axis=1)
+            self._drop(lambda reads: self._over(reads, known))
+            self._noted = [r for r in self._noted if not self._over(r, known)]
+
+    def _forget_noted(self) -> None:
+        # The exact ranges only save time.
+        if len(self._noted) > _NOTED_LIMIT:
+            none = np.empty(0, np.int64)
+            whole = Access(none, none, 1, 0, self._units)
+            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)])]
+
+    def _clusters(self, ids: Lanes) -> Lanes:
+        if self._clusters_of[0] is not ids:
+            self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
+        return self._clusters_of[1]
+
+
+def _reader(stamps: Any) -> Any:
+    """The numbers of the instructions in stamps of reads."""
+    return stamps >> _READ_INSTR & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)

@@ -1,0 +1,142 @@
+"""The undefined bits of global memory in a launch, the origins of all undefined bits, and the reports of
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxgen.interpreter.program.linking import param_bytes, signature
+from ptxgen.interpreter.sanitizers.findings import Origin
+from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
+from ptxgen.ir import Instr
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer, DeviceArena
+    from ptxgen.interpreter.program.linking import Linked
+    from ptxgen.interpreter.sanitizers.findings import Findings
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+class UndefinedArrays:
+    """What a launch knows of undefined bits beyond one batch of its CTAs. The arrays that the caller gives
+    are defined at first, memory from `malloc` is as far as it has been written.
+    """
+
+    def __init__(self, arena: DeviceArena, linked: Linked) -> None:
+        self._arena = arena
+        self._of: dict[int, tuple[Buffer, UndefinedMemory]] = {}
+        self._origins: list[Origin] = []
+        self._numbers: dict[tuple[int, str, str], int] = {}
+        self._stored: dict[int, tuple[Findings, int]] = {}
+        self._locals = _locals(linked)
+        self._routines = _routines(linked)
+
+    @property
+    def some(self) -> bool:
+        """Whether any array may have undefined bits."""
+        return bool(self._of) or bool(self._arena.heap)
+
+    def of(self, buffer: Buffer, *, needed: bool) -> UndefinedMemory | None:
+        """The undefined bits of an array; None if it has none, unless they are `needed`."""
+        found = self._of.get(id(buffer))
+        if found is not None:
+            return found[1]
+        heap = self._arena.heap
+        written = heap.get(buffer.base) if heap else None
+        if written is None and not needed:
+            return None
+        memory = UndefinedMemory(buffer.base, buffer.nbytes, undefined=written is not None)
+        if written is not None:
+            memory.bits[written] = 0
+        self._of[id(buffer)] = buffer, memory  # holds the array, so that its id stays unique
+        return memory
+
+    # ------------------------------------------------------------------------------------- origins
+
+    def origin(self, at: int, kind: str, space: str, address: int, region: str, what: str) -> int:
+        """The number of an origin, from 1; one of several at an instruction with the same region."""
+        key = at, kind, region
+        number = self._numbers.get(key)
+        if number is None:
+            self._origins.append(Origin(at, kind, space, address, region, what))
+            number = self._numbers[key] = len(self._origins)
+        return number
+
+    def unwritten(self, at: int, space: str, address: int, region: str) -> int:
+        """The origin of bytes of memory that nothing has written."""
+        inside = f" ({region})" if region else ""
+        what = f"{space} address {address:#x}{inside}, which nothing has written"
+        return self.origin(at, "uninitialised", space, address, region, what)
+
+    def from_local(self, numbers: Lanes) -> Lanes:
+        """Which of these origins are unwritten local memory, bool."""
+        local = [False, *(origin.space == "local" for origin in self._origins)]
+        found: Lanes = np.array(local)[numbers]
+        return found
+
+    def local_name(self, address: int, at: int) -> str:
+        """The variable at an offset in the local memory of a lane, of the routine of an instruction; empty
+        if there is none.
+        """
+        for first, size, name in self._locals[self._routines[at]]:
+            if first <= address < first + size:
+                return name
+        return ""
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def report(self, faults: Findings, at: int, lane: int, what: str, number: int) -> None:
+        """Report that an instruction depends on undefined bits from an origin."""
+        faults.undefined(at, lane, what, self._origins[number - 1])
+
+    def stored(self, faults: Findings, at: int, lane: int) -> None:
+        """A lane has stored undefined bits in an array by instruction `at`."""
+        self._stored.setdefault(at, (faults, lane))
+
+    def finish(self) -> None:
+        """At the end of a launch, report the arrays with undefined bytes, and note what of the memory from
+        `malloc` has been written.
+        """
+        for buffer, memory in self._of.values():
+            written = self._arena.heap.get(buffer.base)
+            if written is not None:
+                written |= memory.bits == 0
+            elif memory.some:
+                self._report_array(buffer, memory)
+
+    def _report_array(self, buffer: Buffer, memory: UndefinedMemory) -> None:
+        bytes_ = np.flatnonzero(memory.bits)
+        pairs = np.stack([memory.writers[bytes_ // 4], memory.origins[bytes_ // 4]], axis=1)
+        _, firsts = np.unique(pairs, axis=0, return_index=True)
+        for first in sorted(firsts.tolist()):
+            byte = int(bytes_[first])
+            at, number = int(memory.writers[byte // 4]), int(memory.origins[byte // 4])
+            faults, lane = self._stored[at]
+            what = f"byte {byte} of {buffer.name} when the kernel ends"
+            self.report(faults, at, lane, what, number)
+
+
+def _locals(linked: Linked) -> list[list[tuple[int, int, str]]]:
+    """For each routine, the variables in its frame: offsets in the local memory of a lane, sizes, names."""
+    found = []
+    for routine in linked.routines:
+        results, params = signature(routine.source)
+        sizes = {p.name: param_bytes(p) for p in (*results, *params)}
+        sizes |= {v.name: v.nbytes for v in routine.source.variables}
+        places = [(routine.frame + x.value, sizes[n], n) for n, x in routine.symbols.items() if x.framed]
+        found.append(places)
+    return found
+
+
+def _routines(linked: Linked) -> list[int]:
+    """For each instruction, by number, its routine."""
+    return [
+        number
+        for number, routine in enumerate(linked.routines)
+        for statement in routine.source.body or ()
+        if isinstance(statement, Instr)
+    ]

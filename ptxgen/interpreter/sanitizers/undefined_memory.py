@@ -1,0 +1,116 @@
+"""The undefined bits of memory: for each bit of a row of bytes whether it is undefined, and for each four
+bytes where that comes from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.arena import Window
+from ptxgen.interpreter.machine.memory import gather, scatter
+from ptxgen.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.memory import Plan
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_WORD: Final = 4  # bytes with one origin
+_FIRST_CHECK: Final = 64  # stores after which memory is looked through for undefined bits
+_ALL: Final = 0xFF
+# The widest units that numpy compares and assigns at once, by bytes.
+_UNITS: Final = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
+}
+
+
+class UndefinedMemory:
+    """The undefined bits of a window of `nbytes` from address `base` on, at first all of them or none.
+    `origins` has the number of an origin for each word of four bytes, 0 for memory that nothing has written;
+    `writers` the number of the last instruction that has stored undefined bits there.
+    """
+
+    def __init__(self, base: int, nbytes: int, *, undefined: bool) -> None:
+        self.base = base
+        self.window = Window(
+            base, np.full(-(-nbytes // 16) * 16, _ALL if undefined else 0, np.uint8)[:nbytes]
+        )
+        self.origins: Lanes = np.zeros(nbytes // _WORD + 2, np.int32)
+        self.writers: Lanes = np.zeros(nbytes // _WORD + 2, np.int32)
+        self.some = undefined  # whether there may be undefined bits
+        self._stores = 0
+        self._check_at = _FIRST_CHECK
+
+    @property
+    def bits(self) -> Lanes:
+        """The undefined bits, uint8, one byte for each byte."""
+        return self.window.data
+
+    def any(self, plan: Plan, offset: int, total: int) -> bool:
+        """Whether any of the bytes of an access is undefined."""
+        if not self.some:
+            return False
+        unit = min(total, 16)
+        for part in range(0, total, unit):
+            cells = self.window.elements(_UNITS[unit], 1, plan.low + offset + part)
+            index = plan.index(unit) if total == unit else plan.index(total) * (total // unit)
+            if cells.take(index).any():
+                return True
+        return False
+
+    def clear(self, plan: Plan, offset: int, total: int) -> None:
+        """The bytes of a store are defined."""
+        if not self.some:
+            return
+        zero = TYPES[f"b{8 * min(total, 8)}"]
+        scatter(plan, self.window, offset, zero, (np.zeros((), zero.dtype),) * (total // zero.nbytes))
+        self._stores += 1
+        if self._stores == self._check_at:
+            self._check_at *= 2
+            self.some = bool(self.bits.any())
+
+    def load(self, plan: Plan, offset: int, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+        """The undefined bits of `count` values of a type, as unsigned lanes."""
+        return gather(plan, self.window, offset, type, count)
+
+    def store(
+        self, plan: Plan, offset: int, type: ScalarType, bits: tuple[Lanes, ...], origin: Lanes, at: int
+    ) -> None:
+        """Values with undefined bits have been stored, by instruction `at`; `origin` is each lane's."""
+        scatter(plan, self.window, offset, type, bits)
+        self.some = True
+        total = type.nbytes * len(bits)
+        words = self.words(plan, offset, total)
+        active = slice(None) if plan.mask is None else plan.mask
+        self.origins[words[active]] = origin[active][:, None]
+        self.writers[words[active]] = at
+
+    def words(self, plan: Plan, offset: int, total: int) -> Lanes:
+        """The words of an access, `[lanes, words]`."""
+        first = (plan.relative + (plan.low + offset - self.base)) // _WORD
+        found: Lanes = first[:, None] + np.arange(-(-total // _WORD))
+        return found
+
+    def origin(self, plan: Plan, offset: int, total: int) -> Lanes:
+        """One of the origins of the undefined bytes that each lane reads; 0 if nothing has written them."""
+        found: Lanes = self.origins[self.words(plan, offset, total)].max(axis=1)
+        return found
+
+    def write(self, index: Lanes | slice, bits: Lanes | int, *, adds: bool = False) -> None:
+        """Bytes have got undefined bits; with `adds` besides those that they have."""
+        if adds:
+            bits = np.bitwise_or(self.bits[index], np.asarray(bits, np.uint8))
+        self.bits[index] = bits
+        self.some = self.some or bool(np.any(bits))
+
+    def mark(self, index: Lanes, origin: Lanes | int, at: int) -> None:
+        """Note the origin and the writer of bytes."""
+        self.origins[index // _WORD] = origin
+        self.writers[index // _WORD] = at

@@ -1,0 +1,237 @@
+"""Tensors whose memory is not all that they mean: with tangents of forward-mode differentiation, and of
+classes that give operations a meaning of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import flash
+from flash.problem.simt_tiling import MAX_HEAD_DIM
+from ptxgen.errors import LaunchError
+
+QUERIES, KEYS, DIM = 5, 7, 8
+TANGENT = (
+    "{0}: {1} has a tangent of forward-mode differentiation, which is not computed: the derivative would "
+    "be 0 without a word; use reverse mode, such as torch.func.vjp, or pass "
+    "torch.autograd.forward_ad.unpack_dual({2}).primal"
+)
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),  # PyTorch's own calls of it
+    pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors is in prototype stage"),
+    pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs"),
+]
+
+
+@pytest.fixture(scope="module")
+def ours(torch: ModuleType) -> Any:
+    import flash.adapters.torch
+
+    return flash.adapters.torch
+
+
+@pytest.fixture
+def arrays(torch: Any) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(1, 2, n, DIM) for n in (QUERIES, KEYS, KEYS))
+
+
+def packed(torch: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`attention_varlen` of one sequence, with the arguments of `attention`."""
+    cu_q, cu_k = (torch.tensor([0, n], dtype=torch.int32) for n in (QUERIES, KEYS))
+
+    def called(*qkv: Any) -> Any:
+        rows = (x[0].transpose(0, 1) for x in qkv)
+        return call(*rows, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, max_seqlen_q=QUERIES, max_seqlen_k=KEYS)
+
+    return called
+
+
+FORWARD_MODES: dict[str, Callable[..., Any]] = {
+    "jvp": lambda t, f, q: t.func.jvp(f, (q,), (q,)),
+    "jacfwd": lambda t, f, q: t.func.jacfwd(f)(q),
+    "linearize": lambda t, f, q: t.func.linearize(f, q),
+    "vmap in jvp": lambda t, f, q: t.func.jvp(lambda x: t.func.vmap(f)(x[None]), (q,), (q,)),
+    "jvp in vmap": lambda t, f, q: t.func.vmap(lambda x: t.func.jvp(f, (x,), (x,)))(q[None]),
+    "grad of jvp": lambda t, f, q: t.func.grad(lambda x: t.func.jvp(f, (x,), (x,))[1].sum())(q),
+}
+
+
+@pytest.mark.parametrize("mode", FORWARD_MODES)
+def test_forward_mode_derivatives_are_refused(ours: Any, torch: Any, arrays: Any, mode: str) -> None:
+    q, k, v = arrays
+    with pytest.raises(LaunchError) as raised:
+        FORWARD_MODES[mode](torch, lambda x: ours.attention(x, k, v), q)
+    assert str(raised.value) == TANGENT.format("attention", "q", "q")
+
+
+@pytest.mark.parametrize("name", ["jvp of grad", "hessian"])
+def test_forward_mode_derivatives_of_gradients_are_refused(
+    ours: Any, torch: Any, arrays: Any, name: str
+) -> None:
+    q, k, v = arrays
+
+    def total(x: Any) -> Any:
+        return ours.attention(x, k, v).sum()
+
+    call = {
+        "hessian": lambda: torch.func.hessian(total)(q),
+        "jvp of grad": lambda: torch.func.jvp(torch.func.grad(total), (q,), (q,)),
+    }[name]
+    with pytest.raises(LaunchError) as raised:
+        call()
+    assert str(raised.value) == TANGENT.format("attention", "an argument", "it")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sdpa", "lse", "varlen", "flash_attn", "cached", "operator", "flash", "kernel", "decode", "merge"],
+)
+def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arrays: Any, name: str) -> None:
+    from flash.adapters.flash_attn import flash_attn_func
+
+    q, k, v = arrays
+    cache = flash.KVCache(layers=1, batch=1, kv_heads=2, head_dim=DIM, capacity=16)
+    ops = torch.ops.ptxgen_flash
+    none, settings = (None,) * 7, ("bhsd", None, None, 0.0, "", "", None, False, "auto", 0, True, 0)
+    config, lengths = flash.AttentionConfig(DIM), torch.tensor([KEYS], dtype=torch.int32)
+    called, who, argument = {
+        "sdpa": (lambda x: ours.scaled_dot_product_attention(x, k, v), "attention", "q"),
+        "lse": (lambda x: ours.attention(q, x[:, :, :1], v[:, :, :1], return_lse=True), "attention", "k"),
+        "varlen": (lambda x: packed(torch, ours.attention_varlen)(x, k, v), "attention_varlen", "q"),
+        "flash_attn": (lambda x: flash_attn_func(x, x, x), "flash_attn_func", "q"),
+        "cached": (
+            lambda x: ours.attention_with_kvcache(q, cache, x, x, layer=0),
+            "attention_with_kvcache",
+            "k",
+        ),
+        "operator": (lambda x: ops.attention(x, k, v, *none, "", None, None, *settings), "attention", "q"),
+        "flash": (lambda x: flash.attention(q, k, v, bias=x[..., :KEYS]), "attention", "bias"),
+        "kernel": (lambda x: flash.AttentionKernel(config).launch(x, k, v), "launch", "q"),
+        "decode": (
+            lambda x: flash.DecodeKernel(config).launch(x, k, v, seqused_k=lengths),
+            "DecodeKernel.launch",
+            "q",
+        ),
+        "merge": (lambda x: flash.merge_partials([x], [x[..., 0]]), "merge_partials", "outs[0]"),
+    }[name]
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(LaunchError) as raised:
+            called(dual)
+    assert TANGENT.format(who, argument, argument).removeprefix(f"{who}: ") in str(raised.value)
+    assert str(raised.value).startswith(f"{who}: ")
+
+
+def test_compiled_forward_mode_is_refused(ours: Any, torch: Any, arrays: Any) -> None:
+    q, k, v = arrays
+
+    def tangent(x: Any) -> Any:
+        return torch.func.jvp(lambda y: ours.attention(y, k, v), (x,), (x,))[1]
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="the derivative would be 0"):
+        torch.compile(tangent, backend="eager")(q)
+
+
+def test_other_arguments_may_have_tangents(ours: Any, torch: Any, arrays: Any) -> None:
+    scale, primal = torch.tensor(2.0), ours.attention(*arrays)
+    found = torch.func.jvp(lambda x: x * ours.attention(*arrays), (scale,), (scale,))
+    torch.testing.assert_close(found, (2 * primal, 2 * primal))
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("queries", [QUERIES, KEYS, KEYS + 2], ids=["fewer", "equal", "more"])
+@pytest.mark.parametrize("side", ["upper_left", "lower_right"])
+@pytest.mark.parametrize("name", ["sdpa", "mask", "bias", "replaced", "fallback", "other thread", "compiled"])
+def test_causal_biases_of_pytorch_are_the_causality_that_they_mean(
+    ours: Any, torch: Any, name: str, side: str, queries: int
+) -> None:
+    from torch.nn.attention import bias as biases
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, n, DIM) for n in (queries, KEYS, KEYS))
+    bias = getattr(biases, f"causal_{side}")(queries, KEYS)
+    mask = bias._materialize()
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+    wanted = wanted.nan_to_num(0)  # a row without keys
+    if name == "sdpa":
+        found = ours.scaled_dot_product_attention(q, k, v, bias)
+    elif name == "compiled":
+        torch.compiler.reset()
+        found = torch.compile(
+            lambda *x: ours.scaled_dot_product_attention(*x, bias), backend="eager", fullgraph=True
+        )(q, k, v)
+    elif name in ("mask", "bias"):
+        found = ours.attention(q, k, v, **{name: bias})
+    elif name == "other thread":  # PyTorch's own function, whose name leads to this project's meanwhile
+        results = list[Any]()
+        with ours.replace_sdpa():
+            called = torch.nn.functional.scaled_dot_product_attention
+            thread = threading.Thread(target=lambda: results.append(called(q, k, v, attn_mask=bias)))
+            thread.start()
+            thread.join()
+        found = results[0].nan_to_num(0)
+    else:
+        with ours.replace_sdpa(fallback=name == "fallback"):
+            found = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("side", ["upper_left", "lower_right"])
+def test_a_causal_bias_of_a_call_that_falls_back_is_pytorchs(ours: Any, torch: Any, side: str) -> None:
+    from torch.nn.attention import bias as biases
+
+    wide = MAX_HEAD_DIM + 8
+    q, k, v = (torch.randn(1, 2, n, wide) for n in (QUERIES, KEYS, KEYS))
+    bias = getattr(biases, f"causal_{side}")(QUERIES, KEYS)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias._materialize())
+    with ours.replace_sdpa(fallback=True):
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("how", [{"is_causal": True}, {"queries": QUERIES + 1}], ids=["causal", "sizes"])
+def test_a_causal_bias_that_does_not_fit_is_refused(ours: Any, torch: Any, how: dict[str, Any]) -> None:
+    from torch.nn.attention.bias import causal_upper_left
+
+    queries = how.pop("queries", QUERIES)
+    q, k, v = (torch.randn(1, 2, n, DIM) for n in (queries, KEYS, KEYS))
+    with pytest.raises(LaunchError) as raised:
+        ours.scaled_dot_product_attention(q, k, v, causal_upper_left(QUERIES, KEYS), **how)
+    assert str(raised.value) == (
+        "scaled_dot_product_attention: attn_mask is a CausalBias of 5 queries and 7 keys, which is taken as "
+        "a mask of so many queries and keys, and without another causality; make one of the sizes of query "
+        "and key, and leave the other causality out"
+    )
+
+
+def test_subclasses_with_a_meaning_of_their_own_are_refused(ours: Any, torch: Any, arrays: Any) -> None:
+    class Named(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
+        """What a subclass without operations of its own is: its elements."""
+
+    class Meaning(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
+        @classmethod
+        def __torch_function__(cls, *args: Any, **how: Any) -> Any:
+            return super().__torch_function__(*args, **how)
+
+    q, k, v = arrays
+    wanted = ours.attention(q, k, v)
+    for of in (ours, flash):
+        torch.testing.assert_close(of.attention(q.as_subclass(Named), k, v), wanted)
+        with pytest.raises(LaunchError) as raised:
+            of.attention(q.as_subclass(Meaning), k, v)
+        assert str(raised.value) == (
+            "attention: q must be a plain tensor, got a Meaning, which gives the operations of tensors a "
+            "meaning of its own, so that its memory may hold other values; if it does not, pass "
+            "q.as_subclass(torch.Tensor)"
+        )
+    with pytest.raises(LaunchError, match="query must be a plain tensor, got a MaskedTensor, which gives"):
+        ours.scaled_dot_product_attention(torch.masked.masked_tensor(q, q > 0), k, v)

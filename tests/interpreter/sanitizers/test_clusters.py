@@ -1,0 +1,128 @@
+"""What orders accesses to the shared memory of other CTAs of a cluster, and when one may access it at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from interpreter import test_hopper_programs as hopper
+from interpreter.programs import line_of
+
+from ptxgen.interpreter import PCT, Report, run
+
+BARRIER = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
+# CTA 0 executes MINE, CTA 1 OTHER; %r2 is the address of a word of CTA 0's shared memory for both.
+BODY = f"""
+    ld.param.u64 %rd0, [out];
+    mov.u32 %r0, %cluster_ctarank;
+    mov.u32 %r1, smem;
+    mapa.shared::cluster.u32 %r2, %r1, 0;
+    setp.ne.u32 %p0, %r0, 0;
+    FIRST
+    @%p0 bra $other;
+    MINE
+    bra $end;
+$other:
+    OTHER
+$end:
+    {BARRIER}
+"""
+
+
+def reports(mine: str, other: str, first: str = "", seed: int | None = None) -> tuple[Report, ...]:
+    body = BODY.replace("FIRST", first).replace("MINE", mine).replace("OTHER", other)
+    text = hopper.kernel("u64 out", body).replace(".version 8.3", ".version 8.6")
+    return run(
+        text,
+        grid=2,
+        block=1,
+        cluster=2,
+        args=[np.zeros(4, np.uint32)],
+        dynamic_smem=64,
+        sanitize="race,sync",
+        raise_on_report=False,
+        schedule="lockstep" if seed is None else PCT(seed=seed),
+    ).reports
+
+
+ZEROED = "st.shared.u32 [%r1], 0;" + BARRIER
+LOAD = "ld.shared.u32 %r3, [%r1]; st.global.u32 [%rd0], %r3;"
+RED = "red.relaxed.cluster.shared::cluster.add.u32 [%r2], 1;"
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("mine", "other", "raced"),
+    [
+        (LOAD, RED, True),
+        (LOAD.replace("ld.shared", "ld.relaxed.cluster.shared"), RED, False),
+        (LOAD.replace("ld.shared", "ld.volatile.shared"), RED, False),
+        (RED, LOAD.replace("shared.u32 %r3, [%r1]", "shared::cluster.u32 %r3, [%r2]"), True),
+        ("st.shared.u32 [%r1], 7;", RED, True),
+        ("st.relaxed.cluster.shared.u32 [%r1], 7;", RED, False),
+        (RED, RED, False),
+        (RED.replace("cluster.shared", "cta.shared"), RED, True),
+    ],
+)
+def test_a_weak_access_races_with_an_atomic_one_of_another_cta(
+    mine: str, other: str, raced: bool, seed: int | None
+) -> None:
+    found = reports(mine, other, ZEROED, seed)
+    assert [r.kind for r in found] == ["race"] * raced
+    assert reports(mine, "", ZEROED, seed) == reports("", other, ZEROED, seed) == ()
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_a_thread_that_leaves_a_round_late_does_not_come_after_the_next_round(seed: int | None) -> None:
+    """CTA 0 arrives for the second round once it has written, which may be before CTA 1 leaves the first."""
+    write, read = "st.shared.u32 [%r1], 7;", "ld.shared::cluster.u32 %r3, [%r2]; st.global.u32 [%rd0], %r3;"
+    assert [r.kind for r in reports(write, read, ZEROED, seed)] == ["race"]
+    assert reports(write + BARRIER, BARRIER + read, ZEROED, seed) == ()
+
+
+RELAXED = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
+
+
+@pytest.mark.parametrize(
+    ("first", "early"),
+    [
+        ("", True),
+        ("bar.sync 0;", True),
+        ("barrier.cluster.arrive.release; @!%p0 barrier.cluster.wait.acquire;", True),
+        (BARRIER, False),
+        (RELAXED, False),
+    ],
+)
+@pytest.mark.parametrize(
+    "access",
+    [
+        "st.shared::cluster.u32 [%r2+16], 7;",
+        "ld.shared::cluster.u32 %r3, [%r2+16];",
+        "red.relaxed.cluster.shared::cluster.add.u32 [%r2+16], 7;",
+        "atom.relaxed.cluster.shared::cluster.add.u32 %r3, [%r2+16], 7;",
+    ],
+)
+def test_a_cta_has_to_have_started_before_another_one_accesses_its_memory(
+    access: str, first: str, early: bool
+) -> None:
+    last = "barrier.cluster.wait.acquire;" if "@!%p0" in first else ""
+    found = [r.message for r in reports("", access + last, first) if r.kind == "sync"]
+    body = BODY.replace("FIRST", first).replace("MINE", "").replace("OTHER", access + last)
+    text = hopper.kernel("u64 out", body)
+    message = (
+        f"kernel k: {access} (line {line_of(text, access)}): thread (0, 0, 0) of CTA (1, 0, 0): "
+        "sync: shared address 0x10: in the memory of CTA (0, 0, 0), which may not have started: "
+        "no barrier of the cluster comes before the access"
+    )
+    assert found == [message] * early
+
+
+def test_a_cta_has_started_for_another_one_that_has_acquired_something_from_it() -> None:
+    put = "st.{}.global.u32 [%rd0], 1;"
+    take = """
+$wait:
+    ld.acquire.gpu.global.u32 %r3, [%rd0];
+    setp.eq.u32 %p1, %r3, 0;
+    @%p1 bra $wait;
+    st.shared::cluster.u32 [%r2+16], 7;
+    """
+    assert reports(put.format("release.gpu"), take) == ()

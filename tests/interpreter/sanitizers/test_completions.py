@@ -1,0 +1,238 @@
+"""Asynchronous operations of each kind: what they access is free after their own wait, and after no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from interpreter import test_hopper_programs as hopper
+
+from ptxgen.interpreter import PCT, Report, run
+
+
+class Kind(NamedTuple):
+    """An asynchronous operation with `A` its source and `B` its destination in shared memory, `X` and `Y` in
+    global memory, `BAR` its mbarrier; `$L` is a label. One thread executes `start` and `group`, all `wait`.
+    """
+
+    start: str
+    wait: str = ""
+    group: str = ""
+    reads: str = ""  # where it reads
+    writes: str = ""  # where it writes
+
+
+WAIT = "$L: mbarrier.try_wait.parity.shared::cta.b64 %p2, [BAR], 0;\n    @!%p2 bra $L;"
+EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [BAR], {};\n    "
+BYTES = "mbarrier::complete_tx::bytes"
+COMMIT = "\n    cp.async.bulk.commit_group;"
+KINDS = {
+    "load": Kind(
+        EXPECT.format(64) + f"cp.async.bulk.shared::cluster.global.{BYTES} [B], [X], 64, [BAR];",
+        wait=WAIT,
+        reads="global X",
+        writes="shared B",
+    ),
+    "store": Kind(
+        "cp.async.bulk.global.shared::cta.bulk_group [Y], [A], 64;" + COMMIT,
+        group="cp.async.bulk.wait_group 0;",
+        reads="shared A",
+        writes="global Y",
+    ),
+    "reduction": Kind(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [Y], [A], 64;" + COMMIT,
+        group="cp.async.bulk.wait_group 0;",
+        reads="shared A",
+        writes="global Y",
+    ),
+    "copy in shared memory": Kind(
+        EXPECT.format(64) + f"cp.async.bulk.shared::cluster.shared::cta.{BYTES} [B], [A], 64, [BAR];",
+        wait=WAIT,
+        reads="shared A",
+        writes="shared B",
+    ),
+    "reduction in shared memory": Kind(
+        EXPECT.format(64)
+        + f"cp.reduce.async.bulk.shared::cluster.shared::cta.{BYTES}.add.u32 [B], [A], 64, [BAR];",
+        wait=WAIT,
+        reads="shared A",
+        writes="shared B",
+    ),
+    "st.async": Kind(
+        EXPECT.format(4) + f"st.async.weak.shared::cluster.{BYTES}.u32 [B], %r9, [BAR];",
+        wait=WAIT,
+        writes="shared B",
+    ),
+    "red.async": Kind(
+        EXPECT.format(4) + f"red.async.relaxed.cluster.shared::cluster.{BYTES}.add.u32 [B], %r9, [BAR];",
+        wait=WAIT,
+        writes="shared B",
+    ),
+    "cp.async": Kind(
+        "cp.async.cg.shared.global [B], [X], 16;\n    cp.async.commit_group;",
+        group="cp.async.wait_group 0;",
+        reads="global X",
+        writes="shared B",
+    ),
+    "cp.async of an mbarrier": Kind(
+        "cp.async.ca.shared.global [B], [X], 4;\n    cp.async.mbarrier.arrive.noinc.shared.b64 [BAR];",
+        wait=WAIT,
+        reads="global X",
+        writes="shared B",
+    ),
+}
+# The registers of the operation that is touched, and of another one.
+PLACES = (
+    {"A": "%r2", "B": "%r3", "X": "%rd0", "Y": "%rd1", "BAR": "%r1"},
+    {"A": "%r2+128", "B": "%r3+128", "X": "%rd0+128", "Y": "%rd1+128", "BAR": "%r1+8"},
+)
+BODY = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    add.u32 %r2, %r1, 1024;
+    add.u32 %r3, %r1, 2048;
+    ld.param.u64 %rd0, [x];
+    ld.param.u64 %rd1, [y];
+    mov.u32 %r9, 3;
+    setp.ne.u32 %p0, %r0, 0;
+    setp.ne.u32 %p1, %r0, TOUCHES;
+    shl.b32 %r4, %r0, 2;
+    add.u32 %r5, %r4, %r2;
+    add.u32 %r6, %r4, %r3;
+    st.shared.u32 [%r5], %r0;
+    st.shared.u32 [%r6], %r0;
+    @%p0 bra $ready;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    mbarrier.init.shared::cta.b64 [%r1+8], 1;
+$ready:
+    fence.proxy.async;
+    bar.sync 0;
+    @%p0 bra $started;
+    FIRST
+    SECOND
+    GROUPS
+$started:
+    bar.sync 0;
+    WAITS
+    @!%p1 TOUCH
+    @!%p0 bra $last;
+    bra $end;
+$last:
+    LAST
+$end:
+"""
+
+
+def at_place(text: str, which: int, label: str) -> str:
+    for name, register in PLACES[which].items():
+        text = text.replace(f"[{name}]", f"[{register}]")
+    return text.replace("$L", f"${label}")
+
+
+def touch_of(place: str, *, write: bool) -> str:
+    space, name = place.split()
+    address = PLACES[0][name]
+    return f"st.{space}.u32 [{address}], %r9;" if write else f"ld.{space}.u32 %r10, [{address}];"
+
+
+def reports(
+    kind: str, other: str, touch: str, *, waits: str, touches: int = 32, seed: int | None = None
+) -> tuple[Report, ...]:
+    """What is reported of a kernel that starts an operation of a kind, and then another one; it waits for
+    both, for the `other` or for `none`, and then thread `touches` executes `touch`.
+    """
+    first, second = KINDS[kind], KINDS[other]
+    own = waits == "both"
+    # A wait for groups of a thread is for all of them: the other one is waited for before this one starts.
+    group = {"both": first.group + second.group, "other": second.group, "none": ""}[waits]
+    waited = at_place(first.wait, 0, "first") if own else ""
+    waited += "\n    " + (at_place(second.wait, 1, "second") if waits != "none" else "")
+    body = BODY.replace("FIRST", at_place(first.start, 0, "")).replace(
+        "SECOND", at_place(second.start, 1, "")
+    )
+    body = body.replace("GROUPS", group).replace("WAITS", waited).replace("TOUCHES", str(touches))
+    last = [first.group, second.group, at_place(first.wait, 0, "l0"), at_place(second.wait, 1, "l1")]
+    body = body.replace("TOUCH", touch).replace("LAST", "\n    ".join(x for x in last if x))
+    text = hopper.kernel("u64 x, u64 y", body).replace(".version 8.3", ".version 8.6")
+    schedule = "lockstep" if seed is None else PCT(seed=seed)
+    args = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
+    how = {"sanitize": "race,sync", "raise_on_report": False, "schedule": schedule}
+    return run(text, grid=1, block=64, args=args, dynamic_smem=4096, **how).reports
+
+
+def cases() -> Iterator[tuple[str, str, str]]:
+    """Each kind of operation, each access that has to come after its wait, and another operation whose wait
+    is no wait for the first.
+    """
+    for kind, of in KINDS.items():
+        groups = [kind.startswith("cp.async") and o.startswith("cp.async") for o in KINDS]
+        others = [o for o, one in zip(KINDS, groups, strict=True) if not one]
+        others = [o for o in others if not of.group or KINDS[o].group != of.group]
+        touches = [touch_of(of.reads, write=True)] if of.reads else []
+        touches += [touch_of(of.writes, write=False), touch_of(of.writes, write=True)]
+        for n, touch in enumerate(touches):
+            yield kind, others[(len(kind) + 3 * n) % len(others)], touch
+
+
+@pytest.mark.parametrize(("kind", "other", "touch"), list(cases()))
+def test_what_an_operation_accesses_is_free_after_its_wait_only(kind: str, other: str, touch: str) -> None:
+    assert reports(kind, other, touch, waits="both") == ()
+    for waits in ("other", "none"):
+        found = reports(kind, other, touch, waits=waits)
+        assert any(touch in r.message for r in found), (waits, found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_thread_that_starts_an_operation_has_to_wait_for_it_too(kind: str) -> None:
+    of, other = KINDS[kind], "store" if kind == "load" else "load"
+    for place, write in [(of.reads, True), (of.writes, False), (of.writes, True)]:
+        if place:
+            touch = touch_of(place, write=write)
+            assert reports(kind, other, touch, waits="both", touches=0) == ()
+            for waits in ("other", "none"):
+                found = reports(kind, other, touch, waits=waits, touches=0)
+                assert any(touch in r.message for r in found), (waits, found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_wait_is_reported_in_any_order_of_warps(kind: str) -> None:
+    of, other = KINDS[kind], "store" if kind == "load" else "load"
+    touch = touch_of(of.reads, write=True) if of.reads else touch_of(of.writes, write=False)
+    for seed in range(2):
+        assert reports(kind, other, touch, waits="both", seed=seed) == ()
+        assert any(touch in r.message for r in reports(kind, other, touch, waits="other", seed=seed))
+
+
+def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
+    body = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    setp.lt.u32 %p0, %r0, 16;
+    selp.u32 %r1, 16, 0, %p0;
+    mul.wide.u32 %rd1, %r0, 16;
+    add.u64 %rd1, %rd0, %rd1;
+    mov.u32 %r2, smem;
+    mad.lo.u32 %r2, %r0, 16, %r2;
+    cp.async.cg.shared.global [%r2], [%rd1], 16, %r1;
+    cp.async.commit_group;
+    @%p0 cp.async.wait_group 0;
+    @%p0 st.global.u32 [%rd1], 7;
+    @!%p0 st.global.u32 [%rd1], 7;
+    @!%p0 cp.async.wait_group 0;
+    """
+
+    def messages(body: str) -> list[str]:
+        text = hopper.kernel("u64 x", body)
+        how = {"dynamic_smem": 512, "sanitize": "race", "raise_on_report": False}
+        found = run(text, grid=1, block=32, args=[np.zeros(128, np.uint32)], **how).reports
+        return [r.message for r in found]
+
+    assert messages(body) == []
+    (found,) = messages(body.replace("    @%p0 cp.async.wait_group 0;", ""))
+    assert found == (
+        "kernel k: @%p0 st.global.u32 [%rd1], 7; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): race: global "
+        "address 0x200000000 (x) may still be read by thread (0, 0, 0) in cp.async.cg.shared.global [%r2], "
+        "[%rd1], 16, %r1; (line 18); its thread has not waited for its group"
+    )
