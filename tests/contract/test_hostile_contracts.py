@@ -21,10 +21,13 @@ from flash import AttentionConfig
 from flash.contract.catalogue import build
 from ptxgen.contract import LANGUAGES, schema
 from ptxgen.contract.check import check_contract
+from ptxgen.contract.host_words import Words
 from ptxgen.contract.schema_rules import KEYWORDS, misfits
 from ptxgen.contract.stub import example, stub
 from ptxgen.errors import ConfigError
-from ptxgen.types import TYPES
+from ptxgen.kernels.tensor_maps import described_array
+from ptxgen.tensormap import Boxes
+from ptxgen.types import TYPES, f32
 
 Contract = dict[str, Any]
 Change = Callable[[Contract], object]
@@ -162,6 +165,7 @@ MISFITS: list[tuple[str, Any, str]] = [
     ("sizes.X", {"least": 0, "most": 1}, "sizes.X must not be the parameter of kind pointer of this name"),
     ("sizes.n.least", 1 << 21, "sizes.n must have least <= most, got 2097152 and 1048576"),
     ("sizes.n.most", 1 << 63, f"must be an integer from {-(2**63) + 1} to {2**63 - 1}"),
+    ("sizes.half.equal", {"plus": ["n", "m"]}, "sizes.half.equal must be made of sizes and strides, got 'm'"),
     ("sizes.half.equal", "half", "sizes must not be computed of themselves, got half of half"),
     ("grid.x", -1, NUMBER),
     ("grid.x", "f(1)", NUMBER),
@@ -203,6 +207,12 @@ def test_one_array_is_named_once() -> None:
     assert refusal(contract) == "contract: arrays[1].name must be one that no other array has, got 'X'"
 
 
+def test_a_bound_itself_is_no_misfit() -> None:
+    contract = tiny(block=[1024, 1, 1])
+    contract["sizes"]["n"] = {"least": 2**63 - 1, "most": 2**63 - 1}
+    check_contract(contract)
+
+
 def test_data_that_contains_itself_is_refused() -> None:
     contract = tiny()
     around: dict[str, list[Any]] = {"plus": [1]}
@@ -237,6 +247,32 @@ def test_what_is_no_tensor_map_is_refused_with_one_sentence(path: str, value: An
     changed_at(parameter["tensor_map"], path, value)
     where = f"contract: parameters[{index}].tensor_map"
     assert refusal(contract).startswith(where + message.replace("MAP", parameter["name"]))
+
+
+def of_itself() -> Contract:
+    """A contract whose tensor map is of an array of which the host has shape and strides."""
+    boxes = Boxes(f32, (16, 8), "none", loads=True)
+    parameter = {"name": "Y", "kind": "tensor_map", "type": "b8", "offset": 64, "size": 128, "meaning": "Y"}
+    contract = tiny(kind="kernel", cluster=[1, 1, 1], cooperative=False, programmatic=False)
+    contract["parameters"].append({**parameter, "tensor_map": described_array("Y", boxes)})
+    return contract
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("dims[0]", "Y.shape[2]", ".dims[0] must be of Y with 2 dimensions, got 'Y.shape[2]'"),
+        ("dims[0]", "X.shape[1]", ".dims[0] must be of Y with 2 dimensions, got 'X.shape[1]'"),
+        ("strides[0]", "X.strides[1]", ".strides[0] must be of Y with 2 dimensions, got 'X.strides[1]'"),
+        ("dims", ["n", "n"], ".address must be that of a pointer, got 'Y'"),
+        ("address", "X", ".address must be Y, whose shape dims has, got 'X'"),
+    ],
+)
+def test_a_map_of_an_array_of_the_host_is_of_that_alone(path: str, value: Any, message: str) -> None:
+    contract = of_itself()
+    check_contract(contract)
+    changed_at(contract["parameters"][3]["tensor_map"], path, value)
+    assert refusal(contract) == f"contract: parameters[3].tensor_map{message}"
 
 
 @pytest.mark.parametrize("contract", [None, [], "contract", 7, {}, {"schema": 2}, [[]] * 3])
@@ -358,6 +394,58 @@ ODD = [
     "PTXGEN_HOST",
 ]
 ODD += ["self", "self_", "Self", "crate", "type", "_", "r", "a", "values", "grid", "X_H", "errno", "async"]
+
+
+@pytest.mark.parametrize(
+    ("language", "members", "functions"),
+    [
+        (
+            "c",
+            {
+                "x": "x",
+                "int": "int_",
+                "int_": "int__",
+                "_": "__",
+                "X_H": "X_H_",
+                "Y_H": "Y_H",
+                "NULL": "NULL_",
+            }
+            | {
+                "UINT64_MAX": "UINT64_MAX_",
+                "PRIx64": "PRIx64_",
+                "_Bool": "_Bool_",
+                "self": "self",
+                "a_": "a_",
+            },
+            {
+                "half": "half",
+                "load": "load_",
+                "load_": "load__",
+                "t": "t_",
+                "int": "int",
+                "tensors": "tensors",
+            },
+        ),
+        (
+            "rust",
+            {"x": "x", "type": "r#type", "self": "self_", "self_": "self__", "crate": "crate_", "_": "__"}
+            | {"int": "int", "type_": "type_", "X_H": "X_H"},
+            {
+                "half": "half",
+                "check": "check_",
+                "check_": "check__",
+                "fn": "r#fn",
+                "super": "super_",
+                "load": "load",
+            },
+        ),
+    ],
+)
+def test_each_name_has_another_one(language: str, members: dict[str, str], functions: dict[str, str]) -> None:
+    words = Words(language, "x")
+    assert {name: words.member(name) for name in members} == members
+    assert {name: words.function(name) for name in functions} == functions
+    assert len(set(members.values())) == len(members)
 
 
 @pytest.mark.parametrize("language", ["c", pytest.param("rust", marks=pytest.mark.slow)])

@@ -18,8 +18,10 @@ OF_FUNCTION = "_Z6withfnILi3EEvPFfiEPf"
 SOURCE = """
 namespace ns {
 struct S { int x; };
-template <typename T> __global__ void __launch_bounds__(256, 2) scale(T *x, const float *__restrict__ y, int n) { }
-__global__ void plain(const unsigned long long *a, __half *h, void *p, float **pp, S *s, short volatile *v, double d) {}
+template <typename T>
+__global__ void __launch_bounds__(256, 2) scale(T *x, const float *__restrict__ y, int n) { }
+__global__ void plain(const unsigned long long *a, __half *h, void *p, float **pp, S *s,
+                      short volatile *v, double d) { }
 }
 extern "C" __global__ void bare(float *x, /* four, of them */ const int y[4], int n = 3) { }
 template <int N> __global__ void withfn(float (*f)(int), float *x) { }

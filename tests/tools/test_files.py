@@ -71,6 +71,21 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "new"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes")
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_writable([pipe])
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_files({pipe: b"text", tmp_path / "file": b"more"})
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert (tmp_path / "file").read_bytes() == b"more"
+
+
 @DEVICE
 def test_a_device_is_written_to_and_not_replaced() -> None:
     check_writable([Path("/dev/full"), Path("/dev/null")])
@@ -88,8 +103,29 @@ def test_why_a_file_cannot_be_written_is_said_before(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder").is_dir()
     assert why_not_writable(tmp_path / "file" / "a") == f"{tmp_path / 'file'} is no folder"
     assert why_not_writable(tmp_path) == "it is a folder"
-    with pytest.raises(FileError, match=r"^cannot write .*: it is a directory$"):
-        check_writable([tmp_path])
+    check_writable([tmp_path / "a", tmp_path / "file"])
+    for path, why in (
+        (tmp_path, "it is a directory"),
+        (tmp_path / "none" / "a", f"{tmp_path / 'none'} is no writable directory"),
+        (tmp_path / "file" / "a", f"{tmp_path / 'file'} is no writable directory"),
+    ):
+        with pytest.raises(FileError) as caught:
+            check_writable([tmp_path / "a", path])
+        assert str(caught.value) == f"cannot write {path}: {why}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes")
+def test_a_folder_and_a_pipe_without_permission_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # which root always has
+    for path, why in ((tmp_path / "a", f"{tmp_path} is no writable directory"), (pipe, "Permission denied")):
+        with pytest.raises(FileError) as caught:
+            check_writable([path])
+        assert str(caught.value) == f"cannot write {path}: {why}"
+    assert why_not_writable(tmp_path / "a") == f"{tmp_path} is not writable"
 
 
 KERNEL = """
