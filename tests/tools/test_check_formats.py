@@ -295,5 +295,5 @@ def test_a_register_that_one_path_does_not_write_is_unproved_and_no_error(
     (result,) = run["results"]
     assert (result["level"], result["ruleId"]) == ("warning", "verifier")
     assert result["message"]["text"].startswith(
-        "chosen: %r1 may be read before it is written: a path to here does not write it; write it on every path"
+        "chosen: %r1 may be read before it is written: a path to here does not write it; write it on every"
     )
