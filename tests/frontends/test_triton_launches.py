@@ -82,7 +82,7 @@ def test_what_a_launch_returns_launches_the_kernel_for_other_arguments(k: Any, i
 def test_tuners_of_libraries_choose_without_a_gpu_and_say_what(k: Any, interpreted: Any, triton: Any) -> None:
     class OwnTuner(triton.runtime.Autotuner):  # type: ignore[misc]
         def run(self, *args: Any, **named: Any) -> None:
-            raise AssertionError("asked the GPU")
+            raise AssertionError(f"asked the GPU for {args} and {named}")
 
     x, bins = np.zeros(100, np.int32), np.zeros(8, np.int32)
     configs = [triton.Config({"BLOCK": size}, num_warps=size // 32) for size in (64, 128)]
