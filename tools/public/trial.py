@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -52,9 +51,8 @@ class Trial:
         """Run the Triton kernels that code within the context launches. With `fusion` the compiler
         fuses products into sums, so that the lanes of a warp may differ in the last bit of a sum.
         """
-        knobs = importlib.import_module("triton").knobs.language
-        with knobs.scope(), interpreted(target=target, raise_on_report=False) as outcomes:
-            knobs.default_fp_fusion = fusion
+        options = {"enable_fp_fusion": fusion}
+        with interpreted(target=target, raise_on_report=False, options=options) as outcomes:
             yield
         for outcome in outcomes:
             self.note(outcome)
