@@ -88,8 +88,12 @@ class Entry:
 
 
 def module_findings(module: ir.Module) -> list[Finding]:
-    """The verifier's findings about a module."""
-    return [_problem("verifier", problem) for problem in verify(module)]
+    """The verifier's findings about a module. That a register is not written on every path is no error:
+    compilers copy such registers about on paths that are never taken, or whose values nobody uses.
+    """
+    return [
+        _problem("verifier", problem, ERROR if problem.certain else UNPROVED) for problem in verify(module)
+    ]
 
 
 def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
@@ -168,8 +172,8 @@ def check_entry(
 # --------------------------------------------------------------------------------------- the checks
 
 
-def _problem(kind: str, problem: Problem) -> Finding:
-    return _of(ERROR, f"{kind}, {problem.kind}", problem.message, problem)
+def _problem(kind: str, problem: Problem, severity: str = ERROR) -> Finding:
+    return _of(severity, f"{kind}, {problem.kind}", problem.message, problem)
 
 
 def _of(severity: str, kind: str, message: str, about: Problem | Verdict) -> Finding:
