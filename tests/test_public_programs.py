@@ -86,6 +86,7 @@ LLM_C = {
     "crossentropy_forward": ("1", ""),
     "crossentropy_softmax_backward": ("1", ""),
     "fused_residual_forward": ("123456", ""),
+    "matmul_backward_bias": ("1234", ""),
 }
 
 

@@ -139,7 +139,7 @@ def _arguments(library: str, texts: dict[str, str]) -> tuple[list[str], str, str
         library,
     ]
     return (
-        [*_FLAGS, *options, *sources],
+        [*_FLAGS, *options, *sources, "-ldl"],
         calls.source(),
         f"{library} {{ global: {of.exports}; local: *; }};\n",
     )
