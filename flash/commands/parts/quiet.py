@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flash.commands.parts.exits import FAILED, INTERRUPTED, OK, fail
+from flash.commands.parts.exits import FAILED, OK, fail
 from flash.commands.parts.standard_output import OutputError, drop_standard_output
+from ptxgen.interrupts import INTERRUPTED
 
 _OURS: Final = ("", "flash", "ptxgen", "tools")
 _DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its package
