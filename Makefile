@@ -1,9 +1,11 @@
 # Every target sets up .venv by itself; `make` alone lists the targets.
 # PYTHON=...       the interpreter to create .venv with (3.11 or newer)
+# ARGS=...         of make public, e.g. ARGS="--source CUB"
 # PYTEST_ARGS=...  more arguments for pytest, e.g. PYTEST_ARGS="-k cache -x"
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -14,6 +16,7 @@ BROWSER := $(VENV)/.browser
 PYTHONS := $(VENV)/pythons
 PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from npm
 HOSTS := $(VENV)/.hosts
+PUBLIC := $(VENV)/.public
 TYPES := $(VENV)/.types
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 JUDGED = $$(grep -rlw judged tests --include='test_*.py')  # to collect all files takes longer
@@ -21,8 +24,8 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends browser hosts pythons lint types layers docs-check mutants \
-  analyses coverage nightly bench clean distclean
+.PHONY: help demo test slow blas frameworks frontends browser hosts public pythons lint types layers docs-check \
+  mutants analyses coverage nightly bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +63,9 @@ pythons: $(READY) ## the code under Python 3.12 to 3.14: types, and what runs wi
 
 hosts: $(HOSTS) ## where apt-get may install it a Rust compiler, for the tests of hosts in other languages
 
+public: $(PUBLIC) ## kernels of Liger, FlagGems, CUB, llama.cpp and others: verdicts, counted; ARGS="--json"
+	$(PY) tools/public_kernels.py $(ARGS)
+
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
 
@@ -88,6 +94,7 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_isa_docs.py --check
 	$(PY) tools/gen_api_docs.py --check
 	$(PY) tools/gen_roles_picture.py --check
+	$(PY) tools/gen_public_kernels.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results
@@ -115,6 +122,12 @@ $(TYPES): pyproject.toml | $(READY)
 
 $(FRONTENDS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frontends]'
+	@touch $@
+
+# Without their dependencies, among which are other versions of what is installed.
+$(PUBLIC): pyproject.toml tools/public/*.py | $(FRONTENDS) $(FRAMEWORKS)
+	$(PY) tools/public_kernels.py --packages | \
+	  xargs $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/public
 	@touch $@
 
 # Without a browser its tests skip themselves.

@@ -26,6 +26,10 @@ class TypeMismatchError(PtxGenError, TypeError):
     """An operand has the wrong type, or an operand is missing or surplus."""
 
 
+class KernelWarning(UserWarning):
+    """A kernel says something that PTX allows, and that is hardly meant."""
+
+
 class ModifierError(PtxGenError, ValueError):
     """An instruction name or one of its modifiers does not exist."""
 

@@ -62,7 +62,10 @@ class Built:
 
 def build(hook: str, checkout: Path, out: Path) -> Path:
     out.mkdir()
-    code = f"from setuptools import build_meta as b; print(b.{hook}({str(out)!r}))"
+    system = tomllib.loads((checkout / "pyproject.toml").read_text())["build-system"]
+    search = [str(checkout / folder) for folder in system["backend-path"]]
+    backend = f"import sys; sys.path[:0] = {search!r}; import {system['build-backend']} as backend"
+    code = f"{backend}; backend.{hook}({str(out)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True)
     (made,) = out.iterdir()
     return made
@@ -90,8 +93,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(checkout, wheel, build("build_editable", checkout, top / "editable"), sdist)
 
 
-def report(tmp_path: Path, *, install: Path | None = None, path: Path | None = None) -> Any:
-    """What a new environment sees that has the dependencies and, if given, `install` unpacked."""
+def environment(tmp_path: Path, install: Path | None = None) -> Path:
+    """The Python of a new environment that has the dependencies and, if given, `install` unpacked."""
     env = tmp_path / "env"
     venv.create(env, with_pip=False, symlinks=os.name != "nt")
     scheme = {"base": str(env), "platbase": str(env)}
@@ -101,7 +104,12 @@ def report(tmp_path: Path, *, install: Path | None = None, path: Path | None = N
     if install:
         with zipfile.ZipFile(install) as archive:
             archive.extractall(site)
-    python = Path(sysconfig.get_path("scripts", "venv", vars=scheme)) / Path(sys.executable).name
+    return Path(sysconfig.get_path("scripts", "venv", vars=scheme)) / Path(sys.executable).name
+
+
+def report(tmp_path: Path, *, install: Path | None = None, path: Path | None = None) -> Any:
+    """What a new environment sees that has the dependencies and, if given, `install` unpacked."""
+    python = environment(tmp_path, install)
     names = [p.name for p in sorted((ROOT / "templates").glob("*.j2"))]
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
     if path:
@@ -133,6 +141,37 @@ def test_an_editable_install_uses_the_checkout(built: Built, tmp_path: Path) -> 
     assert Path(seen["flash"]) == built.checkout / "flash" / "__init__.py"
     assert Path(seen["templates"]) == built.checkout / "templates" / "__init__.py"
     assert Path(seen["probe_file"]) == built.checkout / "templates" / PROBE
+
+
+def test_type_checkers_find_an_editable_install(built: Built, tmp_path: Path) -> None:
+    """They read .pth files, and no code that finds packages when they are imported."""
+    with zipfile.ZipFile(built.editable) as archive:
+        archive.extractall(tmp_path / "site")
+        record = archive.read(next(n for n in archive.namelist() if n.endswith("/RECORD"))).decode()
+    (line,) = (tmp_path / "site" / "ptxgen_checkout.pth").read_text().splitlines()
+    assert Path(line) == built.checkout
+    assert re.search(rf"^ptxgen_checkout\.pth,sha256=[\w-]{{43}},{len(line) + 1}$", record, re.MULTILINE)
+    for package in ("ptxgen", "flash"):
+        assert (built.checkout / package / "py.typed").exists()
+
+
+@pytest.mark.nightly
+def test_mypy_has_the_types_of_an_editable_install(built: Built, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    python = environment(tmp_path, built.editable)
+    (tmp_path / "user.py").write_text(
+        "import ptxgen as px\nfrom ptxgen import Pointer, f32\n@px.kernel(threads=32)\n"
+        "def f(k: px.KernelBuilder, X: Pointer[f32]) -> None:\n    reveal_type(k.exp(X[0]))\n    k.exp(1)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", python, "user.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert 'user.py:5: note: Revealed type is "ptxgen.dsl.values.Value"' in said
+    assert 'user.py:6: error: Argument 1 to "exp" of "Arithmetic" has incompatible type "int"' in said
 
 
 def test_a_bare_checkout_needs_no_install(built: Built, tmp_path: Path) -> None:

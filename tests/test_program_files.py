@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import struct
 import sys
 import tempfile
@@ -17,8 +18,10 @@ import pytest
 from flash.commands import run_program
 from ptxgen.errors import LaunchError, PtxGenError
 from ptxgen.program import run
+from ptxgen.program.device import Reply
 from ptxgen.program.elf import executable
 from ptxgen.program.fatbinary import entries, lz4
+from ptxgen.program.host import _REPLY, _REQUEST, _STOP, _WORDS, _Server
 from ptxgen.program.libraries import DRIVER, FOLDER, RUNTIME, folder_of_libraries
 
 ENTRY_BYTES = 64
@@ -271,3 +274,20 @@ def test_a_temporary_folder_that_cannot_be_used_is_an_error_with_its_cure(
         assert err.startswith(f"ptxgen run-program: error: {said}")
         assert err.endswith(f"{cure}\n")
         assert len(err.splitlines()) == 1
+
+
+def test_an_answer_that_cannot_be_sent_ends_the_program_and_is_raised(tmp_path: Path) -> None:
+    class Careless:
+        def respond(self, *_: object) -> Reply:
+            return Reply(numbers=(-1,))
+
+    path = tmp_path / "socket"
+    with _Server(path, Careless()) as server, socket.socket(socket.AF_UNIX) as client:  # type: ignore[arg-type]
+        client.connect(str(path))
+        client.sendall(_REQUEST.pack(b"attribute", *[0] * _WORDS, 0))
+        reply = client.recv(_REPLY.size, socket.MSG_WAITALL)
+        client.sendall(_REQUEST.pack(b"write", *[0] * _WORDS, 1 << 60))  # bytes that nobody has
+        assert client.recv(1) == b""
+    assert _REPLY.unpack(reply)[0] == _STOP
+    assert isinstance(server.failure, struct.error)
+    assert server.stopped == f"a call brings {1 << 60} bytes, more than the device has"

@@ -2,77 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nvcc_programs import PLAIN, TARGET, Compile, compiler, missing
 
 from flash.commands import run_program
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.program import run
 from ptxgen.program.fatbinary import entries, lz4
 
-PROGRAMS = Path(__file__).parent / "programs"
-TARGET = "-gencode=arch=compute_80,code=compute_80"  # PTX alone: needs no ptxas
-PLAIN = "-Xfatbin=-compress-mode=none"
-DEFAULT = (TARGET, PLAIN, "-lineinfo")
-RUNTIME = "libcudart.so.13"
 MAGIC = b"\x50\xed\x55\xba"  # of a fat binary
-
-Compile = Callable[..., Path]
-
-
-def nvcc() -> Path | None:
-    """The nvcc of the pip package, or of the toolkit on PATH."""
-    spec = importlib.util.find_spec("nvidia")
-    for folder in spec.submodule_search_locations or () if spec else ():
-        found = Path(folder) / "cu13" / "bin" / "nvcc"
-        if found.exists():
-            return found
-    named = shutil.which("nvcc")
-    return Path(named) if named else None
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     """Compile a program of tests/programs with nvcc's options: the path of the executable."""
-    compiler = nvcc()
-    if compiler is None or not shutil.which("g++"):
-        pytest.skip("nvcc of CUDA 13 (pip install nvidia-cuda-nvcc nvidia-cuda-runtime) and g++ are needed")
+    if why := missing():
+        pytest.skip(why)
     folder = tmp_path_factory.mktemp("programs")
-    for library in (compiler.parent.parent / "lib").glob(RUNTIME):  # the pip package lacks the link's name
-        (folder / "libcudart.so").symlink_to(library)
-    before = os.environ.get("PTXGEN_CACHE_DIR")
-    os.environ["PTXGEN_CACHE_DIR"] = str(folder / "cache")
-
-    @functools.cache
-    def make(name: str, *options: str, runtime: str = "shared") -> Path:
-        out = folder / f"{name}-{len(list(folder.iterdir()))}"
-        command = [
-            str(compiler),
-            *(options or DEFAULT),
-            "-cudart",
-            runtime,
-            f"-L{folder}",
-            "-o",
-            str(out),
-            f"{name}.cu",
-        ]
-        done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return out
-
-    yield make
-    if before is None:
-        del os.environ["PTXGEN_CACHE_DIR"]
-    else:
-        os.environ["PTXGEN_CACHE_DIR"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PTXGEN_CACHE_DIR", str(folder / "cache"))
+        yield compiler(folder)
 
 
 @pytest.mark.sample(0, gate=3)

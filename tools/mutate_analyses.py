@@ -33,6 +33,7 @@ from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.progress import Progress, progress
 from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
+from ptxgen.runtime.private import NotPrivateError, private_folder
 from tools.analyses.kinds import KINDS, mutants, sample
 from tools.analyses.reasons import Key, reasons, unmatched
 from tools.analyses.recording import FIRST, LAST, TestMap, worker
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _campaign(arguments, wanted, rows)
         found = document(every, rows, known)
         text = json.dumps(found, indent=1) + "\n"
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, NotPrivateError) as error:
         return _fail(str(error))
     if arguments.output is not None:
         try:
@@ -187,7 +188,8 @@ def _campaign(arguments: argparse.Namespace, wanted: Sequence[Mutant], rows: _Ro
     end = time.monotonic() + (arguments.stop_after or float("inf"))
     if not wanted:
         return
-    path = arguments.map or platformdirs.user_cache_path("ptxgen") / "analysis-mutations.npz"
+    # It names tests, which are run.
+    path = arguments.map or private_folder(platformdirs.user_cache_path("ptxgen")) / "analysis-mutations.npz"
     tests = _recorded(path, end)
     if tests is None:
         return

@@ -65,7 +65,8 @@ what is looked at:
 
 severities:
   error       wrong: the verifier, the assembler or the proof says so, or a run showed it
-  unproved    the proof says neither yes nor no; it does not count as safe
+  unproved    the proof says neither yes nor no, or a register is not written on a path that may never
+              be taken; it does not count as safe
   lint        right, but worth a look
 
 parameters, for the proof (those of a run are known from its --arg):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Final
 
 from ptxgen.dsl import division
 from ptxgen.dsl.choice import check_value
 from ptxgen.dsl.ops import Ops
 from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, KernelWarning, TypeMismatchError, shown
+from ptxgen.ir import Instr
+from ptxgen.isa.integer import subtracts
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import f32, s32
+
+_SETTLED: Final = ("ge", "lt")  # comparisons of unsigned numbers with 0 that come out the same for all
 
 
 class Arithmetic(Ops):
@@ -35,6 +40,34 @@ class Arithmetic(Ops):
         """The quotient of two integers, rounded towards zero: a // by."""
         found = division.quotient(a, by) if self.reciprocals else None
         return self.emit("div", (a, by)) if found is None else found
+
+    def ordered(self, a: Value, cmp: str, b: Scalar) -> Value:
+        """Whether two numbers compare as `cmp` says: lt, le, gt or ge.
+
+        Warns (`KernelWarning`) if a difference of unsigned numbers is compared with 0, which it is never
+        below. Raises `TypeMismatchError` for an unsigned number and a negative one.
+        """
+        if a.type.kind == "u" and isinstance(b, int):
+            if b < 0:
+                raise TypeMismatchError(
+                    f"{cmp}: {a!r} is never negative, got {b}; compare it as signed with .as_(s{a.type.bits})"
+                )
+            if b == 0 and cmp in _SETTLED and self._is_difference(a):
+                origin = self.origin()
+                message = (
+                    f"a difference of {a.type} is never less than 0: it wraps around instead; compare "
+                    f"before the subtraction, such as i >= 1 for i - 1 >= 0, or use .as_(s{a.type.bits})"
+                )
+                filename = origin.code.co_filename if origin.code is not None else self.name
+                warnings.warn_explicit(message, KernelWarning, filename, origin.line)
+        return self.emit("setp", (a, b), {"cmp": cmp})
+
+    def _is_difference(self, value: Value) -> bool:
+        """Whether the last instruction that wrote a value is a subtraction."""
+        for statement in reversed(self._statements):
+            if isinstance(statement, Instr) and value.reg in statement.operands[:1]:
+                return subtracts(statement)
+        return False
 
     def remainder(self, a: Value, by: Scalar) -> Value:
         """The remainder of two integers, with the sign of a: a % by."""

@@ -49,6 +49,9 @@ class Emitter(Protocol):
     def remainder(self, a: Value, by: Scalar) -> Value:
         """The remainder of two integers."""
 
+    def ordered(self, a: Value, cmp: str, b: Scalar) -> Value:
+        """Whether two numbers compare as `cmp` says: lt, le, gt or ge."""
+
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks."""
 
@@ -174,25 +177,17 @@ class Value(Reflected, Foreign):
     def __rshift__(self, other: Scalar) -> Value:
         return self.k.emit("shr", (self, other))
 
-    def _ordered(self, cmp: str, other: Scalar) -> Value:
-        if isinstance(other, int) and other < 0 and self.type.kind == "u":
-            raise TypeMismatchError(
-                f"{cmp}: {self!r} is never negative, got {other}; compare it as "
-                f"signed with .as_(s{self.type.bits})"
-            )
-        return self.k.emit("setp", (self, other), {"cmp": cmp})
-
     def __lt__(self, other: Scalar) -> Value:
-        return self._ordered("lt", other)
+        return self.k.ordered(self, "lt", other)
 
     def __le__(self, other: Scalar) -> Value:
-        return self._ordered("le", other)
+        return self.k.ordered(self, "le", other)
 
     def __gt__(self, other: Scalar) -> Value:
-        return self._ordered("gt", other)
+        return self.k.ordered(self, "gt", other)
 
     def __ge__(self, other: Scalar) -> Value:
-        return self._ordered("ge", other)
+        return self.k.ordered(self, "ge", other)
 
     # The comparison runs on the GPU, so its result is a predicate, not the bool that object's
     # methods return.

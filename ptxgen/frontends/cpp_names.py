@@ -21,6 +21,10 @@ _DEFINITION: Final = re.compile(
     r"__global__[^;{}()]*(?:\([^()]*\)[^;{}()]*?)*?\b(\w+)\s*\(([^(){};]*)\)\s*\{"
 )
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# A bracket of a declaration; names with brackets are words of their own.
+_BRACKET: Final = re.compile(
+    r"\(anonymous namespace\)|\{lambda\([^()]*\)#\d+\}|operator *(?:\(\)|<=>|[<>]{1,2}=?|->\*?)|[<>()]"
+)
 _LAST_NAME: Final = re.compile(r"\w+$")
 # The numpy dtypes that a C++ type may point to.
 _ELEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -123,15 +127,22 @@ def _without_result(head: str) -> str:
 
 
 def _outer(declaration: str) -> tuple[str, str, str]:
-    """What stands before, in and after the parentheses of a function's parameters."""
-    start = re.search(r"(?<!^)\((?!anonymous namespace\))", declaration)
-    if start is None:
+    """What stands before, in and after the parentheses of a function's parameters, which are not those
+    of a template's arguments, such as (mode)1 or &(silu(float)).
+    """
+    start = depth = 0
+    for word in _BRACKET.finditer(declaration):
+        if word[0] == "(" and not depth and word.start():
+            start = word.start()
+            break
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(word[0], 0)
+    if not start:
         return declaration, "", ""
     depth = 0
-    for at in range(start.start(), len(declaration)):
+    for at in range(start, len(declaration)):
         depth += {"(": 1, ")": -1}.get(declaration[at], 0)
         if not depth:
-            return declaration[: start.start()], declaration[start.start() + 1 : at], declaration[at + 1 :]
+            return declaration[:start], declaration[start + 1 : at], declaration[at + 1 :]
     return declaration, "", ""
 
 

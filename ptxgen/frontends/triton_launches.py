@@ -20,19 +20,21 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
 
     `how` are the arguments of `ptxgen.frontends.triton.run` that are the same for all launches, such
     as `sanitize` and `schedule`, and options of Triton's compiler for launches that do not give them, such
-    as `enable_fp_fusion`. An autotuned kernel runs with the first of its configurations that
-    its pruning keeps. Hooks of launches are not called.
+    as `enable_fp_fusion`. An autotuned kernel, also of a tuner derived from Triton's, runs with the first
+    of its configurations that its pruning keeps. A launch returns an object that launches the same kernel
+    for other arguments, as Triton's does: `compiled[grid](*args)`. Hooks of launches are not called.
 
     A launch raises what `ptxgen.frontends.triton.run` does.
     """
     triton = require(_WHO, "triton", "triton")
     common = dict(how.pop("options", None) or {})
-    kernels, tuners = triton.runtime.JITFunction, triton.runtime.Autotuner
+    kernels = triton.runtime.JITFunction
     outcomes: list[Outcome] = []
 
-    def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
+    def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> _Launched:
+        launched = _Launched(kernel, args, named)
         if warmup:
-            return
+            return launched
         names = [param.name for param in kernel.params]
         own = {name: named.pop(name) for name in list(named) if name not in names}
         positional = dict(zip(names, args, strict=False))
@@ -43,6 +45,7 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
             outcomes.append(error.outcome)
             raise
         outcomes.append(outcome)
+        return launched
 
     def tune(tuner: Any, *args: Any, **named: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
@@ -51,11 +54,44 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
         if kept[0].pre_hook is not None:
             kept[0].pre_hook({**tuner.nargs, **named, **chosen})
         tuner.nargs = None
+        tuner.best_config = kept[0]
         return tuner.fn.run(*args, **named, **chosen)
 
-    before = kernels.run, tuners.run
-    kernels.run, tuners.run = launch, tune
+    before = {kernels: kernels.run} | {of: of.run for of in _tuners(triton.runtime.Autotuner)}
+    for of in before:
+        of.run = launch if of is kernels else tune
     try:
         yield outcomes
     finally:
-        kernels.run, tuners.run = before
+        for of, run in before.items():
+            of.run = run
+
+
+def _tuners(tuner: Any) -> Iterator[Any]:
+    """A class of tuners, and those derived from it that run kernels in their own way."""
+    if "run" in vars(tuner):
+        yield tuner
+    for derived in tuner.__subclasses__():
+        yield from _tuners(derived)
+
+
+class _Launched:
+    """What a launch returns: the kernel with its constants and options, for libraries that keep it."""
+
+    def __init__(self, kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self._kernel = kernel
+        self._names = [param.name for param in kernel.params]
+        self._variable = [param.name for param in kernel.params if not param.is_constexpr]
+        given = dict(zip(self._names, args, strict=False)) | named
+        self._fixed = {name: value for name, value in given.items() if name not in self._variable}
+
+    def __getitem__(self, grid: Any) -> Any:
+        """A function that launches the kernel; its arguments are all parameters in order, or those that
+        are no constants.
+        """
+
+        def again(*args: Any) -> Any:
+            names = self._names if len(args) == len(self._names) else self._variable
+            return self._kernel.run(**self._fixed | dict(zip(names, args, strict=True)), grid=grid)
+
+        return again

@@ -344,9 +344,9 @@ class Recorder(Observer):
             self.arrive(position, one.start + 1)
         return self._stamp
 
-    def know(self, lane: int, stamp: int) -> None:
+    def know(self, lane: int, number: int) -> None:
         """See `BulkObserver.know`."""
-        one = self._bulk_reads.pop(stamp, None)
+        one = self._bulk_reads.pop(number, None)
         if one is not None:
             self._landed(one, self.time(lane // WARP))
 
@@ -357,11 +357,14 @@ class _Bulk(BulkObserver):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def know(self, lane: int, stamp: int) -> None:
-        self._recorder.know(lane, stamp)
+    def know(self, lane: int, number: int) -> None:
+        self._recorder.know(lane, number)
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
-        return self._recorder.start_bulk(at, lane, nbytes * len(first), position)
+    def start_write(
+        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, *, source: int, update: bool
+    ) -> int:
+        del source
+        return 0 if update else self._recorder.start_bulk(at, lane, nbytes * len(first), position)
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         return self._recorder.start_bulk(at, lane, nbytes * len(first), position)

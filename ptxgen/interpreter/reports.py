@@ -20,8 +20,9 @@ class Report:
 
     `kind` is `race` (accesses of two threads that nothing orders, at least one of them a write),
     `pending` (an access to bytes that an asynchronous copy may still be writing), `uninitialised`
-    (shared or local memory or memory from `malloc` read before it was written), `undefined` (a
-    register read before it was written), `sync` (a barrier, an asynchronous operation or
+    (something depends on shared or local memory or memory from `malloc` that nothing has written),
+    `undefined` (on a register that nothing has written, or on what a shuffle has read from a lane that does
+    not take part), `sync` (a barrier, an asynchronous operation or
     `setmaxnreg` used against its rules), `proxy` (an asynchronous operation on data that an
     ordinary instruction wrote, without `fence.proxy.async`), `mbarrier_init` (a bulk copy that completes
     on an mbarrier of its own CTA that no fence shows to it) or `bounds` (an access outside the

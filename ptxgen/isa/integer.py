@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.ir import Instr, IntImm
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.numeric import quiet
 from ptxgen.isa.undefined import BITWISE, MOVES_A, MOVES_AB, SUMS
@@ -28,6 +29,13 @@ LOGICAL: Final = (b32, b64, b16, pred)
 PAIRS: Final = ("u16x2", "s16x2")  # two 16-bit integers in one b32
 BITS: Final = (b32, b64, b16)
 WORDS: Final = (b32, b64)
+
+
+def subtracts(instr: Instr) -> bool:
+    """Whether an instruction takes a number from another one, also by adding a negative literal."""
+    last = instr.operands[-1]
+    is_negative = isinstance(last, IntImm) and last.value < 0
+    return instr.opcode.startswith("sub.") or (instr.opcode.startswith("add.") and is_negative)
 
 
 _SUMS: Final = each("name sign function", ("add", "+", np.add), ("sub", "-", np.subtract))

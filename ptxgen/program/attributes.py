@@ -9,7 +9,7 @@ from ptxgen.target import WARP_SIZE, Target
 MULTIPROCESSORS: Final = 16
 _CONST_BYTES: Final = 64 << 10  # CUDA C++ Programming Guide, table "Technical Specifications"
 _INT_MAX: Final = (1 << 31) - 1
-_FIRST_HOPPER: Final = 90
+FIRST_WITH_CLUSTERS: Final = 90
 _LAST: Final = 160  # of CUDA 13.5
 # There is neither a clock nor a bus nor a cache. Programs divide by these to say how good a time is, or split
 # their work by the size of the cache: a clock and a bus of 1 GHz, and the cache of an A100.
@@ -58,8 +58,8 @@ def device_attribute(number: int, has: Target) -> int | None:
         106: has.blocks_per_sm,
         111: has.shared_reserved_per_block,
         115: 1,  # memory pools
-        120: int(has.sm >= _FIRST_HOPPER),  # clusters
-        127: int(has.sm >= _FIRST_HOPPER),  # tensor maps
+        120: int(has.sm >= FIRST_WITH_CLUSTERS),  # clusters
+        127: int(has.sm >= FIRST_WITH_CLUSTERS),  # tensor maps
         131: -1,  # NUMA nodes of the device's memory, and of the host: none is known
         134: -1,
         160: _INT_MAX,  # no tensor map is large
@@ -68,4 +68,4 @@ def device_attribute(number: int, has: Target) -> int | None:
     return values.get(number, 0)
 
 
-__all__ = ["MULTIPROCESSORS", "device_attribute"]
+__all__ = ["FIRST_WITH_CLUSTERS", "MULTIPROCESSORS", "device_attribute"]

@@ -20,12 +20,12 @@ from ptxgen.interpreter import Report
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_bytes
 from ptxgen.interpreter.variables import ModuleMemory, module_memory
-from ptxgen.program.attributes import MULTIPROCESSORS, device_attribute
+from ptxgen.program.attributes import FIRST_WITH_CLUSTERS, MULTIPROCESSORS, device_attribute
 from ptxgen.program.fatbinary import Ptx, entries
+from ptxgen.program.maps import encoded
 from ptxgen.program.memory import CAPACITY, DeviceMemory
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
-from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap, name_of
 
 # Error codes of driver_types.h, "CUDA error types".
 OK: Final = 0
@@ -38,6 +38,7 @@ _FAULTS: Final = (
     (r"wants to \w+ .* memory at|of global memory at", _ILLEGAL_ADDRESS),
 )
 _WORD: Final = (1 << 64) - 1  # numbers are unsigned, as the library casts them
+_PORTABLE_CLUSTER: Final = 8  # CTAs of a cluster on any device that has clusters
 _LEAST_SM: Final = 80  # of the device, unless another is asked for or the program needs a newer one
 
 
@@ -402,6 +403,17 @@ class Device:
         return self.target.blocks_per_sm_for(threads, registers, held.static + shared)
 
     @answer
+    def clusters(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Clusters at once: kernel, threads, bytes of dynamic shared memory, CTAs of a cluster -> clusters on
+        the device, and the most CTAs of a cluster.
+        """
+        held, (threads, shared, ctas) = self._kernels[numbers[0]], numbers[1:4]
+        if self.target.sm < FIRST_WITH_CLUSTERS or not ctas or not 0 < threads < 1 << 31:
+            return Reply(_INVALID_VALUE)
+        fit = self._blocks_at_once(held, threads, shared) * MULTIPROCESSORS
+        return Reply(numbers=(fit // ctas, min(fit, _PORTABLE_CLUSTER)))
+
+    @answer
     def shared_for(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """The most dynamic shared memory with which blocks fit on a multiprocessor at once: kernel, blocks,
         threads -> bytes.
@@ -421,26 +433,12 @@ class Device:
         """Encode a tensor map: type, rank, address, interleave, swizzle, promotion, fill; five dims, strides,
         sizes of a box and element strides -> its bytes.
         """
-        type, rank, address, interleave, *modes = numbers[:7]
-        if interleave:
+        if numbers[3]:
             raise StopProgramError(
                 f"{self.name} encodes a tensor map with interleaved channels, which is not answered"
             )
-        words = struct.unpack("<20Q", data)
-        dims, strides, box, steps = (words[n : n + rank] for n in range(0, 20, 5))
         try:
-            made = TensorMap(
-                address,
-                box,
-                name_of("dtype", DTYPES, type),
-                dims,
-                strides[: rank - 1],
-                name_of("swizzle", SWIZZLES, modes[0]),
-                steps,
-                name_of("oob_fill", OOB_FILLS, modes[2]),
-                name_of("l2_promotion", L2_PROMOTIONS, modes[1]),
-            )
-            return self._after(Reply(data=made.encode(address)))
+            return self._after(Reply(data=encoded(numbers, struct.unpack("<20Q", data))))
         except ConfigError as error:
             self.tell(str(error))
             return Reply(_INVALID_VALUE)

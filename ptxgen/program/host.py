@@ -194,16 +194,19 @@ class _Server:
                     return
                 data = stream.read(nbytes)
                 if len(data) == nbytes:
-                    reply = self._reply(name.rstrip(b"\0").decode(), numbers, data)
-                    padded = (*reply.numbers, *[0] * (_WORDS - len(reply.numbers)))
-                    connection.sendall(_REPLY.pack(reply.status, *padded, len(reply.data)) + reply.data)
+                    connection.sendall(self._reply(name.rstrip(b"\0").decode(), numbers, data))
 
-    def _reply(self, name: str, numbers: Sequence[int], data: bytes) -> Reply:
+    def _reply(self, name: str, numbers: Sequence[int], data: bytes) -> bytes:
         with self._lock:
             try:
-                return self._device.respond(name, numbers, data)
+                return _packed(self._device.respond(name, numbers, data))
             except PtxGenError as error:
                 self.stopped = self.stopped or str(error)
             except Exception as error:
                 self.failure = error
-            return Reply(_STOP)
+            return _packed(Reply(_STOP))
+
+
+def _packed(reply: Reply) -> bytes:
+    padded = (*reply.numbers, *[0] * (_WORDS - len(reply.numbers)))
+    return _REPLY.pack(reply.status, *padded, len(reply.data)) + reply.data

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, Final
 
 from ptxgen import interpreter, ir
+from ptxgen.check.comparisons import settled_comparisons
 from ptxgen.check.prove import Proofs, prove
 from ptxgen.check.resources import Resources, live_registers, resources
 from ptxgen.check.verify import verify
@@ -240,7 +241,8 @@ def _prove(
             yield data.Proved(kind, 0, 0, 0, 0, why_not=str(error))
         return
     findings += [Finding(ERROR, f"proof, {p.kind}", p.message, p.line) for p in proofs.shared.problems]
-    findings += [Finding(LINT, p.kind, p.message, p.line) for p in proofs.shared.unfenced]
+    lints = *proofs.shared.unfenced, *settled_comparisons(kernel)
+    findings += [Finding(LINT, p.kind, p.message, p.line) for p in lints]
     everywhere = proofs.global_memory
     for kind, verdicts in (
         ("shared memory", proofs.shared.accesses),

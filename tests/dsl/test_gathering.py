@@ -12,6 +12,7 @@ import pytest
 
 import ptxgen as px
 from ptxgen import Pointer, u32
+from ptxgen.check.prove import prove_shared
 from ptxgen.errors import TypeMismatchError
 
 FALSE = (
@@ -50,6 +51,17 @@ def refused(body, threads=128) -> str:
     with pytest.raises(TypeMismatchError) as error:
         built(body, threads)
     return str(error.value)
+
+
+# Conditions on which lanes agree for reasons that the proof of convergence does not follow.
+FOR_THE_CALLER = {
+    "a sum",
+    "threads of whole warps of the grid",
+    "from whole warps on",
+    "no thread, or some",
+    "a variable",
+    "the same number on both sides",
+}
 
 
 def thread_of_grid(k):
@@ -107,6 +119,21 @@ def test_a_condition_that_splits_a_warp_is_refused(name):
 
     assert refused(body) == f"warp.sum {FALSE}"
     built(lambda k, X, n: body(k, X, n, uniform="warp"))
+
+
+@pytest.mark.parametrize("name", [*AGREED, *SPLIT])
+def test_what_is_refused_is_not_proved(name):
+    @px.kernel(threads=128)
+    def kernel(k, X: Pointer[u32], n: u32):
+        with k.when({**AGREED, **SPLIT}[name](k, n), uniform="warp"):
+            X[0] = k.shfl(n, 0, 31, -1, mode="idx")
+        X[1] = 0  # so that the other lanes do not end at once
+
+    last = prove_shared(kernel.build().module, block=128).convergence[-1]
+    if name in SPLIT:
+        assert last.verdict != "proved"
+    else:
+        assert last.verdict == "proved" or name in FOR_THE_CALLER
 
 
 def behind(k, X, n, word):

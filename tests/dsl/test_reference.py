@@ -62,6 +62,7 @@ INNER = {  # what the parts of the DSL use of each other
         "repeat_until",
         "innermost_loop",
         "keep_innermost_loop",
+        "ordered",
         "require_all_threads",
         "require_lanes",
         "require_predicate",

@@ -188,6 +188,14 @@ def test_parameters_of_a_kernel_with_c_linkage(source: str, known: tuple[str, ..
     )
 
 
+def test_pointers_are_known_behind_an_enumerator_among_the_arguments_of_a_template() -> None:
+    symbol = "_Z1kILi64EL4mode1EEvPfi"
+    text = f".visible .entry {symbol}(.param .u64 {symbol}_param_0, .param .u32 {symbol}_param_1)"
+    found = cpp_names(text)
+    assert found.pointees[symbol] == {0: ("float*", ("float32",))}
+    assert found.of_symbols[f"{symbol}_param_0"] == "k<64, (mode)1>_param_0"
+
+
 @pytest.mark.parametrize(
     ("symbol", "declaration", "short"),
     [
@@ -197,6 +205,11 @@ def test_parameters_of_a_kernel_with_c_linkage(source: str, known: tuple[str, ..
         ("_ZN2ns1kEPKi", "ns::k(int const*)", "ns::k"),
         ("_Z1kIN2ns4PairIiEEEvT_", "void k<ns::Pair<int> >(ns::Pair<int>)", "k<ns::Pair<int> >"),
         ("_ZL7weights", "weights", "weights"),
+        ("_Z1kILi64EL4mode1EEvPfi", "void k<64, (mode)1>(float*, int)", "k<64, (mode)1>"),
+        ("_Z1kI6__halfXadL_Z4siluRKfEEEvPT_", "void k<__half, &(silu(float const&))>(__half*)",
+         "k<__half, &(silu(float const&))>"),
+        ("_ZNK4LessclEff", "Less::operator()(float, float) const", "Less::operator()"),
+        ("_ZlsRi4Bits", "operator<<(int&, Bits)", "operator<<"),
         ("saxpy", "", None),
         ("_Znothing", "", None),
     ],

@@ -67,6 +67,36 @@ def test_decorators_choose_as_they_can_without_a_gpu(k: Any, interpreted: Any, t
     assert [outcome.name for outcome in outcomes] == ["histogram", "softmax"]
 
 
+def test_what_a_launch_returns_launches_the_kernel_for_other_arguments(k: Any, interpreted: Any) -> None:
+    x, bins = np.zeros(100, np.int32), np.zeros((3, 8), np.int32)
+    with interpreted() as outcomes:
+        compiled = k.histogram[(2,)](x, bins[0], 100, BLOCK=64, num_warps=2)
+        compiled[(1,)](x, bins[1], 50)
+        compiled[(2, 1, 1)](x, bins[2], 100, 64)
+        with pytest.raises(ValueError, match="zip"):
+            compiled[(1,)](x)
+    assert bins[:, 0].tolist() == [100, 50, 100]
+    assert all(".reqntid 64" in outcome.ptx for outcome in outcomes)
+
+
+def test_tuners_of_libraries_choose_without_a_gpu_and_say_what(k: Any, interpreted: Any, triton: Any) -> None:
+    class OwnTuner(triton.runtime.Autotuner):  # type: ignore[misc]
+        def run(self, *args: Any, **named: Any) -> None:
+            raise AssertionError(f"asked the GPU for {args} and {named}")
+
+    x, bins = np.zeros(100, np.int32), np.zeros(8, np.int32)
+    configs = [triton.Config({"BLOCK": size}, num_warps=size // 32) for size in (64, 128)]
+    names = k.histogram.arg_names
+    tuned = OwnTuner(k.histogram, names, configs, ["n"], None, None)
+    own = OwnTuner.run
+    with interpreted() as outcomes:
+        tuned.run(x, bins, 100, grid=(2,))
+    assert bins[0] == 100
+    assert tuned.best_config is configs[0]
+    assert ".reqntid 64" in outcomes[0].ptx
+    assert OwnTuner.run is own
+
+
 def test_a_finding_is_raised_where_the_kernel_is_launched(k: Any, interpreted: Any) -> None:
     x, out = np.ones(256, np.float32), np.zeros(1, np.float32)
     with interpreted(), pytest.raises(TrapError, match=r"race.*triton_kernels\.py"):

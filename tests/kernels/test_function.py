@@ -294,6 +294,21 @@ def test_a_check_finds_a_race() -> None:
     assert "test_function.py:" in str(found)
 
 
+def test_a_check_finds_a_shuffle_from_a_lane_that_the_block_does_not_have() -> None:
+    @px.kernel(threads=48)
+    def neighbours(k: Any, X: Pointer[u32], distance: u32, *, used: bool) -> None:
+        thread = k.thread_id()
+        other = k.shfl(X[thread], distance, 31, -1, mode="bfly")
+        with k.when(thread < (48 if used else 0)):
+            X[thread] = other
+
+    assert neighbours.check(1, np.zeros(64, np.uint32), 16, used=False).clean
+    found = neighbours.check(1, np.zeros(64, np.uint32), 16, used=True)
+    assert {report.kind for report in found.reports} == {"undefined"}
+    assert "test_function.py:" in str(found)
+    assert "what a lane holds that does not take part" in str(found)
+
+
 def test_a_proof_is_for_every_launch_that_fits() -> None:
     kernel = made()
     assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete

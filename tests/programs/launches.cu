@@ -33,6 +33,13 @@ int main() {
     attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     config.gridDim = 4, config.blockDim = 32, config.attrs = &attribute, config.numAttrs = 1;
     wrong += cudaLaunchKernelEx(&config, neighbours, d) != cudaSuccess;
+    int clusters = 0, largest = 0;
+    wrong += cudaOccupancyMaxActiveClusters(&clusters, neighbours, &config) != cudaSuccess || clusters != 16 * 32 / 2;
+    wrong += cudaOccupancyMaxPotentialClusterSize(&largest, neighbours, &config) != cudaSuccess || largest != 8;
+    cudaLaunchAttribute hints[3] = {attribute};  // which bind nothing here
+    hints[1].id = cudaLaunchAttributePriority, hints[2].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    config.attrs = hints, config.numAttrs = 3;
+    wrong += cudaLaunchKernelEx(&config, neighbours, d) != cudaSuccess;
     cudaMemcpy(found, d, sizeof found, cudaMemcpyDeviceToHost);
     for (int i = 0; i < 4; i++) wrong += found[i] != 10 * (i ^ 1);
     *sum = 100;

@@ -176,7 +176,10 @@ def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["entries"][0]["run"] is None
 
 
-COUNTS = GOOD.replace("\tret;", "$on:\n\tadd.u32 %r0, %r0, 1;\n\tbra $on;")
+COUNTS = GOOD.replace(
+    "\tret;",
+    "\t.reg .pred %p0;\n$on:\n\tadd.u32 %r0, %r0, 1;\n\tsetp.ne.u32 %p0, %r0, 0;\n\t@%p0 bra $on;\n\tret;",
+)
 REPEATS = GOOD.replace("\tret;", "$on:\n\tbra $on;")
 
 
@@ -461,3 +464,19 @@ def test_a_reader_that_leaves_early_is_no_traceback(options: list[str]) -> None:
             [*command, *options], stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (1, "")  # the violation is found all the same
+
+
+def test_a_comparison_that_holds_for_every_number_is_a_lint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = (Path(__file__).parents[1] / "ptx" / "bugs" / "missing_barrier.ptx").read_text()
+    head, body = text.split("{", 1)
+    (tmp_path / "k.ptx").write_text(
+        f"{head}{{\n.reg .pred %q; .reg .b32 %s<2>; mov.u32 %s0, %tid.x;\nsub.u32 %s1, %s0, 1;\n"
+        f"setp.ge.u32 %q, %s1, 0;\n{body}"
+    )
+    assert tool.main([str(tmp_path / "k.ptx"), "--block", "256", "--json", "--no-assemble"]) == 0
+    found = json.loads(capsys.readouterr().out)["entries"][0]["findings"]
+    (lint,) = [f for f in found if f["kind"] == "comparison"]
+    assert lint["severity"] == "lint"
+    assert lint["message"].startswith("%s1 >= 0 holds for every unsigned number; sub.u32 %s1, %s0, 1; wraps")

@@ -271,3 +271,29 @@ def test_the_hook_for_pre_commit_checks_the_files_that_it_is_given(
     assert main([*argv, "good.ptx", "unused.ptx"]) == 0
     assert main([*argv, "good.ptx", "undefined.ptx"]) == 1
     capsys.readouterr()
+
+
+ON_ONE_PATH = KERNEL.format(
+    name="chosen",
+    body="""    .reg .pred %p0;
+    ld.param.u32 %r0, [out];
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $join;
+    mov.u32 %r1, 7;
+$join:
+    selp.u32 %r2, %r0, %r1, %p0;
+    add.u32 %r3, %r2, %r2;""",
+)
+
+
+def test_a_register_that_one_path_does_not_write_is_unproved_and_no_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "chosen.ptx").write_text(ON_ONE_PATH)
+    run_of(capsys, "chosen.ptx", "--strict", code=1)
+    run = run_of(capsys, "chosen.ptx", code=0)
+    (result,) = run["results"]
+    assert (result["level"], result["ruleId"]) == ("warning", "verifier")
+    assert result["message"]["text"].startswith(
+        "chosen: %r1 may be read before it is written: a path to here does not write it; write it on every"
+    )

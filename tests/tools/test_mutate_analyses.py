@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgen.runtime.private import NotPrivateError
 from tools import mutate_analyses as tool
 from tools.analyses import reasons as analysis_reasons
 from tools.analyses import recording
@@ -383,6 +385,18 @@ def test_a_file_that_is_no_campaign_is_not_updated(
     assert capsys.readouterr().err == (
         f"mutate_analyses.py: error: cannot update {file}: it is no campaign of schema 1\n"
     )
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a system with modes of files")
+def test_a_recording_that_others_can_have_written_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(tool.platformdirs, "user_cache_path", lambda _: tmp_path)
+    arguments = argparse.Namespace(map=None, stop_after=None)
+    with pytest.raises(NotPrivateError) as error:
+        tool._campaign(arguments, [next(mutants_of(source_of(FLOW)))], {})
+    assert str(error.value) == f"{tmp_path} is writable by others (mode 777, wanted 700)"
 
 
 @pytest.mark.nightly

@@ -412,14 +412,8 @@ def test_counters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_counters_name_the_worst_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("race.ptx").write_text(
-        RACE.replace("word[4]", "word[4096]").replace(
-            "\tst.shared.u32 [word], %r0;\n\tst.global.u32 [%rd0], %r0;\n",
-            "\tmov.u32 %r1, word;\n\tshl.b32 %r2, %r0, 7;\n\tadd.u32 %r1, %r1, %r2;\n"
-            "\tst.shared.u32 [%r1], %r0;\n\tcvt.u64.u32 %rd1, %r2;\n"
-            "\tadd.u64 %rd1, %rd0, %rd1;\n\tst.global.u32 [%rd1], %r0;\n",
-        )
-    )
+    loop = "$on:\n\tadd.u32 %r1, %r1, 1;\n\tsetp.ne.u32 %p0, %r1, 0;\n\t@%p0 bra $on;\n\tret;"
+    Path("race.ptx").write_text(RACE.replace("\tret;", f"\t.reg .pred %p0;\n{loop}"))
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "32"]
     assert tool.main([*argv, "--arg", "zeros:u32:1024", "--counters"]) == 0
     assert capsys.readouterr().out.endswith(
@@ -620,7 +614,12 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
     said = refused([*LAUNCH, *SAXPY_ARGS[:-1], "y.npy"], 1, capsys)
     assert said.startswith("kernel saxpy: st.global.f32 [%rd4], %f3; (line 37): ")
     assert said.endswith(", in a read-only array")
-    Path("race.ptx").write_text(RACE.replace("\tret;", "$loop:\n\tadd.u32 %r1, %r1, 1;\n\tbra $loop;"))
+    Path("race.ptx").write_text(
+        RACE.replace(
+            "\tret;",
+            "\t.reg .pred %p0;\n$loop:\n\tadd.u32 %r1, %r1, 1;\n\tsetp.ne.u32 %p0, %r1, 0;\n\t@%p0 bra $loop;",
+        )
+    )
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "1", "--arg", "zeros:u32:1"]
     assert "still running after 1000 instructions in a row" in refused(
         [*argv, "--max-instructions", "1000"], 1, capsys

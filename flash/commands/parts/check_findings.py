@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ptxgen import interpreter, ir
+from ptxgen.check.comparisons import settled_comparisons
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Bound, Proof, Verdict, prove
 from ptxgen.check.resources import Resources, resources
@@ -87,8 +88,12 @@ class Entry:
 
 
 def module_findings(module: ir.Module) -> list[Finding]:
-    """The verifier's findings about a module."""
-    return [_problem("verifier", problem) for problem in verify(module)]
+    """The verifier's findings about a module. That a register is not written on every path is no error:
+    compilers copy such registers about on paths that are never taken, or whose values nobody uses.
+    """
+    return [
+        _problem("verifier", problem, ERROR if problem.certain else UNPROVED) for problem in verify(module)
+    ]
 
 
 def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
@@ -167,8 +172,8 @@ def check_entry(
 # --------------------------------------------------------------------------------------- the checks
 
 
-def _problem(kind: str, problem: Problem) -> Finding:
-    return _of(ERROR, f"{kind}, {problem.kind}", problem.message, problem)
+def _problem(kind: str, problem: Problem, severity: str = ERROR) -> Finding:
+    return _of(severity, f"{kind}, {problem.kind}", problem.message, problem)
 
 
 def _of(severity: str, kind: str, message: str, about: Problem | Verdict) -> Finding:
@@ -187,7 +192,9 @@ def _proof_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
-    """Findings by reading the text: parameters and variables that no instruction names."""
+    """Findings by reading the text: parameters and variables that no instruction names, and comparisons that
+    come out the same for every number.
+    """
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
     named = {name for instr in instrs for o in instr.operands for name in _symbols(o)}
     for param in kernel.params:
@@ -198,6 +205,8 @@ def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
         if variable.name not in named:
             message = f"no instruction names {variable.name}, of {variable.nbytes} bytes"
             yield Finding(LINT, "unused", message, kernel.name)
+    for p in settled_comparisons(kernel):
+        yield _of(LINT, p.kind, p.message, p)
 
 
 def _symbols(operand: ir.Operand) -> Iterator[str]:

@@ -152,10 +152,10 @@ class _BodyCheck:
         self.found.sort(key=lambda pair: pair[0])
         return (problem for _, problem in self.found)
 
-    def _report(self, kind: str, message: str, instr: Instr | None = None) -> None:
+    def _report(self, kind: str, message: str, instr: Instr | None = None, *, certain: bool = True) -> None:
         name, what = self.body.name, "kernel" if isinstance(self.body, Kernel) else "function"
         if instr:
-            problem = problem_in(kind, message, name, instr, what)
+            problem = problem_in(kind, message, name, instr, what, certain)
         else:
             problem = Problem(kind, message, name, what=what)
         self.found.append((self.index, problem))
@@ -374,7 +374,8 @@ class _BodyCheck:
             else:
                 message = f"{name} is read but never written"
             self.index = indices[id(instr)]
-            self._report("undefined", f"{message}; write it on every path before", instr)
+            certain = name not in anywhere and name not in guarded
+            self._report("undefined", f"{message}; write it on every path before", instr, certain=certain)
 
     def _alignment(self) -> None:
         aligns = variable_aligns(self.module, self.body)

@@ -75,8 +75,9 @@ class FlowText:
         op = step.op
         read = list(step.read)
         for want, got in step.results:  # a result whose old contents the instruction reads
-            read += parts(got) if want.name in op.row.parameters else ()  # type: ignore[arg-type]
-        shadows = {r.name: self._shadow(r) for r in read if isinstance(r, Reg)}
+            kept = parts(got) if want.name in op.row.parameters else []
+            read += [r for r in kept if isinstance(r, Reg)]
+        shadows = {r.name: self._shadow(r) for r in read}
         if op.effect is not Effect.NONE:
             if some := _some(shadows.values()):
                 self._line(f"if {some}: D.judge({self._named(step)}, {_text(shadows)}, {guard})")

@@ -126,7 +126,7 @@ class UndefinedBits(UndefinedPlaces):
             bits[want.name] = tuple(parts) if isinstance(got, Vector) else parts[0]
         shadow_machine = ShadowMachine(machine, op, self._memory, self._born, origin)
         row = op.row
-        given = {n: v for n, v in op.modifiers.items() if n in row.parameters}
+        given: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in row.parameters}
         if "machine" in row.parameters:
             given["machine"] = shadow_machine
 
@@ -300,7 +300,8 @@ def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> La
     into = TYPES[register.declared]
     lanes = np.ascontiguousarray(np.broadcast_to(part, count))
     if into.kind == "p":
-        return np.not_equal(lanes, 0)
+        truth: Lanes = np.not_equal(lanes, 0)
+        return truth
     if lanes.dtype == np.bool_:
         bits = np.dtype(f"u{type.nbytes}").type
         lanes = np.where(lanes, ~bits(0), bits(0))

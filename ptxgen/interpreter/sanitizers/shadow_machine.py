@@ -133,7 +133,7 @@ class ShadowMachine:
         memory = self._of(plan, bool(undefined.any()))
         if memory is None or not undefined.any():
             return old
-        full = ~bits.dtype.type(0)
+        full = np.invert(np.zeros((), bits.dtype))
         cells = memory.window.elements(bits.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
         cells[index[undefined]] = full
@@ -183,7 +183,8 @@ class ShadowMachine:
         memory.mark(index, self._origins[active][:, None], self._machine.at)
 
     def _of_shared(self) -> UndefinedMemory:
-        return self._machine.definedness.shared  # type: ignore[union-attr]
+        shared: UndefinedMemory = self._machine.definedness.shared  # type: ignore[union-attr]
+        return shared
 
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
         """The undefined bits of a matrix in memory, or what `matrices` makes of them."""

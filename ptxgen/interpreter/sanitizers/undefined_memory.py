@@ -22,7 +22,7 @@ _WORD: Final = 4  # bytes with one origin
 _FIRST_CHECK: Final = 64  # stores after which memory is looked through for undefined bits
 _ALL: Final = 0xFF
 # The widest units that numpy compares and assigns at once, by bytes.
-_UNITS: Final = {
+_UNITS: Final[dict[int, np.dtype[Any]]] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.uint16),
     4: np.dtype(np.uint32),

@@ -2,7 +2,8 @@
 
 If all threads that could run have come back to a point with the registers that they had there before,
 and memory has not changed in between, they repeat the same steps for ever, and no thread is left that
-could end their loops.
+could end their loops. If their branches, addresses and barriers depend on registers alone, these registers
+are enough: what else the loops compute and store does not end them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ptxgen.ir import Address, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.machine.lanes import Selection
@@ -40,6 +41,7 @@ _MEMORY: Final = (Effect.WRITE, Effect.ATOMIC)
 _JUMPS: Final = ("bra", "brx", "exit")
 _BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
 _STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
+_LOADS: Final = ("ldmatrix", "wmma_load")  # those that read it
 _UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
 _NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
 
@@ -85,6 +87,8 @@ class Spins:
         ]
         # Whether the lanes that are about to run have come back, and others have not run in between.
         self.waits_for_others = False
+        self._control = False  # whether registers alone decide on the way of the lanes
+        self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by blocks
         self._left = _COMPARED
         self._differed = 0  # the register that differed last, which is likely to differ again
         self._begin(_FIRST)
@@ -114,7 +118,7 @@ class Spins:
             if self._memory is not None and self._shared_last and not self._memory_is_same():
                 self._begin(2 * self._limit)
             elif point == self._point and self._is_back(selection, ready):
-                if not self._shared or self._memory is not None:
+                if self._control or not self._shared or self._memory is not None:
                     return True
                 self._watch_memory()
             self._points.add(point)
@@ -146,12 +150,38 @@ class Spins:
         if not (
             ready.keys() == self._ready.keys()
             and bool((selection.full_mask() == self._mask).all())
-            and self._registers_are_same()
+            and (self._control_is_same() or self._registers_are_same())
             and all(bool((s.full_mask() == self._ready[p]).all()) for p, s in ready.items())
         ):
             return False
         self.waits_for_others = not all(bool((self._served | ~m).all()) for m in self._ready.values())
         return not self.waits_for_others and all(map(_same, self._waits, self._waiting()))
+
+    def _control_is_same(self) -> bool:
+        """Whether the way of the lanes depends on registers alone, and these are as they were."""
+        ran = frozenset(number for number, _ in self._points)
+        if ran not in self._controls:
+            self._controls[ran] = self._control_of(ran)
+        slots = self._controls[ran]
+        held, registers = self._held, self._registers
+        self._control = slots is not None and all(_same(held[n], registers[n]) for n in slots)
+        return self._control
+
+    def _control_of(self, ran: frozenset[int]) -> tuple[int, ...] | None:
+        """The registers on which branches, addresses and barriers of these blocks depend, by slot; None if
+        these depend on what is in memory.
+        """
+        steps = [step for number in ran for step in self._program.blocks[number].segment.steps]
+        names = {name for step in steps for name in _decides(step)}
+        seen = 0
+        while seen < len(names):
+            seen = len(names)
+            for step in steps:
+                if any(reg.name in names for reg in step.written):
+                    if _reads_memory(step):
+                        return None
+                    names |= {reg.name for reg in step.read}
+        return tuple(self._program.slots[name] for name in names if name in self._program.slots)
 
     def _registers_are_same(self) -> bool:
         held, registers = self._held, self._registers
@@ -206,7 +236,9 @@ class Spins:
     def _loop(self, point: Point, mask: Lanes) -> Loop:
         steps = self._steps(point[0])
         at, what = steps[0].number, "repeat a loop in which no register and no memory changes,"
-        for step in steps:
+        if self._control:
+            what = "repeat a loop in which nothing changes on which its branches depend,"
+        for step in () if self._control else steps:
             word = self._word(step, int(mask.argmax()))
             if word:
                 at, what = step.number, f"{what} and read {word},"
@@ -273,6 +305,23 @@ def _kind(step: Step, is_kernel: bool) -> int:
     if effect in _MEMORY or name.startswith((*_STORES, *_BARRIERS)):
         return _SHARING
     return _PURE if effect in _REGISTERS_ONLY else _OTHER
+
+
+def _decides(step: Step) -> Iterator[str]:
+    """The registers with which an instruction decides where lanes go on, or what they access."""
+    if step.op.effect is Effect.CONTROL or step.op.row.name.startswith(_BARRIERS):
+        yield from (reg.name for reg in step.read)
+    for want, operand in zip(step.op.operands, step.instr.operands, strict=False):
+        if want.address and isinstance(operand, Address) and isinstance(operand.base, Reg):
+            yield operand.base.name
+
+
+def _reads_memory(step: Step) -> bool:
+    """Whether what an instruction writes to registers may depend on what is in memory."""
+    space = str(step.op.modifiers.get("space") or "").partition("::")[0]
+    if step.op.effect is Effect.READ:
+        return space not in _NOT_DATA
+    return step.op.effect in (*_MEMORY, Effect.BARRIER) or step.op.row.name.startswith((_POLL, *_LOADS))
 
 
 def _same(one: Lanes, other: Lanes) -> bool:

@@ -74,3 +74,21 @@ Result cuCtxSetLimit(int limit, size_t value) {
 Result CALL(CtxResetPersistingL2Cache)(void) { READY(); return done(OK); }
 Result CALL(ProfilerStart)(void) { READY(); return done(OK); } /* there is no profiler */
 Result CALL(ProfilerStop)(void) { READY(); return done(OK); }
+
+/* ---------------------------------------------------------------------------------------- launches */
+
+Asked asked_for(const LaunchAttribute *attributes, unsigned count, const char *call) {
+    /* cudaLaunchAttributeID */
+    enum { COOPERATIVE = 2, CLUSTER = 4, PROGRAMMATIC_EVENT = 7, PREFERRED_CLUSTER = 11, UPDATABLE = 13, CARVEOUT = 14 };
+    Asked found = {{1, 1, 1}, 0};
+    for (unsigned n = 0; n < count; n++) {
+        const LaunchAttribute *given = &attributes[n];
+        if (given->id == COOPERATIVE) found.cooperative = given->value.number;
+        else if (given->id == CLUSTER) for (int axis = 0; axis < 3; axis++) found.cluster[axis] = given->value.cluster[axis];
+        /* The others are hints of caches, order and priority, which bind nothing where each launch ends at once; but
+           not events, nodes of graphs and another size of clusters. */
+        else if (given->id > CARVEOUT || (given->id >= PREFERRED_CLUSTER && given->id <= UPDATABLE) || given->id == PROGRAMMATIC_EVENT)
+            wire_unanswered(call);
+    }
+    return found;
+}

@@ -21,8 +21,7 @@ typedef struct Function {
     Parameter *parameters;
     struct Function *next;
 } Function;
-typedef struct { int id; char pad[4]; union { char room[64]; unsigned cluster[3]; int number; } value; } Attribute;
-typedef struct { unsigned grid[3], block[3], shared; void *stream; Attribute *attributes; unsigned count; } Config;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; LaunchAttribute *attributes; unsigned count; } Config;
 typedef struct { unsigned magic, version; const void *data; void *more; } FatBinary;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -321,15 +320,20 @@ Result cuLaunchCooperativeKernel(Function *function, unsigned x, unsigned y, uns
 }
 
 Result cuLaunchKernelEx(const Config *config, Function *function, void **values, void **extra) {
-    const unsigned *cluster = alone;
-    int cooperative = 0;
-    for (unsigned n = 0; n < config->count; n++) {
-        const Attribute *given = &config->attributes[n];
-        if (given->id == 2) cooperative = given->value.number;
-        else if (given->id == 4) cluster = given->value.cluster;
-        /* 0 none, 6 programmatic order, 8 priority: nothing to do where each launch ends at once. */
-        else if (given->id != 0 && given->id != 6 && given->id != 8)
-            wire_unanswered("cuLaunchKernelEx with an attribute other than cluster, cooperative, priority and programmatic");
-    }
-    return launch(function, config, cluster, cooperative, values, extra);
+    Asked asked = asked_for(config->attributes, config->count, "cuLaunchKernelEx with an event, a node of a graph or a preferred size of clusters");
+    return launch(function, config, asked.cluster, asked.cooperative, values, extra);
 }
+
+/* How many clusters of a launch are on the device at once, and the largest cluster that fits. */
+static Result clusters(Function *function, const Config *config, int *count, int *largest) {
+    uint64_t numbers[] = {function ? function->handle : 0, (uint64_t)config->block[0] * config->block[1] * config->block[2], config->shared, 0}, back[WIRE_WORDS];
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    Asked asked = asked_for(config->attributes, config->count, "occupancy for a launch with an event, a node of a graph or a preferred size of clusters");
+    numbers[3] = (uint64_t)asked.cluster[0] * asked.cluster[1] * asked.cluster[2];
+    int status = wire_call("clusters", numbers, 4, NULL, 0, back, NULL, 0);
+    if (!status) *count = (int)back[0], *largest = (int)back[1];
+    return done(status);
+}
+Result cuOccupancyMaxActiveClusters(int *count, Function *function, const Config *config) { int largest; return clusters(function, config, count, &largest); }
+Result cuOccupancyMaxPotentialClusterSize(int *largest, Function *function, const Config *config) { int count; return clusters(function, config, &count, largest); }

@@ -35,6 +35,11 @@ int ask(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64
 int attribute_of(int attribute); /* of the device */
 void device_uuid(char *uuid);    /* 16 bytes */
 
+/* An attribute of a launch, and what all of them ask for. */
+typedef struct { int id; char pad[4]; union { char room[64]; unsigned cluster[3]; int number; } value; } LaunchAttribute;
+typedef struct { unsigned cluster[3]; int cooperative; } Asked;
+Asked asked_for(const LaunchAttribute *attributes, unsigned count, const char *call);
+
 /* memory.c */
 int on_device(const void *pointer);
 int allocate(Address *address, size_t nbytes);

@@ -197,15 +197,6 @@ int cudaLaunchCooperativeKernel(const void *host, Dim3 grid, Dim3 block, void **
 }
 
 int cudaLaunchKernelExC(const Config *config, const void *host, void **args) {
-    Dim3 cluster = {1, 1, 1};
-    int cooperative = 0;
-    for (unsigned n = 0; n < config->count; n++) {
-        Attribute *given = &config->attributes[n];
-        if (given->id == 2) cooperative = given->value.number;
-        else if (given->id == 4) cluster = given->value.cluster;
-        /* 0 none, 6 programmatic order, 8 priority: nothing to do where each launch ends at once. */
-        else if (given->id != 0 && given->id != 6 && given->id != 8)
-            wire_unanswered("cudaLaunchKernelExC with an attribute other than cluster, cooperative, priority and programmatic");
-    }
-    return done(launch(host, config, args, cluster, cooperative));
+    Asked asked = asked_for(config->attributes, config->count, "cudaLaunchKernelExC with an event, a node of a graph or a preferred size of clusters");
+    return done(launch(host, config, args, (Dim3){asked.cluster[0], asked.cluster[1], asked.cluster[2]}, asked.cooperative));
 }

@@ -13,8 +13,7 @@ typedef struct Function {
     Parameter *parameters; /* NULL until the first launch */
     struct Function *next;
 } Function;
-typedef struct { int id; char pad[4]; union { char room[64]; Dim3 cluster; int number; } value; } Attribute;
-typedef struct { Dim3 grid, block; size_t shared; void *stream; Attribute *attributes; unsigned count; } Config;
+typedef struct { Dim3 grid, block; size_t shared; void *stream; LaunchAttribute *attributes; unsigned count; } Config;
 
 /* The kernel of a host function or of a handle, with its parameters; NULL and a status if there is none. */
 Function *function_of(const void *host, int *status);

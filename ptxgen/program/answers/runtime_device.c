@@ -78,6 +78,21 @@ int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *shared, const void *host, 
     return done(status);
 }
 
+/* How many clusters of a launch are on the device at once, and the largest cluster that fits. */
+static int clusters(const void *host, const Config *config, int *count, int *largest) {
+    int status;
+    Function *f = function_of(host, &status);
+    if (!f) return done(status);
+    Asked asked = asked_for(config->attributes, config->count, "occupancy for a launch with an event, a node of a graph or a preferred size of clusters");
+    uint64_t numbers[] = {f->handle, (uint64_t)config->block.x * config->block.y * config->block.z, config->shared,
+                          (uint64_t)asked.cluster[0] * asked.cluster[1] * asked.cluster[2]}, back[WIRE_WORDS];
+    status = wire_call("clusters", numbers, 4, NULL, 0, back, NULL, 0);
+    if (!status) *count = (int)back[0], *largest = (int)back[1];
+    return done(status);
+}
+int cudaOccupancyMaxActiveClusters(int *count, const void *host, const Config *config) { int largest; return clusters(host, config, count, &largest); }
+int cudaOccupancyMaxPotentialClusterSize(int *largest, const void *host, const Config *config) { int count; return clusters(host, config, &count, largest); }
+
 /* ------------------------------------------------------------------------------------------ device */
 
 int cudaGetDeviceCount(int *count) { *count = 1; return done(OK); }

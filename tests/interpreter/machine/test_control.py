@@ -410,7 +410,8 @@ def test_an_endless_loop_is_stopped() -> None:
     mov.u32 %r0, 0;
 $again:
     add.u32 %r0, %r0, 1;
-    bra $again;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $again;
     """
     )
     assert trap_of(text, grid=1, block=64, args=[], max_instructions=1000) == (

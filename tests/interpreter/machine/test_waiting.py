@@ -353,7 +353,8 @@ def test_loops_that_do_not_end_are_stopped_with_the_threads_in_them() -> None:
     mov.u32 %r4, 0;
 $again:
     sub.u32 %r4, %r4, 1;
-    bra $again;
+    setp.ne.u32 %p3, %r4, 5;
+    @%p3 bra $again;
     """
     )
     assert stuck(text, 40, grid=2, max_instructions=5000) == (
@@ -371,7 +372,7 @@ def test_loops_of_jumps_alone_are_stopped(body: str) -> None:
     )
     assert stuck(text).startswith(
         "kernel k: endless loop in CTA (0, 0, 0): 32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and "
-        "28 more) repeat a loop in which no register and no memory changes, in bra $"
+        "28 more) repeat a loop in which nothing changes on which its branches depend, in bra $"
     )
 
 

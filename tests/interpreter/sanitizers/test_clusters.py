@@ -126,3 +126,60 @@ $wait:
     st.shared::cluster.u32 [%r2+16], 7;
     """
     assert reports(put.format("release.gpu"), take) == ()
+
+
+# CTA 0 copies 64 bytes to both CTAs, each of which has an mbarrier that counts what it gets. WAITS are for
+# CTAs that wait for their own mbarrier before the barrier of the cluster; then CTA TOUCHES executes TOUCH.
+MULTICAST = f"""
+    ld.param.u64 %rd0, [out];
+    mov.u32 %r0, %cluster_ctarank;
+    mov.u32 %r1, smem;
+    mov.u16 %h0, 3;
+    setp.ne.u32 %p0, %r0, 0;
+    setp.ne.u32 %p1, %r0, TOUCHES;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 64;
+    {BARRIER}
+    @!%p0 COPY [%r1+64], [%rd0], 64, [%r1], %h0;
+    WAITS
+    {BARRIER}
+    @!%p1 TOUCH
+    {BARRIER}
+$last:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
+    @!%p2 bra $last;
+"""
+WAIT = """
+$wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
+    @!%p2 bra $wait;
+$waited:
+"""
+
+
+def multicast(waits: str, touches: int, touch: str) -> list[str]:
+    skip = {"both": "", "0": "@%p0 bra $waited;", "1": "@!%p0 bra $waited;", "none": "bra $waited;"}[waits]
+    body = MULTICAST.replace("WAITS", skip + WAIT).replace("TOUCHES", str(touches)).replace("TOUCH", touch)
+    how = {"sanitize": "race,sync", "raise_on_report": False, "dynamic_smem": 256}
+    copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+    text = hopper.kernel("u64 out", body.replace("COPY", copy))
+    reports = run(text, grid=2, block=1, cluster=2, args=[np.zeros(32, np.uint32)], **how).reports
+    assert all(touch in r.message for r in reports)
+    return [r.kind for r in reports]
+
+
+@pytest.mark.parametrize("touch", ["ld.shared.u32 %r3, [%r1+64];", "st.shared.u32 [%r1+64], 7;"])
+def test_a_multicast_copy_is_there_for_a_cta_after_the_wait_for_the_mbarrier_of_that_cta(touch: str) -> None:
+    for touches in (0, 1):
+        assert multicast("both", touches, touch) == multicast(str(touches), touches, touch) == []
+        for waits in (str(1 - touches), "none"):
+            assert multicast(waits, touches, touch) == ["pending"]
+
+
+@pytest.mark.parametrize(("waits", "found"), [("both", []), ("0", []), ("1", []), ("none", ["race"])])
+def test_the_source_of_a_multicast_copy_has_been_read_once_one_cta_has_its_data(
+    waits: str, found: list[str]
+) -> None:
+    for touches in (0, 1):
+        assert multicast(waits, touches, "st.global.u32 [%rd0], 7;") == found

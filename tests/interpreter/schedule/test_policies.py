@@ -460,7 +460,9 @@ def test_a_relay_of_spinning_threads_ends(unit: str, apart: bool) -> None:
 
 
 def test_an_endless_loop_ends_with_an_error_by_any_seed() -> None:
-    text = ptx("mov.u32 %r0, 0;\n$on:\n    add.u32 %r0, %r0, 1;\n    bra $on;")
+    text = ptx(
+        "mov.u32 %r0, 0;\n$on:\n    add.u32 %r0, %r0, 1;\n    setp.ne.u32 %p0, %r0, 0;\n    @%p0 bra $on;"
+    )
     with pytest.raises(TrapError) as trapped:
         run(text, grid=1, block=64, args=[], schedule="pct:1", max_instructions=1000)
     assert "still running after 1000 instructions in a row" in str(trapped.value)

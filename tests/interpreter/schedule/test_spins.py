@@ -203,29 +203,35 @@ ENDS = (
     "; 0 of 64 threads have exited; a loop ends if it changes what its condition reads, or another thread "
     "does"
 )
+COUNTED = "repeat a loop in which nothing changes on which its branches depend"
 STUCK = [
-    ("ld.global.u32 %r2, [%rd0];", READ.format(0)),
-    ("atom.global.cas.b32 %r2, [%rd0+4], 1, 2;", READ.format(4)),
-    ("mov.u32 %r3, 5;", ""),
-    ("st.global.u32 [%rd1], %r0;", ""),
-    ("bar.sync 0;", ""),
-    ("shfl.sync.idx.b32 %r3, %r0, 0, 31, -1;\n    membar.gl;\n    nanosleep.u32 20;", ""),
-    ("setp.ne.u32 %p1, %r2, 0;\n    @%p1 ret;", ""),
+    ("ld.global.u32 %r2, [%rd0];", UNCHANGED + READ.format(0)),
+    ("atom.global.cas.b32 %r2, [%rd0+4], 1, 2;", UNCHANGED + READ.format(4)),
+    ("ld.global.u32 %r2, [%rd0];\n    st.global.u32 [%rd0+4], %r2;", UNCHANGED + READ.format(0)),
+    ("mov.u32 %r3, 5;", COUNTED),
+    ("st.global.u32 [%rd1], %r0;", COUNTED),
+    ("bar.sync 0;", COUNTED),
+    ("shfl.sync.idx.b32 %r3, %r0, 0, 31, -1;\n    membar.gl;\n    nanosleep.u32 20;", COUNTED),
+    ("setp.ne.u32 %p1, %r2, 0;\n    @%p1 ret;", COUNTED),
+    # Sums in a register and in memory, which grow for ever.
+    ("ld.global.u32 %r4, [%rd1];\n    add.u32 %r3, %r3, %r4;", COUNTED),
+    ("ld.global.u32 %r4, [%rd1];\n    add.u32 %r4, %r4, 1;\n    st.global.u32 [%rd1], %r4;", COUNTED),
+    ("st.global.u32 [%rd1], 1;\n    bar.sync 0;\n    st.global.u32 [%rd1], 0;\n    bar.sync 0;", COUNTED),
 ]
 
 
-@pytest.mark.parametrize(("body", "read"), STUCK)
-def test_a_loop_in_which_nothing_changes_is_reported_at_once(body: str, read: str) -> None:
+@pytest.mark.parametrize(("body", "what"), STUCK)
+def test_a_loop_in_which_nothing_changes_is_reported_at_once(body: str, what: str) -> None:
     found = trap(looping(body), [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
     head = (
         "kernel k: endless loop in CTA (0, 0, 0): 64 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and"
     )
-    assert found.startswith(f"{head} 60 more) {UNCHANGED}{read}, in ")
+    assert found.startswith(f"{head} 60 more) {what}, in ")
     assert found.endswith(ENDS)
 
 
-@pytest.mark.parametrize(("body", "read"), STUCK)
-def test_warps_in_another_order_do_not_hide_it(body: str, read: str) -> None:
+@pytest.mark.parametrize(("body", "what"), [STUCK[0], STUCK[3], STUCK[5]])
+def test_warps_in_another_order_do_not_hide_it(body: str, what: str) -> None:
     with pytest.raises(TrapError) as error:
         run(
             looping(body),
@@ -233,10 +239,10 @@ def test_warps_in_another_order_do_not_hide_it(body: str, read: str) -> None:
             block=64,
             args=[np.zeros(64, np.uint32)],
             schedule="pct:3",
-            max_instructions=20_000,
+            max_instructions=60_000,
         )
     assert str(error.value).startswith("kernel k: endless loop in CTA (0, 0, 0): ")
-    assert f"{UNCHANGED}{read}, in " in str(error.value)
+    assert f"{what}, in " in str(error.value)
     assert str(error.value).endswith(ENDS)
 
 
@@ -247,7 +253,7 @@ def test_a_loop_of_some_threads_is_a_deadlock_of_those_that_wait_for_them() -> N
     bar, loop = line_of(text, "bar.sync"), line_of(text, "setp.ge")
     assert trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000) == (
         "kernel k: deadlock in CTA (0, 0, 0): "
-        f"32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and 28 more) {UNCHANGED}, in "
+        f"32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0) and 28 more) {COUNTED}, in "
         f"setp.ge.u32 %p1, %r0, 32; (line {loop}); "
         "32 threads ((32, 0, 0), (33, 0, 0), (34, 0, 0), (35, 0, 0) and 28 more) wait at barrier 1 "
         f"(32 of 64 threads have come) in bar.sync 1, 64; (line {bar}); 0 of 64 threads have exited"
@@ -292,18 +298,30 @@ def test_a_loop_that_ends_is_left_alone(body: str, result: int, schedule: Schedu
     assert x[1] == result
 
 
-def test_two_warps_that_write_back_and_forth_are_left_to_the_limit() -> None:
-    """What others see of memory may differ in another order, so nothing is said of the state."""
-    text = looping("st.global.u32 [%rd1], 1;\n    bar.sync 0;\n    st.global.u32 [%rd1], 0;\n    bar.sync 0;")
-    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
-    assert found.startswith("kernel k: still running after 2000 instructions in a row, at ")
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What others see of memory may differ in another order, so nothing is said of the state.
+        "st.global.u32 [%rd0], 1;\n    bar.sync 0;\n    st.global.u32 [%rd0], 0;\n    bar.sync 0;\n"
+        "    ld.global.u32 %r2, [%rd0];",
+        # The way depends on a register that a load has changed, and on one that counts.
+        "ld.global.u32 %r4, [%rd1];\n    add.u32 %r5, %r5, 1;\n    and.b32 %r4, %r4, %r5;\n"
+        "    setp.gt.u32 %p1, %r4, 7;\n    @%p1 ret;",
+        # It ends at the end of the array, though its branches do not change.
+        "add.s64 %rd2, %rd2, 4;\n    add.s64 %rd3, %rd0, %rd2;\n    prefetch.global.L2 [%rd3];",
+    ],
+)
+def test_loops_that_may_end_are_left_to_the_limit(body: str) -> None:
+    text = looping(body).replace("$again:", "mov.u64 %rd2, 0;\n    mov.u32 %r5, 0;\n$again:", 1)
+    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
+    assert found.startswith("kernel k: still running after 700 instructions in a row, at ")
 
 
 def test_memory_that_is_too_large_to_compare_is_left_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spins, "_COMPARED", 100)
-    text = looping("st.global.u32 [%rd1], %r0;")
-    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
-    assert found.startswith("kernel k: still running after 2000 instructions in a row, at ")
+    text = looping("ld.global.u32 %r2, [%rd0];\n    st.global.u32 [%rd1], %r2;")
+    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
+    assert found.startswith("kernel k: still running after 700 instructions in a row, at ")
 
 
 def test_a_loop_that_reads_unchanged_memory_lets_others_run_soon() -> None:

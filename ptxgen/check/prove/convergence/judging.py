@@ -22,7 +22,7 @@ from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Source
-from ptxgen.check.prove.program.values import Values
+from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.subject import Judged, verdict_of
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.isa.warp import source_lanes
@@ -101,11 +101,12 @@ class ConvergenceProver:
         return worst
 
     def _come(self, site: Site) -> Arrivals:
-        guard, key = None, (site.block, site.width, None, False)
+        guard: tuple[Node, bool] | None = None
+        key: tuple[Any, ...] = (site.block, site.width)
         if site.instr.guard is not None:
             register, negated = site.instr.guard
             guard = self._values.at(register, site.block, site.position), negated
-            key = site.block, site.width, guard[0].id, negated
+            key = *key, guard[0].id, negated
         if key not in self._arrivals:
             agreement = self._agreements[site.width]
             self._arrivals[key] = arrivals(
@@ -167,16 +168,15 @@ class ConvergenceProver:
             return Found(UNKNOWN, _MEMBERS)
         members = _of_group(all_members, group)
         named = (members[:, None] >> _BITS & 1).astype(np.bool_)  # [lane, lane that it names]
-        own = group.come & ~named.diagonal()
+        own: Lanes = group.come & ~named.diagonal()
         if own.any():
             said = _said(group, own, "executes it, but is", "execute it, but are")
             return Found(VIOLATION, f"{said} not in its membermask {members[own.argmax()]:#010x}")
-        lacking = named[group.come] & group.elsewhere
+        lacking: Lanes = named[group.come] & group.elsewhere
         if lacking.any():
             mask = members[group.come][lacking.any(axis=1).argmax()]
-            said = _said(
-                group, lacking.any(axis=0), "does not come to it, but is", "do not come to it, but are"
-            )
+            absent = np.any(lacking, axis=0)
+            said = _said(group, absent, "does not come to it, but is", "do not come to it, but are")
             return Found(VIOLATION, f"{said} in its membermask {mask:#010x}")
         both = named & group.come & group.come[:, None]
         if (both & (members[:, None] != members)).any():

@@ -88,7 +88,9 @@ class Agreement:
         args = [self._lanes[a.id] for a in node.args]
         known = [a for a in args if a is not None]
         if node.kind == "apply":
-            return computed(node, known, n) if len(known) == len(args) else self._low_bits(node)
+            whole = len(known) == len(args)
+            found: Lanes | None = computed(node, known, n) if whole else self._low_bits(node)
+            return found
         if not args or len(known) < len(args):
             return None
         if node.kind == "shuffle":
@@ -112,7 +114,8 @@ class Agreement:
             if mask.kind == "const" and not mask.data & (mask.data + 1):
                 part = self._part(value)
                 if mask.data < part.unit:
-                    return (part.lanes & mask.data).astype(f"u{node.bits // 8}")
+                    low: Lanes = (part.lanes & mask.data).astype(f"u{node.bits // 8}")
+                    return low
         return None
 
     # ------------------------------------------------------------------------------ sums

@@ -118,10 +118,36 @@ class Goals:
         if min(self._left, self._left_of_all) < 0 or depth > self._deepest or not goal.is_uniform:
             return False
         top = max((a for m in goal.terms for a in m), key=self._atoms.order)
-        return any(
-            self._search(g, facts, lanes, depth + 1, split)
-            for g in (*self._factors(goal), *_combined(goal, top, facts), *_loose(given, goal, top, facts))
-        ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)
+        return (
+            any(
+                self._search(g, facts, lanes, depth + 1, split)
+                for g in (
+                    *self._factors(goal),
+                    *_combined(goal, top, facts),
+                    *_loose(given, goal, top, facts),
+                )
+            )
+            or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)
+            or any(self._search(g, facts, lanes, depth + 1, split) for g in self._scaled(goal, top, facts))
+        )
+
+    def _scaled(self, goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
+        """The goal less a multiple of a fact and of other atoms that are not negative, such that a product
+        with the highest atom cancels, the index of a CTA: `y * columns`, where `y` is less than a number.
+        """
+        if self._atoms[top].kind != "index":
+            return
+        for m, c in goal.terms.items():
+            if top not in m or len(m) == 1 or m.count(top) > 1:
+                continue
+            rest = list(m)
+            rest.remove(top)
+            if any(self._atoms[n].low < 0 for n in rest):
+                continue
+            for fact in facts:
+                d = fact.terms.get((top,), 0)
+                if isinstance(d, int) and c * d > 0 and all(n not in fact.atoms() for n in rest):
+                    yield goal * abs(d) - fact * Poly({tuple(rest): abs(c)})
 
     def _factors(self, goal: Poly) -> Iterator[Poly]:
         """The goal without an atom that is a factor of all its terms, if that atom is not negative."""
@@ -302,7 +328,9 @@ def _alike(goal: Poly, facts: Facts, group: Lanes) -> tuple[Poly, Facts, Lanes]:
         columns = [c[group] for m, c in fact.terms.items() if m and not isinstance(c, int)]
         if all(bool((c == c[0]).all()) for c in columns):
             terms_of_one = dict(fact.for_thread(int(group[0])).terms)
-            terms_of_one[()] = fact.terms.get((), 0)
+            constant = fact.terms.get((), 0)
+            if not isinstance(constant, int) and not bool((constant[group] == constant[group[0]]).all()):
+                terms_of_one[()] = constant
             alike.append(Poly(terms_of_one))
     count = max(len(c) for c in goal.terms.values() if not isinstance(c, int))
     mask = np.zeros(count, np.bool_)
