@@ -59,7 +59,7 @@ class Words:
     """
 
     def __init__(self, language: str, prefix: str) -> None:
-        is_name = isinstance(prefix, str) and re.fullmatch(r"[A-Za-z]\w{0,254}", prefix, re.ASCII)
+        is_name = re.fullmatch(r"[A-Za-z]\w{0,254}", str(prefix), re.ASCII)
         if not is_name or prefix in _C_WORDS or prefix.lower() == "ptxgen":
             raise ConfigError(
                 f"stub: the prefix must be a name in C that begins with a letter, and neither a word of the "

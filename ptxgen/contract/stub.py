@@ -114,7 +114,7 @@ def example(contract: Mapping[str, Any], language: str, file: str, prefix: str =
             f"example: the contract of {contract['entry']} does not say how large its arrays are; write the "
             "program by hand"
         )
-    if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+", file, re.ASCII):
+    if not re.fullmatch(r"[\w.-]+", str(file), re.ASCII):
         raise ConfigError(f"example: the file must be a plain name, got {shown(file)}; rename it")
     values = _values(contract, None, language, prefix)
     return load_template(f"host_example.{_suffix(language)}.j2").render(values, file=file)

@@ -159,6 +159,7 @@ TAMPERED: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.sample(4, gate=8)
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_tampered_file_costs_a_compilation_and_is_replaced(folder: Path, how: str) -> None:
     assert works(loaded(folder))
