@@ -130,7 +130,7 @@ def target(name: str | Target) -> Target:
     try:
         return TARGETS[name]
     except (KeyError, TypeError):  # TypeError: `name` cannot be hashed
-        nearest = _nearest(name) if isinstance(name, str) else None
+        nearest = _nearest(str(name))
         hint = f"; did you mean {nearest!r}?" if nearest else did_you_mean(name, TARGETS) or "."
         raise UnsupportedTargetError(f"unknown target {shown(name)}{hint} {_KNOWN}") from None
 

@@ -617,7 +617,8 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
     Path("race.ptx").write_text(
         RACE.replace(
             "\tret;",
-            "\t.reg .pred %p0;\n$loop:\n\tadd.u32 %r1, %r1, 1;\n\tsetp.ne.u32 %p0, %r1, 0;\n\t@%p0 bra $loop;",
+            "\t.reg .pred %p0;\n$loop:\n\tadd.u32 %r1, %r1, 1;\n\tsetp.ne.u32 %p0, %r1, 0;\n"
+            "\t@%p0 bra $loop;",
         )
     )
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "1", "--arg", "zeros:u32:1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,11 @@ from ptxgen.isa.half import OOB_NAN
 from ptxgen.tensormap import CHUNK, TensorMap, swizzled
 
 if TYPE_CHECKING:
+    from ptxgen.types import ScalarType
+
     Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Reduce = Callable[["Lanes", "Lanes", "ScalarType"], "Lanes"]
 
 _UNSIGNED: Final = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 
@@ -116,3 +121,12 @@ def image_bytes(of: TensorMap) -> int:
     row = of.box_shape[0] * of.type.nbytes
     pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
     return of.box_bytes // row * pitch
+
+
+def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
+    """Copy bytes into `target`, or reduce them into it as values of `type`."""
+    if reduce is None:
+        target[...] = data
+        return
+    values = target.view(type.dtype)
+    values[...] = reduce(values.copy(), data.view(type.dtype), type)

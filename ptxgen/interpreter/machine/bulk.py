@@ -27,7 +27,7 @@ from ptxgen.tensormap import NBYTES, TensorMap, misplaced
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.machine.boxes import Part
+    from ptxgen.interpreter.machine.boxes import Part, Reduce
     from ptxgen.interpreter.machine.copies import AsyncCopies
     from ptxgen.interpreter.machine.memory import Address
     from ptxgen.interpreter.machine.observer import Tell
@@ -40,8 +40,6 @@ _UNIT: Final = 16  # bytes: addresses and sizes of plain bulk copies are multipl
 _TILE_ALIGN: Final = 128  # bytes: alignment of the image of a box
 _CHUNK: Final = np.dtype(np.complex128)  # 16 bytes that numpy moves unchanged
 _WORD: Final = np.dtype(np.uint64)
-
-Reduce = Callable[["Lanes", "Lanes", "ScalarType"], "Lanes"]
 
 
 class BulkMachine(MemoryAccess):
@@ -156,7 +154,7 @@ class BulkMachine(MemoryAccess):
                 was_read()
                 landed()
                 memory = self.shared.window.data
-                combine(memory[target : target + size], memory[source : source + size], reduce, type)
+                boxes.combine(memory[target : target + size], memory[source : source + size], reduce, type)
                 self._change(start, counter, mbarrier_word.brought, size)
 
             if reduce is None:
@@ -186,7 +184,7 @@ class BulkMachine(MemoryAccess):
                 return self.shared.window.data[source : source + size].copy()
 
             def put(data: Lanes, start: Start = start, target: int = target, size: int = size) -> None:
-                combine(self._global(start, target, size, "write"), data, reduce, type)
+                boxes.combine(self._global(start, target, size, "write"), data, reduce, type)
 
             if self.definedness is not None:
                 self.definedness.writes_back(target, source, size, reduces=reduce is not None)
@@ -496,12 +494,3 @@ class BulkMachine(MemoryAccess):
 @functools.lru_cache(maxsize=256)
 def _decoded(data: bytes) -> TensorMap:
     return TensorMap.decode(data)
-
-
-def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
-    """Copy bytes into `target`, or reduce them into it as values of `type`."""
-    if reduce is None:
-        target[...] = data
-        return
-    values = target.view(type.dtype)
-    values[...] = reduce(values.copy(), data.view(type.dtype), type)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxgen.interpreter.machine.bulk import BulkMachine, combine
+from ptxgen.interpreter.machine.boxes import combine
+from ptxgen.interpreter.machine.bulk import BulkMachine
 from ptxgen.isa import mbarrier_word
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.machine.bulk import Reduce
+    from ptxgen.interpreter.machine.boxes import Reduce
     from ptxgen.interpreter.machine.bulk_start import Start
     from ptxgen.interpreter.machine.observer import Tell
     from ptxgen.types import ScalarType
