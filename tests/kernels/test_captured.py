@@ -198,6 +198,19 @@ def test_what_building_the_kernel_changes_is_no_part_of_it() -> None:
     assert (calls, count) == ([1], 1)
 
 
+def test_what_another_build_changes_is_no_part_of_it() -> None:
+    calls: list[int] = []
+
+    @made
+    def kernel(_: Any, X: Pointer[f32], *, times: int) -> None:
+        calls.append(times)
+        X[0] = float(times)
+
+    one, two = kernel.build(times=1), kernel.build(times=2)
+    assert (kernel.build(times=1), kernel.build(times=2)) == (one, two)
+    assert calls == [1, 2]
+
+
 def test_static_choices_are_built_for_each_value_too() -> None:
     factor = 2.0
 

@@ -89,6 +89,8 @@ class Spins:
         self.waits_for_others = False
         self._control = False  # whether registers alone decide on the way of the lanes
         self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by blocks
+        self._slots: tuple[int, ...] | None = None  # of the blocks that have run
+        self._slots_are_old = True
         self._left = _COMPARED
         self._differed = 0  # the register that differed last, which is likely to differ again
         self._begin(_FIRST)
@@ -121,7 +123,9 @@ class Spins:
                 if self._control or not self._shared or self._memory is not None:
                     return True
                 self._watch_memory()
-            self._points.add(point)
+            if point not in self._points:
+                self._points.add(point)
+                self._slots_are_old = True
             if self._ready:
                 self._served |= selection.full_mask()
         self._count += 1
@@ -140,6 +144,7 @@ class Spins:
         self._shared = self._shared_last = shares
         self._point = point
         self._points = {point}
+        self._slots_are_old = True
         self._mask = selection.full_mask().copy()
         self._ready = {p: s.full_mask().copy() for p, s in ready.items()}
         self._held = list(self._registers)
@@ -149,8 +154,8 @@ class Spins:
     def _is_back(self, selection: Selection, ready: Ready) -> bool:
         if not (
             ready.keys() == self._ready.keys()
+            and (self._control_is_same() or self._are_same(range(len(self._held))))
             and bool((selection.full_mask() == self._mask).all())
-            and (self._control_is_same() or self._registers_are_same())
             and all(bool((s.full_mask() == self._ready[p]).all()) for p, s in ready.items())
         ):
             return False
@@ -159,13 +164,25 @@ class Spins:
 
     def _control_is_same(self) -> bool:
         """Whether the way of the lanes depends on registers alone, and these are as they were."""
-        ran = frozenset(number for number, _ in self._points)
-        if ran not in self._controls:
-            self._controls[ran] = self._control_of(ran)
-        slots = self._controls[ran]
-        held, registers = self._held, self._registers
-        self._control = slots is not None and all(_same(held[n], registers[n]) for n in slots)
+        if self._slots_are_old:
+            ran = frozenset(number for number, _ in self._points)
+            if ran not in self._controls:
+                self._controls[ran] = self._control_of(ran)
+            self._slots, self._slots_are_old = self._controls[ran], False
+        self._control = self._slots is not None and self._are_same(self._slots)
         return self._control
+
+    def _are_same(self, slots: Sequence[int]) -> bool:
+        """Whether registers are as they were; the one that differed last is likely to differ again."""
+        held, registers = self._held, self._registers
+        last = self._differed
+        if last in slots and not _same(held[last], registers[last]):
+            return False
+        for n in slots:
+            if not _same(held[n], registers[n]):
+                self._differed = n
+                return False
+        return True
 
     def _control_of(self, ran: frozenset[int]) -> tuple[int, ...] | None:
         """The registers on which branches, addresses and barriers of these blocks depend, by slot; None if
@@ -182,16 +199,6 @@ class Spins:
                         return None
                     names |= {reg.name for reg in step.read}
         return tuple(self._program.slots[name] for name in names if name in self._program.slots)
-
-    def _registers_are_same(self) -> bool:
-        held, registers = self._held, self._registers
-        if not _same(held[self._differed], registers[self._differed]):
-            return False
-        for n, (one, other) in enumerate(zip(held, registers, strict=True)):
-            if not _same(one, other):
-                self._differed = n
-                return False
-        return True
 
     def _waiting(self) -> tuple[Lanes, ...]:
         """Which lanes have ended or wait, and where; lanes that could run are in none of them."""
