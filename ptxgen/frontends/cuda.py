@@ -48,9 +48,9 @@ def compile(
 
     `name` is the file's in messages and findings. `include` are folders; those of the toolkit's
     headers are added if the packages nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl, or a
-    toolkit, are installed; `cub/cub.cuh` has what CUB has for kernels. `defines` are macros and their values. `kernels` names the instances of templates
-    that are wanted, such as "block_sum<float, 64>", by which the program has them. `options` are
-    further options of NVRTC, such as "-use_fast_math".
+    toolkit, are installed; `cub/cub.cuh` has what CUB has for kernels. `defines` are macros and their
+    values. `kernels` names the instances of templates that are wanted, such as "block_sum<float, 64>", by
+    which the program has them. `options` are further options of NVRTC, such as "-use_fast_math".
 
     Raises `CompileError` with the compiler's log, `UnsupportedTargetError` for an unknown target,
     and `BackendError` if NVRTC is not installed.
