@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ptxgen.errors import BackendError, CompileError, LaunchError, shown
 from ptxgen.frontends.cpp_names import cpp_names
+from ptxgen.frontends.cub import named_headers
 from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import Program
 from ptxgen.frontends.ptx import read
@@ -46,10 +47,10 @@ def compile(
     """Compile CUDA C++ text.
 
     `name` is the file's in messages and findings. `include` are folders; those of the toolkit's
-    headers are added if the packages nvidia-cuda-runtime and nvidia-cuda-cccl, or a toolkit, are
-    installed. `defines` are macros and their values. `kernels` names the instances of templates
-    that are wanted, such as "block_sum<float, 64>", by which the program has them. `options` are
-    further options of NVRTC, such as "-use_fast_math".
+    headers are added if the packages nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl, or a
+    toolkit, are installed; `cub/cub.cuh` has what CUB has for kernels. `defines` are macros and their
+    values. `kernels` names the instances of templates that are wanted, such as "block_sum<float, 64>", by
+    which the program has them. `options` are further options of NVRTC, such as "-use_fast_math".
 
     Raises `CompileError` with the compiler's log, `UnsupportedTargetError` for an unknown target,
     and `BackendError` if NVRTC is not installed.
@@ -84,8 +85,10 @@ def _translated(
 ) -> tuple[str, dict[str, str]]:
     """The PTX, and the names of `kernels` by symbol."""
     nvrtc = _nvrtc()
+    headers = named_headers(tuple(option[2:] for option in options if option[:2] == "-I"))
+    texts, names = ([text.encode() for text in of] for of in (headers.values(), headers))
     try:
-        status, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
+        status, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(headers), texts, names)
     except RuntimeError as error:  # the bindings are there, the library is not
         raise _missing(error) from error
     _require_done(nvrtc, status)

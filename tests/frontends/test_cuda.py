@@ -12,6 +12,7 @@ from frontends.lines import line_of
 
 from ptxgen.errors import BackendError, CompileError, LaunchError, TrapError, UnsupportedTargetError
 from ptxgen.frontends import cuda
+from ptxgen.frontends.cub import named_headers
 from ptxgen.frontends.program import FoundError, Outcome, Program
 from ptxgen.interpreter import PCT, DeviceArena
 
@@ -299,6 +300,13 @@ LIBRARIES = {
       float keys[1] = {x[threadIdx.x]};
       Sort(memory).SortDescending(keys);
       y[threadIdx.x] = keys[0];""",
+    "cub/cub.cuh": """
+      typedef cub::BlockExchange<float, 128, 1> Exchange;
+      __shared__ typename Exchange::TempStorage memory;
+      float values[1] = {x[threadIdx.x]};
+      int to[1] = {127 - threadIdx.x};
+      Exchange(memory).ScatterToBlocked(values, values, to);
+      y[threadIdx.x] = cub::ThreadLoad<cub::LOAD_DEFAULT>(values);""",
     "cuda/barrier": """
       __shared__ float part[128];
       __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
@@ -322,3 +330,18 @@ def test_libraries_of_headers(header: str, target: str) -> None:
     x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
     assert cuda.compile(body, target=target)["k"].run(1, 128, [x, y], schedule=["lockstep"]).clean
     assert np.array_equal(y, x[::-1])
+
+
+def test_a_cub_that_takes_nvrtc_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert named_headers((str(tmp_path),)) == {}
+    for name in ("cub/block/block_scan.cuh", "cub/device/device_scan.cuh", "cub/warp/warp_scan.cuh"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    whole = tmp_path / "cub/cub.cuh"
+    whole.write_text("#include <cub/config.cuh>")
+    folders = (f"{tmp_path}/none", str(tmp_path))
+    assert named_headers(folders) == {}
+    named_headers.cache_clear()
+    whole.write_text("#ifndef CCCL_DISABLE_NVRTC_COMPATIBILITY_CHECK\n#error no\n#endif")
+    lines = ["#pragma once", "#include <cub/block/block_scan.cuh>", "#include <cub/warp/warp_scan.cuh>", ""]
+    assert named_headers(folders) == {"cub/cub.cuh": "\n".join(lines)}

@@ -242,7 +242,8 @@ def test_arguments_of_other_libraries_and_of_c(program: Program, torch: Any) -> 
     program["add"].run(1, 32, [ctypes.c_uint64(address), z], arena=arena)
     assert np.array_equal(z, numbers())
     gradient = torch.ones(32, requires_grad=True)
-    assert "read-only" in message(lambda: program["add"].run(1, 32, [x, gradient]), TrapError)
+    program["add"].run(1, 32, [x, gradient])
+    assert gradient.tolist() == [2.0] * 32
 
 
 @pytest.mark.parametrize(
