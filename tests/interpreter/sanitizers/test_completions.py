@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from interpreter import test_hopper_programs as hopper
 
+from ptxgen.dsl import KernelBuilder
 from ptxgen.interpreter import PCT, Report, run
+from ptxgen.types import f16, f32, u32
 
 
 class Kind(NamedTuple):
@@ -203,6 +205,45 @@ def test_a_missing_wait_is_reported_in_any_order_of_warps(kind: str) -> None:
     for seed in range(2):
         assert reports(kind, other, touch, waits="both", seed=seed) == ()
         assert any(touch in r.message for r in reports(kind, other, touch, waits="other", seed=seed))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_wait_for_products_is_no_wait_for_what_a_reduction_reads(waits: bool) -> None:
+    """In each round a warpgroup multiplies, writes a tile anew, and one thread adds it to an array."""
+    k = KernelBuilder("k", target="sm_90a", threads=128)
+    out, rounds = k.pointer("out", f32), k.param("rounds", u32)
+    a, b = k.tma.tile("a", (64, 64), f16), k.tma.tile("b", (64, 64), f16)
+    tile = k.shared("tile", (1, 512), f32, align=128)
+    sums, zeros = k.wgmma.accumulator(64, 64), k.wgmma.accumulator(64, 64)
+    zeros.write(a)
+    zeros.write(b)
+    k.fence_proxy_async(space="shared::cta")
+    with k.loop(0, rounds):
+        k.barrier()
+        sums += a @ b.T
+        k.wgmma.wait()
+        k.store(tile.pointer(0, k.thread_id() * 4), [1.0] * 4)
+        k.fence_proxy_async(space="shared::cta")
+        k.barrier()
+        with k.when(k.thread_id() == 0):
+            k.cp_reduce_async_bulk_add(out, tile.pointer(0, 0), 2048, type=f32)
+            k.cp_async_bulk_commit_group()
+            if waits:
+                k.cp_async_bulk_wait_group(0, read=True)
+    with k.when(k.thread_id() == 0):
+        k.cp_async_bulk_wait_group(0)
+    with k.when(sums[0, 0] < -1e30):
+        k.store(out, sums[0, 0])
+    module = k.build()
+    how = {"sanitize": "race,sync", "raise_on_report": False}
+    size = module.kernels[0].dynamic_shared_bytes
+    found = run(
+        module, grid=1, block=128, args=[np.zeros(512, np.float32), 2], dynamic_smem=size, **how
+    ).reports
+    assert [r.kind for r in found] == [] if waits else ["race"]
+    assert all(
+        "its thread has not waited for it with cp.async.bulk.wait_group.read" in r.message for r in found
+    )
 
 
 def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
