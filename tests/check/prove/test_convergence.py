@@ -171,6 +171,11 @@ WRONG = {
         "unknown",
         "a condition on the way to it may differ between the threads of a warp",
     ),
+    "warps of a grid that begin within a warp": (
+        only("mad.lo.u32 %r9, %r6, 16, %r3; shr.u32 %r9, %r9, 5; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
+        "unknown",
+        "a condition on the way to it may differ between the threads of a warp",
+    ),
     "a sum with another unit": (
         only("add.u32 %r9, %r7, %r1; shr.u32 %r9, %r9, 5; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
         "unknown",
