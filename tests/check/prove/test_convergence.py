@@ -94,6 +94,7 @@ RIGHT = {
     "each half by a mask of its own": "and.b32 %r9, %r5, 16; shl.b32 %r9, 0xffff, %r9;"
     + shuffle(members="%r9", clamp="0x100f"),
     "a warp among those of the grid": only("shr.u32 %r9, %r7, 5; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
+    "two blocks of the grid": only("shr.u32 %r9, %r7, 7; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
     "a warp's first thread": only("and.b32 %r9, %r7, -32; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
     "rows of warps": f"mov.u32 %r9, %r4;\nL: {shuffle()} add.u32 %r9, %r9, 2; setp.lt.u32 %p1, %r9, %r1;"
     "@%p1 bra L; mov.u32 %r9, 0;",
@@ -168,6 +169,11 @@ WRONG = {
     ),
     "half a warp among those of the grid": (
         only("shr.u32 %r9, %r7, 4; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
+        "unknown",
+        "a condition on the way to it may differ between the threads of a warp",
+    ),
+    "warps of a grid that begin within a warp": (
+        only("mad.lo.u32 %r9, %r6, 16, %r3; shr.u32 %r9, %r9, 5; setp.lt.u32 %p1, %r9, %r1;", shuffle()),
         "unknown",
         "a condition on the way to it may differ between the threads of a warp",
     ),

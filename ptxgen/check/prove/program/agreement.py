@@ -170,7 +170,8 @@ class Agreement:
         if node.data.op.opcode.startswith("shl"):
             unit = of.unit * step
             return Part(unit, of.lanes * step, of.others) if unit <= _MOST_UNIT else None
-        return Part(of.unit // step, of.lanes // step, of.others) if of.unit >= step else None
+        # All that is left of a smaller unit is bits of the multiple.
+        return Part(max(of.unit // step, 1), of.lanes // step, of.others)
 
     def _cleared(self, node: Node, parts: list[Part]) -> Part | None:
         """A sum without its low bits."""
