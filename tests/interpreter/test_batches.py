@@ -81,7 +81,7 @@ def test_results_do_not_depend_on_the_size_of_a_batch(
 
 @pytest.mark.parametrize(
     ("limit", "nbytes"),
-    [("_MAX_LOCAL_BYTES", 5 * 64 * 64), ("_MAX_SHARED_BYTES", 192), ("_MAX_REGISTER_BYTES", None)],
+    [("_MAX_LOCAL_BYTES", 4 * 64 * 64), ("_MAX_SHARED_BYTES", 192), ("_MAX_REGISTER_BYTES", None)],
 )
 def test_memory_bounds_the_size_of_a_batch(
     limit: str, nbytes: int | None, monkeypatch: pytest.MonkeyPatch, batches: Batches
