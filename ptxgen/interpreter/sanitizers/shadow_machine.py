@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.interpreter.machine.access import as_address, fresh
+from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.types import TYPES
 
 if TYPE_CHECKING:
@@ -191,16 +192,23 @@ class ShadowMachine:
         machine = self._machine
         index = np.asarray(address)
         if machine.selection.shared_base is not None:
-            index = index + np.asarray(machine.selection.shared_base)[::32, None]
+            index = index + np.asarray(machine.selection.shared_base)[::WARP, None]
         inside = np.clip(index, 0, len(machine.shared.window.data) - type.nbytes)
         bits = TYPES[f"b{type.bits}"].dtype
         memory = self._of_shared()
         found = memory.window.elements(bits, 1, 0)[inside // type.nbytes]
-        undefined = np.repeat((found != 0).any(axis=1), 32)
+        undefined = (found != 0).any(axis=1) & machine.active().reshape(-1, WARP).any(axis=1)
         if undefined.any():
-            words = memory.origins[inside // 4].max(axis=1)
-            origin = np.repeat(words, 32)
-            self.met = np.where(undefined, np.where(origin > 0, origin, self.met), self.met)
+            origin = memory.origins[inside // 4].max(axis=1)
+            if not origin[undefined].all():
+                row = int((undefined & (origin == 0)).argmax())
+                word = int((found[row] != 0).argmax())
+                byte = int((found[row, word : word + 1].view(np.uint8) != 0).argmax())
+                number = machine.definedness.unwritten_shared(int(inside[row, word]) + byte)  # type: ignore[union-attr]
+                origin = np.where(origin > 0, origin, number)
+            self.met = np.where(np.repeat(undefined, WARP), np.repeat(origin, WARP), self.met).astype(
+                np.int32
+            )
         how = self.matrices.pop(0) if self.matrices else None
         return found if how is None else how(found)
 
@@ -213,7 +221,7 @@ class ShadowMachine:
         machine = self._machine
         count = machine.selection.count
         bits = np.ascontiguousarray(np.broadcast_to(value, count))
-        of = (np.arange(count) & -32) + np.bitwise_and(source, 31)
+        of = (np.arange(count) & -WARP) + np.bitwise_and(source, WARP - 1)
         given = bits.take(of)
         self.met = np.maximum(self.met, self._origins.take(of))
         absent = machine.absent(source, of, membermask)

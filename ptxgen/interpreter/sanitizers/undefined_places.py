@@ -139,6 +139,11 @@ class UndefinedPlaces:
             number = self._unwritten_at(machine.at, "local", first - thread * local.stride, thread)
         return np.full(machine.selection.count, number, np.int32)
 
+    def unwritten_shared(self, position: int) -> int:
+        """The origin of a byte at a position in shared memory, which nothing has written."""
+        cta, address = divmod(position, self._machine.shared.stride)
+        return self._unwritten_at(self._machine.at, "shared", address, cta * self._machine.batch.width)
+
     def _unwritten_at(self, at: int, space: str, address: int, lane: int) -> int:
         name = self._faults.region(address) if space == "shared" else ""
         if space == "local":

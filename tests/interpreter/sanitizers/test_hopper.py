@@ -1699,3 +1699,75 @@ def test_a_wait_that_leaves_groups_under_way_says_nothing_of_them(left: int, cle
         raise_on_report=False,
     ).reports
     assert [r.kind for r in found] == ["race"] * (not clean)
+
+
+# ---------------------------------------- undefined values
+
+
+def undefined(text: str, threads: int = 128) -> list[tuple[int, str]]:
+    """The first thread of each report of an undefined value, and what the value depends on."""
+    reports = found(text, threads)
+    assert {report.kind for report in reports} <= {"undefined", "uninitialised"}
+    return [(r.threads[0], r.message.partition("depends on ")[2].partition(",")[0]) for r in reports]
+
+
+@pytest.mark.parametrize(
+    ("store", "part", "wanted"),
+    [
+        ("[%r3], {%r4", "{%f2, %f3}", [(4, "shared address 0x90")]),  # row 9 of A: the second row of lane 4
+        ("[%r3], {%r4", "{%f0, %f1}", []),
+        ("[%r3+2048], {%r4", "{%f0, %f1}", [(0, "shared address 0x890")]),  # column 1 of B
+        ("[%r3+2048], {%r4", "{%f0, %f0}", []),
+    ],
+)
+def test_a_product_of_tiles_is_undefined_in_the_rows_and_columns_that_nobody_has_written(
+    store: str, part: str, wanted: list[tuple[int, str]]
+) -> None:
+    body = lines(FENCE, MMA, COMMIT, WAIT, f"st.global.v2.f32 [%rd1], {part};")
+    text = tiles(body)
+    line = next(line for line in text.splitlines() if store in line)
+    less = line.replace("@%p2 ", "").strip()
+    guarded = f"    setp.ne.u32 %p5, %r2, 9;\n    and.pred %p5, %p5, %p{'2' if '@%p2' in line else '5'};\n"
+    assert undefined(text.replace(line, f"{guarded}    @%p5 {less}")) == wanted
+    assert undefined(text) == []
+
+
+def test_accumulators_count_only_if_they_are_added_to() -> None:
+    text = tiles(CORRECT["at once"]).replace("    mov.f32 %f0, 0f00000000;\n", "")
+    assert undefined(text) == [(0, "%f0")]
+    assert undefined(text.replace("%rd4, %rd5, 1, 1, 1", "%rd4, %rd5, 0, 1, 1")) == []
+
+
+def test_an_undefined_descriptor_is_reported() -> None:
+    text = tiles(CORRECT["at once"]).replace(
+        FENCE, "or.b64 %rd5, %rd5, %rd9;\n    and.b64 %rd5, %rd5, -1;\n" + FENCE
+    )
+    text = text.replace(
+        "or.b64 %rd5, %rd5, %rd9;",
+        "and.b64 %rd9, %rd9, 1;\n    sub.u64 %rd9, %rd9, %rd9;\n    add.u64 %rd5, %rd5, %rd9;",
+    )
+    with pytest.raises(
+        TrapError, match="undefined: its operand %rd5 depends on %rd9, which it has not written"
+    ):
+        run(
+            text,
+            grid=1,
+            block=128,
+            args=[np.zeros((128, 4), np.float32)],
+            dynamic_smem=SMEM + 64,
+            sanitize="init",
+        )
+
+
+def test_a_bulk_store_takes_unwritten_bytes_along_and_a_bulk_load_brings_defined_ones() -> None:
+    store = "    st.shared.u32 [%r4], %r0;\n"
+    text = bulk("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK)
+    assert global_reports(text) == ()
+    (report,) = global_reports(
+        text.replace(store, "    setp.ne.u32 %p2, %r0, 5;\n    @%p2 " + store.strip() + "\n")
+    )
+    assert report.kind == "uninitialised"
+    assert "byte 20 of x when the kernel ends depends on shared address 0x14" in report.message
+    use = "setp.eq.u32 %p4, %r9, 77;", "@%p4 bra $end;"
+    text = bulk(*TILE_LOAD, *WAIT_FULL, READ_TILE, *use)
+    assert global_reports(text) == ()
