@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _CURE: Final = "; a loop ends if it changes what its condition reads, or another thread does"
-_PATIENT_POLLS: Final = 20  # polls that end the patience of lanes that could run
+# The polls for which a return to the same state counts while other lanes could run: a part of their patience,
+# because when it ends they run first for as long.
+_POLLS_OF_RETURN: Final = 5
 _NAMED_WAITS: Final = 4  # threads in a deadlock that the message names
 _POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
@@ -100,7 +102,7 @@ class Scheduler:
                     self._end_spin()
                     continue
                 if self._spins.waits_for_others and not self._polls[point[0]]:
-                    self._policy.polled(_PATIENT_POLLS)
+                    self._policy.polled(_POLLS_OF_RETURN)
                 self._execute(point, selection)
                 if machine.waits.some:  # alone of all waits these may end by what any instruction does
                     self._wake(kinds=(machine.waits,))
