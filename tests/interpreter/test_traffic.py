@@ -273,9 +273,9 @@ def test_lanes_that_reach_different_arrays_are_requests_of_their_own() -> None:
 def test_an_asynchronous_copy_reads_global_and_writes_shared_memory() -> None:
     access = "cp.async.cg.shared.global [%r5], [%rd5], 16"
     found = traffic(access, range(0, 512, 16))
-    assert found == MemoryTraffic(found.where, 1, 4, 4, 1, 16, 0, 16, found.line)
+    assert found == MemoryTraffic(found.where, 1, 4, 4, 1, 16, 0, 16, line=found.line)
     found = traffic(access, [128 * lane for lane in range(31)] + [IDLE])
-    assert found == MemoryTraffic(found.where, 1, 31, 4, 1, 31, 0, 16, found.line)
+    assert found == MemoryTraffic(found.where, 1, 31, 4, 1, 31, 0, 16, line=found.line)
 
 
 def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
@@ -287,7 +287,7 @@ def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
     args = [np.arange(0, 1024, 32, dtype=np.uint32), np.zeros(1024, np.uint8)]
     found = run(text, grid=1, block=32, args=args, profile=True).counters.worst("sectors_read", 1)
     assert [t for _, t in found] == [
-        MemoryTraffic(found[0][1].where, 1, 8, 4, 1, 31, 0, 16, found[0][1].line)
+        MemoryTraffic(found[0][1].where, 1, 8, 4, 1, 31, 0, 16, line=found[0][1].line)
     ]
 
 
