@@ -12,13 +12,12 @@ here. Results of votes and reductions are the same in all lanes that they name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ptxgen.check.prove.program.domain import MOVES, Shape, bottom_up, computed, constant_register
-from ptxgen.check.prove.program.operands import SHUFFLES, WORD, pairs, written
+from ptxgen.check.prove.program.operands import SHUFFLES, WORD, pairs
 from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.values import CONVERTED, Node, Values
 from ptxgen.check.verify.shapes import registers_of, shape_of
@@ -223,7 +222,7 @@ class Agreement:
 
     def _not_computed(self, node: Node) -> Iterable[Node] | None:
         """The same for a value that an instruction gives which is not computed here."""
-        origin = self._origins.get(node.id)
+        origin = self._values.origins.get(node.id)
         if origin is None:
             return None
         block, position, instr = origin
@@ -264,22 +263,6 @@ class Agreement:
         if more is None or self._width != WARP or len(known) < len(guards):
             return None
         return [*known, *more]
-
-    @cached_property
-    def _origins(self) -> dict[int, tuple[int, int, Instr]]:
-        """The instructions whose results are not computed, by the number of the value."""
-        graph = self._values.graph
-        found: dict[int, tuple[int, int, Instr]] = {}
-        for block in graph.order:
-            for position, instr in enumerate(graph.blocks[block].instrs):
-                if instr.guard is not None:
-                    continue
-                names = set(written(instr))
-                for register in {r for o in instr.operands for r in registers_of(o) if r.name in names}:
-                    node = self._values.at(register, block, position + 1)
-                    if node.kind == "opaque":
-                        found[node.id] = block, position, instr
-        return found
 
 
 _MOVED: Final = frozenset({"extended", "choose", "offset"})

@@ -130,6 +130,8 @@ class Values:
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
         self._like = like
         self._known: dict[Site, Node] = {}
+        # The instructions whose results are not computed, by the number of the value: block and position.
+        self.origins: dict[int, tuple[int, int, Instr]] = {}
         self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}
         self._nodes: dict[tuple[Any, ...], Node] = {}
         self._declared: dict[str, str] = {}
@@ -278,6 +280,8 @@ class Values:
         op = operation(instr)
         if op is None or declared.is_float:
             new = self._given_by(instr, declared.bits, site)
+            if new.kind == "opaque" and instr.guard is None:
+                self.origins[new.id] = site.block, site.position, instr
         else:
             new = self._computed(op, instr, site, declared)
         if instr.guard is not None:
