@@ -208,5 +208,8 @@ def test_options_that_do_not_go_together_are_refused(
 def test_a_prefix_that_is_no_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for prefix in ("7th", "a-b", "int"):
         assert emit.main(["--head-dim", "8", "--stub", "c", "--prefix", prefix]) == 3
-        says = f"error: stub: the prefix must be a name in C, got {prefix!r}"
+        says = (
+            "error: stub: the prefix must be a name in C that begins with a letter, and neither a word of the "
+            f"language nor ptxgen, got {prefix!r}; give another prefix"
+        )
         assert says in capsys.readouterr().err

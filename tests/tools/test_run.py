@@ -412,8 +412,14 @@ def test_counters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_counters_name_the_worst_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    loop = "$on:\n\tadd.u32 %r1, %r1, 1;\n\tsetp.ne.u32 %p0, %r1, 0;\n\t@%p0 bra $on;\n\tret;"
-    Path("race.ptx").write_text(RACE.replace("\tret;", f"\t.reg .pred %p0;\n{loop}"))
+    Path("race.ptx").write_text(
+        RACE.replace("word[4]", "word[4096]").replace(
+            "\tst.shared.u32 [word], %r0;\n\tst.global.u32 [%rd0], %r0;\n",
+            "\tmov.u32 %r1, word;\n\tshl.b32 %r2, %r0, 7;\n\tadd.u32 %r1, %r1, %r2;\n"
+            "\tst.shared.u32 [%r1], %r0;\n\tcvt.u64.u32 %rd1, %r2;\n"
+            "\tadd.u64 %rd1, %rd0, %rd1;\n\tst.global.u32 [%rd1], %r0;\n",
+        )
+    )
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "32"]
     assert tool.main([*argv, "--arg", "zeros:u32:1024", "--counters"]) == 0
     assert capsys.readouterr().out.endswith(

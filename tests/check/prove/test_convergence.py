@@ -100,6 +100,11 @@ RIGHT = {
     "@%p1 bra L; mov.u32 %r9, 0;",
     "a loop of the launch": f"mov.u32 %r9, 0;\nL: {shuffle()} add.u32 %r9, %r9, 1;"
     "setp.lt.u32 %p1, %r9, %r1; @%p1 bra L; mov.u32 %r9, 0;",
+    "as many rows for each thread": f"shr.u32 %r9, %r3, 1;\nL: {shuffle()} add.u32 %r9, %r9, 32;"
+    "setp.lt.u32 %p1, %r9, 128; @%p1 bra L; mov.u32 %r9, 0;",
+    "rows of a launch for each pass over as many": f"mov.u32 %r11, 0;\nM: shr.u32 %r9, %r3, 1;\nL: {shuffle()}"
+    "add.u32 %r9, %r9, 32; setp.lt.u32 %p1, %r9, 128; @%p1 bra L; add.u32 %r11, %r11, 1;"
+    "setp.lt.u32 %p1, %r11, %r1; @%p1 bra M; mov.u32 %r9, 0;",
     "a vote of the warp": only(INSIDE + VOTE.format(-1) + "mov.pred %p1, %p2;", shuffle()),
     "a sum of the warp": only(REDUX.format(-1) + "setp.lt.u32 %p1, %r9, %r1;", shuffle()),
     "a number of lane 0": only(
@@ -164,6 +169,18 @@ WRONG = {
     "rows of threads": (
         f"mov.u32 %r9, %r3;\nL: {shuffle()} add.u32 %r9, %r9, 64; setp.lt.u32 %p1, %r9, %r1;"
         "@%p1 bra L; mov.u32 %r9, 0;",
+        "unknown",
+        "a condition on the way to it may differ between the threads of a warp",
+    ),
+    "a row more for some threads": (
+        f"shr.u32 %r9, %r3, 1;\nL: {shuffle()} add.u32 %r9, %r9, 32; setp.lt.u32 %p1, %r9, 120; @%p1 bra L;"
+        "mov.u32 %r9, 0;",
+        "unknown",
+        "a condition on the way to it may differ between the threads of a warp",
+    ),
+    "as many rows, but a round less for some threads": (
+        f"shr.u32 %r9, %r3, 1;\nL: {shuffle()} setp.lt.u32 %p2, %r5, 5; add.u32 %r9, %r9, 32;"
+        "@%p2 add.u32 %r9, %r9, 32; setp.lt.u32 %p1, %r9, 128; @%p1 bra L; mov.u32 %r9, 0;",
         "unknown",
         "a condition on the way to it may differ between the threads of a warp",
     ),

@@ -218,7 +218,48 @@ class Agreement:
             return None  # an address in each thread's own memory
         if node.kind == "shuffle":
             return self._spread(node.block, ())
-        return list(self._paths.behind(node))
+        counted = self._counted(node)
+        return list(self._paths.behind(node)) if counted is None else counted
+
+    def _counted(self, node: Node) -> list[Node] | None:
+        """What threads must agree on to be in the same iteration of a loop, if they then agree on the
+        comparison that ends it: of a number that begins as thread numbers decide and grows by a literal with
+        a literal. None for any other value.
+        """
+        if node.kind != "apply" or not node.data.op.opcode.startswith("setp.") or len(node.args) != _COMPARED:
+            return None
+        value, limit = node.args
+        header, more = _plus(value)
+        if header.kind != "header" or limit.kind != "const" or header.bits != WORD:
+            return None
+        graph, block = self._paths.graph, header.block
+        begins, steps = list[Lanes | None](), set[int]()
+        for before, met in self._values.meeting(header):
+            if graph.dominates(block, before):
+                again, step = _plus(met)
+                steps.add(step if again is header else 0)
+            else:
+                begins.append(self.lanes(met))
+        ends = node in self._paths.deciding(header)
+        guards = [g for g in self._paths.guards_around(block) if g is not None]
+        if not ends or len(begins) != 1 or begins[0] is None or len(steps) != 1 or not min(steps):
+            return None
+        if len(guards) < len(self._paths.guards_around(block)):
+            return None
+        (step,), first = steps, begins[0].astype(np.uint32) + np.uint32(more)
+        bound = constant_register(limit.data, limit.bits, len(first))
+        outcomes = (
+            computed(node, [first + np.uint32(step * n & _WHOLE), bound], len(first))
+            for n in range(_MOST_ITERATIONS)
+        )
+        at_first: Lanes | None = None
+        for outcome in outcomes:
+            if outcome is None or not self.same(outcome):
+                return None
+            at_first = outcome if at_first is None else at_first
+            if (outcome != at_first).all():  # whichever of the two ends the loop, no iteration comes after it
+                return [*guards, *self._paths.deciding(header)]
+        return None
 
     def _not_computed(self, node: Node) -> Iterable[Node] | None:
         """The same for a value that an instruction gives which is not computed here."""
@@ -265,6 +306,9 @@ class Agreement:
         return [*known, *more]
 
 
+_ADDITIONS: Final = ("add.u32", "add.s32")
+_COMPARED: Final = 2  # operands of a comparison
+_MOST_ITERATIONS: Final = 1024  # of a loop that is counted
 _MOVED: Final = frozenset({"extended", "choose", "offset"})
 _PLAIN_CVT: Final = 3  # words of an opcode without modifiers
 
@@ -294,6 +338,15 @@ def _is_of_whole_registers(node: Node) -> bool:
             for (_, _, type), arg in zip(slots, node.args, strict=True)
         )
     )
+
+
+def _plus(node: Node) -> tuple[Node, int]:
+    """A value as another one and a literal that is added to it."""
+    if node.kind == "apply" and node.data.op.opcode in _ADDITIONS and _is_of_whole_registers(node):
+        for value, more in (node.args, node.args[::-1]):
+            if more.kind == "const":
+                return value, more.data
+    return node, 0
 
 
 def _is_weak_load(instr: Instr) -> bool:

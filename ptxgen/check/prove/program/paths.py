@@ -209,9 +209,9 @@ class Paths:
         yield from node.args
         if node.kind in ("join", "header"):
             yield from (value for _, value in self._values.meeting(node))
-            yield from self._deciding(node)
+            yield from self.deciding(node)
 
-    def _deciding(self, node: Node) -> Iterator[Node]:
+    def deciding(self, node: Node) -> Iterator[Node]:
         """The conditions that select one of the values that merge at a node, or that decide the
         number of a loop's iterations. The condition for leaving an inner loop counts only for
         values that change in that loop.
