@@ -209,7 +209,7 @@ def test_a_prefix_that_is_no_name_is_refused(capsys: pytest.CaptureFixture[str])
     for prefix in ("7th", "a-b", "int"):
         assert emit.main(["--head-dim", "8", "--stub", "c", "--prefix", prefix]) == 3
         says = (
-            "error: stub: the prefix must be a name in C that begins with a letter, and neither a word of the "
-            f"language nor ptxgen, got {prefix!r}; give another prefix"
+            "error: stub: the prefix must be a name in C that begins with a letter, and neither a word of "
+            f"the language nor ptxgen, got {prefix!r}; give another prefix"
         )
         assert says in capsys.readouterr().err

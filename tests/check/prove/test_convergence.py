@@ -102,7 +102,7 @@ RIGHT = {
     "setp.lt.u32 %p1, %r9, %r1; @%p1 bra L; mov.u32 %r9, 0;",
     "as many rows for each thread": f"shr.u32 %r9, %r3, 1;\nL: {shuffle()} add.u32 %r9, %r9, 32;"
     "setp.lt.u32 %p1, %r9, 128; @%p1 bra L; mov.u32 %r9, 0;",
-    "rows of a launch for each pass over as many": f"mov.u32 %r11, 0;\nM: shr.u32 %r9, %r3, 1;\nL: {shuffle()}"
+    "passes of a launch over as many rows": f"mov.u32 %r11, 0;\nM: shr.u32 %r9, %r3, 1;\nL: {shuffle()}"
     "add.u32 %r9, %r9, 32; setp.lt.u32 %p1, %r9, 128; @%p1 bra L; add.u32 %r11, %r11, 1;"
     "setp.lt.u32 %p1, %r11, %r1; @%p1 bra M; mov.u32 %r9, 0;",
     "a vote of the warp": only(INSIDE + VOTE.format(-1) + "mov.pred %p1, %p2;", shuffle()),

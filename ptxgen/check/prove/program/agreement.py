@@ -241,10 +241,11 @@ class Agreement:
             else:
                 begins.append(self.lanes(met))
         ends = node in self._paths.deciding(header)
-        guards = [g for g in self._paths.guards_around(block) if g is not None]
+        around = self._paths.guards_around(block)
+        guards = [g for g in around if g is not None]
         if not ends or len(begins) != 1 or begins[0] is None or len(steps) != 1 or not min(steps):
             return None
-        if len(guards) < len(self._paths.guards_around(block)):
+        if len(guards) < len(around):
             return None
         (step,), first = steps, begins[0].astype(np.uint32) + np.uint32(more)
         bound = constant_register(limit.data, limit.bits, len(first))
@@ -254,7 +255,7 @@ class Agreement:
         )
         at_first: Lanes | None = None
         for outcome in outcomes:
-            if outcome is None or not self.same(outcome):
+            if not self.same(outcome):
                 return None
             at_first = outcome if at_first is None else at_first
             if (outcome != at_first).all():  # whichever of the two ends the loop, no iteration comes after it
