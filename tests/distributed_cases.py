@@ -387,7 +387,7 @@ def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) ->
         ContextParallel(group, own.pop("layout")).attention(x, x, x, **own)
     except (LaunchError, ConfigError) as error:
         x = torch.ones(1, 2, 8, 8)
-        assert cp.attention(x, x, x).eq(1).all()
+        torch.testing.assert_close(cp.attention(x, x, x), x)  # how a CPU rounds exp2 is its own affair
         return str(error)
     return "nothing was raised"
 
@@ -531,7 +531,7 @@ def slow(seconds: float) -> bool:
     x = torch.ones(1, 2, 64, 8)
     if cp.peers.rank == 1:
         time.sleep(seconds)
-    return bool(cp.attention(x, x, x).eq(1).all())
+    return torch.allclose(cp.attention(x, x, x), x)
 
 
 def explained(world: int, scheme: str) -> str | None:
