@@ -17,7 +17,7 @@ from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
 
-# What is promised of a condition: that all threads of the CTA agree, or those of each warp.
+# A promise about a condition: all threads of the CTA agree on it, or all threads of each warp.
 Uniform: TypeAlias = bool | Literal["warp"]
 
 _MASK: Final = "membermask"

@@ -1,4 +1,4 @@
-"""What is known to be wrong with a kernel before it is launched: its verification, and its proof."""
+"""Errors of a kernel before its launch: problems of its verification, and violations of its proof."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class UnderWay:
         self._started[number] = at, lane
         before, warp = self._of[units], np.array(lane // WARP)
         for which in np.unique(before).tolist():
-            # What is over for the warp was over before this operation began.
+            # Operations that are complete for the warp were complete before this operation began.
             left = [n for n in self._sets[which] if not self._operations.after(warp, np.array(n))]
             members = (*left, number)
             found = self._numbers.setdefault(members, len(self._sets))

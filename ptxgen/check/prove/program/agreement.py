@@ -263,7 +263,7 @@ class Agreement:
         return None
 
     def _not_computed(self, node: Node) -> Iterable[Node] | None:
-        """The same for a value that an instruction gives which is not computed here."""
+        """What threads must agree on to agree on a result that is not computed; None if they may differ."""
         origin = self._values.origins.get(node.id)
         if origin is None:
             return None
