@@ -137,7 +137,7 @@ def append_kernel(config: AppendConfig) -> ir.Module:
         query = k.max(nth - new_rows, 0)
         with k.when((nth >= new_rows) & (query < given.counts["q_rows"])):
             _turn_query(k, config, given, query, lane)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 @dataclass(frozen=True)

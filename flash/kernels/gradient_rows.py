@@ -33,7 +33,7 @@ def deltas(config: GradientConfig) -> ir.Module:
 
     own = part.first_row, config.tiling.block, of_rows, None
     sum_rows(k, O, dO, config.dtype.scalar, *own, write_first)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 def rounded_sums(config: GradientConfig) -> ir.Module:
@@ -65,7 +65,7 @@ def rounded_sums(config: GradientConfig) -> ir.Module:
                         loaded = k.load(Pointer(at, "global", f32, n * F32_BYTES), width)
                         found += loaded if isinstance(loaded, tuple) else [loaded]
                     _store(k, to, [x * part.given.scale for x in found], dtype)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 def _store(k: KernelBuilder, to: Value, values: list[Value], dtype: ScalarType) -> None:

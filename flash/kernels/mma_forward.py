@@ -163,7 +163,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     if odd is not None:
         runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides or split is not None]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 def _is_crowded(t: MmaTiling, cta: Cta) -> bool:

@@ -57,7 +57,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             of.pairs.advance()
         of.write_terms()
     cta.store_sums(given)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 @marked("gradient of keys: some queries")

@@ -41,7 +41,7 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
         cta.pairs.advance()
     cta.write_terms()
     cta.store_sum(given)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 class _Cta:

@@ -102,7 +102,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)
     _store(k, given, part, me, total, (my_query, rows, keys))
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 def _itself(places: ScorePlaces) -> ScorePlaces:

@@ -98,7 +98,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
         k.note("the grid that merges the parts may begin")
         k.griddepcontrol_launch_dependents()
     _store(k, t, cta, me, softmax, O)
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 def _if_seen(

@@ -87,7 +87,7 @@ def attention_module(
     with consumer, parts.each() as given:
         cta = Cta.of(k, config, given)
         consumer_of(k, config, t, given, cta, consumer, rings).run()
-    return k.build()
+    return k.build(drop_unread=True)
 
 
 @marked("wgmma: whether there is a tile")

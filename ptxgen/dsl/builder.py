@@ -22,6 +22,7 @@ from ptxgen.dsl.hopper import (
 from ptxgen.dsl.hopper.scheduler import check_count
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
+from ptxgen.dsl.unread import needed
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
@@ -198,10 +199,12 @@ class KernelBuilder(Roles):
             raise ConfigError(f"note: the text must not begin with 'region ', got {shown(text)}")
         self._statements.append(ir.Note(text))
 
-    def build(self, header: tuple[str, ...] = ()) -> ir.Module:
+    def build(self, header: tuple[str, ...] = (), *, drop_unread: bool = False) -> ir.Module:
         """The module, with the lowest PTX version that has all instructions used and the target.
 
-        `header` is a tuple of lines, printed as comments at the head of the text. Raises
+        `header` is a tuple of lines, printed as comments at the head of the text. With `drop_unread`
+        instructions are left out that change nothing but registers which nothing reads, such as the
+        address of an array that a tensor map describes as well. Raises
         `ConfigError` inside a `with` block, and if a block was never entered or was left by an exception,
         and `TypeMismatchError` if a product of `k.wgmma` is never waited for.
         """
@@ -238,7 +241,7 @@ class KernelBuilder(Roles):
             self.name,
             tuple(self._params),
             registers,
-            body,
+            needed(body) if drop_unread else body,
             threads=self.threads,
             min_ctas=self.min_ctas,
             dynamic_shared=DYNAMIC_SHARED if self._regions else "",

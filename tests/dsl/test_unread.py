@@ -1,0 +1,120 @@
+"""`KernelBuilder.build(drop_unread=True)`: a text without instructions whose results nothing reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from flash.commands.campaign.kernels import subjects
+from ptxgen.dsl import KernelBuilder, Pointer
+from ptxgen.interpreter import run
+from ptxgen.ir import Instr, Module
+from ptxgen.text import render
+from ptxgen.types import s32, u32, u64
+
+_NAME = re.compile(r"%[a-z]+\d+")
+
+
+def _builder(name: str = "kernel") -> KernelBuilder:
+    return KernelBuilder(name, target="sm_80", threads=32)
+
+
+def _opcodes(module: Module) -> list[str]:
+    return [statement.opcode for statement in module.kernels[0].body if isinstance(statement, Instr)]
+
+
+def test_what_only_dropped_instructions_read_is_dropped_with_them() -> None:
+    k = _builder()
+    k.pointer("X").element(k.thread_id() * 3 + 1)
+    assert _opcodes(k.build()) != ["ret"]
+    assert _opcodes(k.build(drop_unread=True)) == ["ret"]
+
+
+def test_parameters_are_declared_as_before() -> None:
+    k = _builder()
+    k.pointer("X")
+    k.param("n", u32)
+    assert k.build(drop_unread=True).kernels[0].params == k.build().kernels[0].params
+
+
+def test_a_sum_of_a_loop_that_nothing_reads_is_dropped_and_its_counter_is_not() -> None:
+    k = _builder()
+    total = k.var(s32, 0)
+    with k.loop(0, 3) as i:
+        total.set(total + i)
+    whole, needed = _opcodes(k.build()), _opcodes(k.build(drop_unread=True))
+    assert [opcode for opcode in whole if opcode not in needed] == []
+    assert len(whole) - len(needed) == 3  # the 0, the addition, and the copy of its result
+    run(k.build(drop_unread=True), grid=1, block=32, args=[])
+
+
+def test_accesses_to_memory_stay_with_their_addresses() -> None:
+    k = _builder()
+    X = k.pointer("X", u32)
+    k.ld(X.element(k.thread_id()))
+    assert _opcodes(k.build(drop_unread=True)) == _opcodes(k.build())
+
+
+def _guarded(k: KernelBuilder, X: Pointer) -> None:
+    value = k.var(u32, 1)
+    with k.only_if(k.thread_id() < 5):
+        value.set(k.thread_id())
+    k.st(X.element(k.thread_id()), value)
+
+
+def _carried(k: KernelBuilder, X: Pointer) -> None:
+    low = k.add_cc(k.thread_id(), k.thread_id())
+    del low
+    k.st(X.element(k.thread_id()), k.addc(k.thread_id(), 1))
+
+
+def _exchanged(k: KernelBuilder, X: Pointer) -> None:
+    k.butterfly(k.thread_id(), 1)
+    k.st(X.element(k.thread_id()), k.cvt(k.thread_id(), dtype=u64).as_(u64))
+
+
+@pytest.mark.parametrize("body", [_guarded, _carried, _exchanged])
+def test_what_is_read_by_way_of_guards_and_flags_stays(
+    body: Callable[[KernelBuilder, Pointer], None],
+) -> None:
+    k = _builder()
+    body(k, k.pointer("X", u64 if body is _exchanged else u32))
+    assert _opcodes(k.build(drop_unread=True)) == _opcodes(k.build())
+
+
+@pytest.mark.parametrize("name", ["f32-sm_80", "f16-sm_80-dq-parts", "f16-sm_90a", "f16-sm_80-merge"])
+def test_shipped_kernels_read_each_register_that_they_write(name: str) -> None:
+    subject = subjects()[name]
+    instructions = re.findall(r"^\s+(?:@!?%p\d+ )?[a-z].*;$", render(subject.module), re.MULTILINE)
+    seen: dict[str, int] = {}
+    for text in instructions:
+        for register in set(_NAME.findall(text)):
+            seen[register] = seen.get(register, 0) + 1
+    written_alone = [register for register, count in seen.items() if count == 1]
+    assert [r for r in written_alone if not _has_another_effect(r, instructions)] == []
+
+
+def _has_another_effect(register: str, instructions: list[str]) -> bool:
+    """Whether the only instruction with this register does more than to write it: it accesses memory,
+    exchanges values, or writes another register, which is read.
+    """
+    [text] = [text for text in instructions if register in _NAME.findall(text)]
+    opcode = text.split()[0] if not text.strip().startswith("@") else text.split()[1]
+    return not opcode.startswith(
+        ("ld.param", "mov.", "cvt", "add", "mul", "mad", "sub", "shl", "min", "max", "selp", "setp", "div")
+    )
+
+
+def test_a_kernel_computes_the_same_without_them() -> None:
+    k = _builder()
+    X = k.pointer("X", u32)
+    unread = X.element(k.thread_id() * 7)
+    del unread
+    k.st(X.element(k.thread_id()), k.thread_id() * 2)
+    assert len(_opcodes(k.build(drop_unread=True))) < len(_opcodes(k.build()))
+    x = np.zeros(32, np.uint32)
+    run(k.build(drop_unread=True), grid=1, block=32, args=[x])
+    assert x.tolist() == [2 * i for i in range(32)]
