@@ -193,6 +193,30 @@ def test_memory_that_was_never_written_or_is_freed_is_reported(
 
 
 @pytest.mark.slow
+def test_undefined_values_that_kernels_store_are_reported_when_the_host_copies_them(
+    compiled: Compile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = str(compiled("undefined_copies"))
+    assert run_program.main(["--sanitize", program, "whole"]) == 1
+    copied = "__global__ void copy(const int* from, int* to) { to[threadIdx.x] = from[threadIdx.x]; }"
+    [report, count] = capfd.readouterr().err.splitlines()
+    assert report == (
+        f"ptxgen run-program: kernel _Z4copyPKiPi: st.global.u32 [%rd7], %r2; (undefined_copies.cu:3: {copied}): "
+        "thread (16, 0, 0) of CTA (0, 0, 0): uninitialised: byte 64 of allocation 2 (device memory), which the "
+        "host copies after the kernel, depends on global address 0x200000040 (allocation 1 (device memory)), "
+        "which nothing has written; it was read by ld.global.u32 %r2, [%rd6]; (undefined_copies.cu:3: "
+        f"{copied})"
+    )
+    assert count == "ptxgen run-program: 1 problem found in 1 launch"
+    assert run_program.main(["--sanitize", program, "count"]) == 1
+    assert "(allocation 3 (device memory)), which has undefined bits from st.global.u32 [%rd7], %r2; (" in (
+        capfd.readouterr().err
+    )
+    for right in ("half", "set", "again"):
+        assert run_program.main(["--sanitize", program, right]) == 0, capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_clusters_and_cooperative_launches_run_on_a_newer_target(
     compiled: Compile, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,8 @@ class Device:
         """The bytes at an address: address, bytes."""
         address, nbytes = numbers[:2]
         held = self.memory.bytes_at(address, nbytes)
+        for report in self.memory.reports(address, nbytes):
+            self._note(f"a copy at {report.source}", report)
         return self._after(Reply(_INVALID_VALUE) if held is None else Reply(data=held.tobytes()))
 
     @answer
@@ -195,6 +197,9 @@ class Device:
             self.memory.free(buffer.base)
         self.memory.arena.modules.clear()
         return Reply()
+
+    def _note(self, where: str, report: Report) -> None:
+        self.reports.setdefault((where, report.kind, report.instr, report.other), report)
 
     def _store(self, address: int, data: bytes) -> bool:
         held = self.memory.bytes_at(address, len(data), writes=True)
@@ -360,7 +365,7 @@ class Device:
             return Reply(_INVALID_CONFIGURATION)
         self.launches += 1
         for report in outcome.findings.reports:
-            self.reports.setdefault((kernel.name, report.kind, report.instr, report.other), report)
+            self._note(kernel.name, report)
         for fault in outcome.findings.faults:
             self.faults.append(fault)
             self.tell(fault)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.interpreter import DeviceArena
 from ptxgen.interpreter.machine.arena import FIRST_ADDRESS, RED_ZONE, Buffer
+from ptxgen.interpreter.machine.heap import HeapBytes
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.reports import Report
 
 CAPACITY: Final = 16 << 30  # bytes that may be allocated
 _FREED_BY: Final = "the program"
@@ -37,7 +41,7 @@ class DeviceMemory:
             return None
         data = np.zeros(max(nbytes, 1), np.uint8)
         address = self._place(data, ON_DEVICE, None)
-        self.arena.heap[address] = np.zeros(len(data), np.bool_)
+        self.arena.heap[address] = HeapBytes(len(data))
         return address
 
     def map(self, nbytes: int, kind: int) -> tuple[int, Path] | None:
@@ -48,7 +52,7 @@ class DeviceMemory:
         data = np.memmap(path, np.uint8, "w+", shape=(nbytes,))
         page = mmap.PAGESIZE
         address = self._place(data, kind, -(-(self._end + RED_ZONE) // page) * page)
-        self.arena.heap[address] = np.ones(nbytes, np.bool_)  # the program writes it unseen
+        self.arena.heap[address] = HeapBytes(nbytes, defined=True)  # the program writes it unseen
         return address, path
 
     def _place(self, data: Any, kind: int, at: int | None) -> int:
@@ -61,10 +65,10 @@ class DeviceMemory:
 
     def free(self, address: int) -> bool:
         """Free memory; false if the address is not the beginning of an allocation."""
-        written = self.arena.heap.get(address)
-        if written is None:
+        held = self.arena.heap.get(address)
+        if held is None:
             return False
-        self.used -= len(written)
+        self.used -= len(held.defined)
         self._kinds.pop(address, None)
         return not self.arena.free(address, _FREED_BY)
 
@@ -88,13 +92,31 @@ class DeviceMemory:
             return None
         start = address - buffer.base
         if writes and buffer.base in self.arena.heap:
-            self.arena.heap[buffer.base][start : start + nbytes] = True
+            self.arena.heap[buffer.base].define(start, nbytes)
         return buffer.window.data[start : start + nbytes]
 
     def copy(self, to: int, source: int, nbytes: int) -> bool:
         """Copy between device addresses; false if either is no memory."""
-        data, target = self.bytes_at(source, nbytes), self.bytes_at(to, nbytes, writes=True)
+        data, state = self.bytes_at(source, nbytes), self._state(source, nbytes)
+        target = self.bytes_at(to, nbytes, writes=True)
         if data is None or target is None:
             return False
         target[:] = data.copy()
+        buffer = self.arena.find(to, to + nbytes)
+        if state is not None and buffer.base in self.arena.heap:
+            self.arena.heap[buffer.base].paste(to - buffer.base, state)
         return True
+
+    def reports(self, address: int, nbytes: int) -> list[Report]:
+        """The reports that are due because the host reads these bytes: of undefined ones that kernels have
+        stored there.
+        """
+        buffer: Buffer | None = self.arena.find(address, address + nbytes)
+        held = None if buffer is None else self.arena.heap.get(buffer.base)
+        return [] if buffer is None or held is None else held.reports(address - buffer.base, nbytes)
+
+    def _state(self, address: int, nbytes: int) -> HeapBytes | None:
+        """What of these bytes is defined; None if all is because they are not of an allocation."""
+        buffer: Buffer | None = self.arena.find(address, address + nbytes)
+        held = None if buffer is None else self.arena.heap.get(buffer.base)
+        return None if buffer is None or held is None else held.copied(address - buffer.base, nbytes)

@@ -14,6 +14,7 @@ from ptxgen.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ptxgen.interpreter.machine.heap import HeapBytes
     from ptxgen.texture import Surface, Texture
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -102,9 +103,8 @@ class DeviceArena:
         self._bases: list[int] = []
         # The variables of each module (`ptxgen.interpreter.variables`), by its text or its id.
         self.modules: dict[str | int, Any] = {}
-        # For each buffer from `malloc`, by its first address: which of its bytes were, or may have
-        # been, written before the batch of CTAs that runs, bool.
-        self.heap: dict[int, Lanes] = {}
+        # The buffers from `malloc`, by their first addresses.
+        self.heap: dict[int, HeapBytes] = {}
         # The buffers that kernels have freed: first address, end, name, and the thread that freed
         # it. Addresses are not reused.
         self._freed: tuple[tuple[int, int, str, str], ...] = ()
@@ -119,8 +119,8 @@ class DeviceArena:
 
     def trust_heap(self) -> None:
         """Treat all memory from `malloc` as written, because no sanitizer has watched it."""
-        for written in self.heap.values():
-            written[...] = True
+        for held in self.heap.values():
+            held.define()
 
     def place(self, array: object, *, at: int | None = None, name: str = "") -> int:
         """Make the array device memory, and return the device address of its first element.

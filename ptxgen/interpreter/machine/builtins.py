@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.errors import TrapError
+from ptxgen.interpreter.machine.heap import HeapBytes
 from ptxgen.interpreter.reports import where_from
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def malloc(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[L
         if 0 < size <= _LARGEST:
             name = f"malloc of thread {machine.batch.thread(lane)} of CTA {machine.batch.cta(lane)}"
             addresses[n] = machine.arena.place(np.empty(size, np.uint8), name=name)
-            machine.arena.heap[int(addresses[n])] = np.zeros(size, np.bool_)
+            machine.arena.heap[int(addresses[n])] = HeapBytes(size)
     return [addresses.view(np.uint8).reshape(-1, 8)]
 
 

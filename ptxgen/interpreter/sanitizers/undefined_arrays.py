@@ -4,6 +4,8 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from ptxgen.ir import Instr
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer, DeviceArena
     from ptxgen.interpreter.program.linking import Linked
+    from ptxgen.interpreter.reports import Report
     from ptxgen.interpreter.sanitizers.findings import Findings
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -46,12 +49,12 @@ class UndefinedArrays:
         if found is not None:
             return found[1]
         heap = self._arena.heap
-        written = heap.get(buffer.base) if heap else None
-        if written is None and not needed:
+        held = heap.get(buffer.base) if heap else None
+        if held is None and not needed:
             return None
-        memory = UndefinedMemory(buffer.base, buffer.nbytes, undefined=written is not None)
-        if written is not None:
-            memory.bits[written] = 0
+        memory = UndefinedMemory(buffer.base, buffer.nbytes, undefined=held is not None)
+        if held is not None:
+            memory.bits[held.defined] = 0
         self._of[id(buffer)] = buffer, memory  # holds the array, so that its id stays unique
         return memory
 
@@ -69,8 +72,17 @@ class UndefinedArrays:
     def unwritten(self, at: int, space: str, address: int, region: str) -> int:
         """The origin of bytes of memory that nothing has written."""
         inside = f" ({region})" if region else ""
-        what = f"{space} address {address:#x}{inside}, which nothing has written"
+        stored = self._stored_before(space, address)
+        why = f"which has undefined bits from {stored}" if stored else "which nothing has written"
+        what = f"{space} address {address:#x}{inside}, {why}"
         return self.origin(at, "uninitialised", space, address, region, what)
+
+    def _stored_before(self, space: str, address: int) -> str:
+        """The instruction of an earlier launch that has stored undefined bits at an address, or nothing."""
+        buffer = self._arena.find(address, address + 1) if space == "global" else None
+        held = None if buffer is None else self._arena.heap.get(buffer.base)
+        due = [] if buffer is None or held is None else held.reports(address - buffer.base, 1)
+        return next((report.instr for report in due), "")
 
     def from_local(self, numbers: Lanes) -> Lanes:
         """Which of these origins are unwritten local memory, bool."""
@@ -98,26 +110,41 @@ class UndefinedArrays:
         self._stored.setdefault(at, (faults, lane))
 
     def finish(self) -> None:
-        """At the end of a launch, report the arrays with undefined bytes, and note what of the memory from
-        `malloc` has been written.
+        """At the end of a launch, report the arrays with undefined bytes. In memory from `malloc` these are
+        noted: they are reported when the host copies them.
         """
         for buffer, memory in self._of.values():
-            written = self._arena.heap.get(buffer.base)
-            if written is not None:
-                written |= memory.bits == 0
-            elif memory.some:
-                self._report_array(buffer, memory)
+            held = self._arena.heap.get(buffer.base)
+            if held is None:
+                for bytes_, at, number in _stored_in(memory) if memory.some else ():
+                    faults, lane = self._stored[at]
+                    what = f"byte {bytes_[0]} of {buffer.name} when the kernel ends"
+                    self.report(faults, at, lane, what, number)
+            else:
+                undefined = memory.bits != 0
+                here = memory.origins[np.arange(buffer.nbytes) // 4] != 0
+                held.launched(undefined, self._due(buffer, memory), undefined & ~here)
 
-    def _report_array(self, buffer: Buffer, memory: UndefinedMemory) -> None:
-        bytes_ = np.flatnonzero(memory.bits)
-        pairs = np.stack([memory.writers[bytes_ // 4], memory.origins[bytes_ // 4]], axis=1)
-        _, firsts = np.unique(pairs, axis=0, return_index=True)
-        for first in sorted(firsts.tolist()):
-            byte = int(bytes_[first])
-            at, number = int(memory.writers[byte // 4]), int(memory.origins[byte // 4])
+    def _due(self, buffer: Buffer, memory: UndefinedMemory) -> Iterator[tuple[Lanes, Report]]:
+        """The undefined bytes that the launch has stored, and the report of their use by the host."""
+        for bytes_, at, number in _stored_in(memory):
             faults, lane = self._stored[at]
-            what = f"byte {byte} of {buffer.name} when the kernel ends"
-            self.report(faults, at, lane, what, number)
+            alone = replace(faults, reports={})
+            what = f"byte {bytes_[0]} of {buffer.name}, which the host copies after the kernel,"
+            self.report(alone, at, lane, what, number)
+            yield bytes_, *alone.reports.values()
+
+
+def _stored_in(memory: UndefinedMemory) -> Iterator[tuple[Lanes, int, int]]:
+    """The undefined bytes that instructions have stored, each group with the number of its instruction and
+    that of its origin, in the order of their first bytes.
+    """
+    bytes_ = np.flatnonzero(memory.bits)
+    bytes_ = bytes_[memory.origins[bytes_ // 4] != 0]
+    pairs = np.stack([memory.writers[bytes_ // 4], memory.origins[bytes_ // 4]], axis=1)
+    groups, firsts, of = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    for group in np.argsort(firsts).tolist():
+        yield bytes_[of.reshape(-1) == group], *map(int, groups[group])
 
 
 def _locals(linked: Linked) -> list[list[tuple[int, int, str]]]:
