@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_IN_GATE: Final = 2  # times the cases of a sample that `make test` has are in `.ci/run`
+_OF_SLOW: Final = 3  # of so many cases of a slow test `.ci/run` has one
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -16,9 +16,9 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
-    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has twice as many, or of
-    `sample(count, gate=more)` `more`. Of a test all of whose cases are `slow`, `make test` has none, and
-    `.ci/run` has of `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
+    `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
+    `more`. Of a test all of whose cases are `slow`, `make test` has none, and `.ci/run` has a third, or of
+    `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
     `nightly` or `gpu`, do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
@@ -36,7 +36,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         sample = cases[0].get_closest_marker("sample")
         if sample is not None:
             few = sample.args[0]
-            order = sampled(values, sample.kwargs.get("gate", _IN_GATE * few))
+            order = sampled(values, sample.kwargs.get("gate", few))
             kept, gate = set(order[:few]), set(order)
         elif cases[0].get_closest_marker("grid"):
             kept = gate = covering(values)
@@ -50,9 +50,9 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function, str]]:
     """The cases of a slow test that `.ci/run` can do without, as `dispensable` has them."""
     sample = slow[0].get_closest_marker("sample")
-    if sample is not None:
-        kept = sampled([_values(case) for case in slow], sample.kwargs.get("gate", sample.args[0]))
-        yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
+    count = -(-len(slow) // _OF_SLOW) if sample is None else sample.kwargs.get("gate", sample.args[0])
+    kept = sampled([_values(case) for case in slow], count)
+    yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
 
 
 def share_of(count: int, part: int, parts: int) -> range:

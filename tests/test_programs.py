@@ -201,9 +201,10 @@ def test_undefined_values_that_kernels_store_are_reported_when_the_host_copies_t
     copied = "__global__ void copy(const int* from, int* to) { to[threadIdx.x] = from[threadIdx.x]; }"
     [report, count] = capfd.readouterr().err.splitlines()
     assert report == (
-        f"ptxgen run-program: kernel _Z4copyPKiPi: st.global.u32 [%rd7], %r2; (undefined_copies.cu:3: {copied}): "
-        "thread (16, 0, 0) of CTA (0, 0, 0): uninitialised: byte 64 of allocation 2 (device memory), which the "
-        "host copies after the kernel, depends on global address 0x200000040 (allocation 1 (device memory)), "
+        "ptxgen run-program: kernel _Z4copyPKiPi: st.global.u32 [%rd7], %r2; "
+        f"(undefined_copies.cu:3: {copied}): thread (16, 0, 0) of CTA (0, 0, 0): uninitialised: byte 64 of "
+        "allocation 2 (device memory), which the host copies after the kernel, depends on global address "
+        "0x200000040 (allocation 1 (device memory)), "
         "which nothing has written; it was read by ld.global.u32 %r2, [%rd6]; (undefined_copies.cu:3: "
         f"{copied})"
     )

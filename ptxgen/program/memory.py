@@ -102,8 +102,8 @@ class DeviceMemory:
         if data is None or target is None:
             return False
         target[:] = data.copy()
-        buffer = self.arena.find(to, to + nbytes)
-        if state is not None and buffer.base in self.arena.heap:
+        buffer: Buffer | None = self.arena.find(to, to + nbytes)
+        if state is not None and buffer is not None and buffer.base in self.arena.heap:
             self.arena.heap[buffer.base].paste(to - buffer.base, state)
         return True
 

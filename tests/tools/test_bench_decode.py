@@ -17,7 +17,7 @@ def test_what_is_unavoidable_is_counted_by_hand() -> None:
     assert unavoidable_bytes(replace(SMALL, new=1)) - unavoidable_bytes(SMALL) == 2 * 128 + 64 * 4
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_every_key_is_read_once_for_all_heads_that_share_it(dtype: str) -> None:
     step = replace(SMALL, dtype=dtype)

@@ -100,7 +100,7 @@ def test_what_no_thread_executes_is_not_told() -> None:
     assert nobody[load, "mask: dropped"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kernel", [pytest.param(SMALL, marks=pytest.mark.nightly), GRADIENT])
 def test_the_run_of_a_mutant_that_is_not_told_is_that_of_the_kernel(kernel: str) -> None:
     subject, every = subjects()[kernel], mutants_of(kernel)

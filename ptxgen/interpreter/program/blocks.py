@@ -15,7 +15,16 @@ from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
 from ptxgen.interpreter.program.linking import Linked, Routine
-from ptxgen.interpreter.program.segments import Segment, Step, maybe_unwritten, segments, split, together
+from ptxgen.interpreter.program.registers import Named, prefix_of
+from ptxgen.interpreter.program.segments import (
+    Segment,
+    Step,
+    maybe_undefined,
+    maybe_unwritten,
+    segments,
+    split,
+    together,
+)
 from ptxgen.interpreter.program.stepwise import Stepper
 from ptxgen.interpreter.program.wgmma_reader import Hooks, WgmmaReader
 from ptxgen.interpreter.program.writer import Function, Writer
@@ -24,13 +33,11 @@ from ptxgen.ir import Instr, IntImm, Reg
 _FULL_WARP: Final = 0xFFFFFFFF
 
 
-_Maker = Writer | Stepper
-
-
 @dataclass(slots=True)
 class Block:
-    """The function of a segment, with the register slots of its inputs and outputs. `shadow_inputs` are the
-    slots whose shadows it takes, too, if undefined bits are followed.
+    """A segment and its function, which is made when it is first called, with the register slots of its
+    inputs and outputs. `shadow_inputs` are the slots whose shadows it takes, too, if undefined bits are
+    followed.
 
     `call` is the call at the segment's end. `parts` are the segment cut before each instruction
     that the lanes of a warp execute together, for lanes that do not arrive together; or before
@@ -40,9 +47,11 @@ class Block:
     """
 
     segment: Segment
-    function: Function | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    make: Callable[[Block], None] | None = field(default=None, repr=False)  # None: it is made
+    function: Function | None = None  # None of a segment without steps
+    source: str = field(default="", repr=False)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
     shadow_inputs: tuple[int, ...] = ()
     call: Call | None = None
     together: bool = False
@@ -50,6 +59,15 @@ class Block:
     member_slot: int = -1
     parts: tuple[Block, ...] = ()
     split: Callable[[], tuple[Block, ...]] | None = field(default=None, repr=False)
+
+    def made(self) -> Block:
+        """The block with its function. Raises `TypeMismatchError` for operands that an instruction does not
+        take.
+        """
+        if self.make is not None:
+            self.make(self)
+            self.make = None
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +84,13 @@ class Program:
     entries: tuple[int, ...]
     slots: Mapping[str, int]
     dtypes: tuple[np.dtype[Any], ...]
-    sources: tuple[str, ...]
     unwritten: tuple[int, ...] | None = None
     wgmma: WgmmaRegisters | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source texts of the functions of all blocks, empty where no code is generated."""
+        return tuple(block.made().source for block in self.blocks)
 
 
 def compile_program(
@@ -79,7 +101,7 @@ def compile_program(
     stepwise: bool = False,
     cut_each: bool = False,
 ) -> Program:
-    """Compile all segments of a kernel and of the functions that it calls.
+    """The segments of a kernel and of the functions that it calls; each is compiled when it first runs.
 
     With `follows`, undefined bits are followed through registers; with `touches`, uses of the registers of
     `wgmma` by ordinary instructions are. With `stepwise`, no code is generated: each instruction runs by
@@ -101,12 +123,12 @@ class _Compiler:
         self._linked = linked
         self._follows = follows
         self._unwritten: list[int] = []
+        self._suspects: frozenset[str] | None = None  # of the kernel, which is the last routine
         self._stepwise = stepwise
         self._cut_each = cut_each
         self._instrs: list[Instr] = []
         self._blocks: list[Block] = []
         self._entries: list[int] = []
-        self._sources: list[str] = []
         self._slots: dict[str, int] = {}
         self._dtypes: list[np.dtype[Any]] = []
 
@@ -118,14 +140,21 @@ class _Compiler:
         )
         self._wgmma.add(parts)
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
-        writers = [self._writer(part, routine) for part in parts]
-        if self._follows and parts:
-            names = sorted(maybe_unwritten(parts, given, first))
-            self._unwritten += [self._slots[writers[0].key(name)] for name in names]
+        names = [Named.of(part, self._linked, routine, self._hooks) for part in parts]
+        for name, dtype in (item for named in names for item in named.dtypes.items()):
+            if name not in self._slots:
+                self._slots[name] = len(self._slots)
+                self._dtypes.append(dtype)
+        if self._follows:
+            unwritten = maybe_unwritten(parts, given, first)
+            prefix = prefix_of(self._linked, routine)
+            self._unwritten += [self._slots[prefix + name] for name in sorted(unwritten)]
+            if routine is self._linked.routines[-1]:
+                self._suspects = maybe_undefined(parts, unwritten, (p.name for p in routine.source.params))
         # The stepwise definition treats every register as live.
-        wanted = _everything(writers) if self._stepwise else _live_out(parts, writers, first)
-        for part, writer, after in zip(parts, writers, wanted, strict=True):
-            self._blocks.append(self._block(part, writer, after, routine))
+        wanted = _everything(names) if self._stepwise else _live_out(parts, names, first)
+        for part, after in zip(parts, wanted, strict=True):
+            self._blocks.append(self._block(part, after, routine))
         self._entries.append(first if parts else -1)
         self._instrs += [s for s in routine.source.body or () if isinstance(s, Instr)]
 
@@ -138,75 +167,66 @@ class _Compiler:
             tuple(self._entries),
             self._slots,
             tuple(self._dtypes),
-            tuple(self._sources),
             tuple(self._unwritten) if self._follows else None,
             self._wgmma.found if self._wgmma.found.registers else None,
         )
 
-    def _writer(self, part: Segment, routine: Routine) -> _Maker:
-        writer: _Maker
+    def _writer(self, part: Segment, routine: Routine) -> Writer | Stepper:
         if self._stepwise:
-            writer = Stepper(part, self._linked, routine, self._hooks, follows=self._follows)
-        else:
-            writer = Writer(part, self._linked, routine, FAST, self._hooks, follows=self._follows)
-        for name, dtype in writer.dtypes.items():
-            if name not in self._slots:
-                self._slots[name] = len(self._slots)
-                self._dtypes.append(dtype)
-        return writer
-
-    def _block(self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine) -> Block:
-        outputs = tuple(name for name in writer.written if name in wanted)
-        function, source = writer.finish(outputs)
-        self._sources.append(source)
-        block = Block(
-            part,
-            function if part.steps else None,
-            tuple(self._slots[name] for name in writer.inputs),
-            tuple(self._slots[name] for name in outputs),
-            tuple(self._slots[name] for name in writer.shadow_inputs),
+            return Stepper(part, self._linked, routine, self._hooks, follows=self._follows)
+        suspects = self._suspects if routine is self._linked.routines[-1] else None
+        return Writer(
+            part, self._linked, routine, FAST, self._hooks, follows=self._follows, suspects=suspects
         )
+
+    def _block(self, part: Segment, wanted: set[str], routine: Routine) -> Block:
+        def make(block: Block) -> None:
+            writer = self._writer(part, routine)
+            outputs = tuple(name for name in writer.written if name in wanted)
+            block.function, block.source = writer.finish(outputs)
+            block.inputs = tuple(self._slots[name] for name in writer.inputs)
+            block.outputs = tuple(self._slots[name] for name in outputs)
+            block.shadow_inputs = tuple(self._slots[name] for name in writer.shadow_inputs)
+
+        block = Block(part, make if part.steps else None)
         leave = part.leave
         if leave is not None and leave.calls:
             # The call need not keep registers that its results overwrite.
-            kept = wanted - {writer.key(r.name) for r in leave.written}
+            prefix = prefix_of(self._linked, routine)
+            kept = wanted - {prefix + r.name for r in leave.written}
             saved = tuple(sorted(self._slots[name] for name in kept if name in self._slots))
-            block.call = call_of(leave.instr, self._linked, routine, self._slots, writer.key, saved)
+            block.call = call_of(leave.instr, self._linked, routine, self._slots, prefix.__add__, saved)
         block.together = any(together(step) for step in part.steps)
         if part.steps:
-            self._note_members(block, part.steps[0], writer)
+            self._note_members(block, part.steps[0], routine)
         if block.together or (self._cut_each and len(part.steps) > 1):
             block.split = lambda: self._split(part, wanted, routine)
         return block
 
-    def _note_members(self, block: Block, step: Step, writer: _Maker) -> None:
+    def _note_members(self, block: Block, step: Step, routine: Routine) -> None:
         for want, got in zip(step.op.flat, step.instr.operands, strict=False):
             if want.name == "membermask" and isinstance(got, IntImm):
                 block.members = got.value & _FULL_WARP
             elif want.name == "membermask" and isinstance(got, Reg):
-                block.member_slot = self._slots[writer.key(got.name)]
+                block.member_slot = self._slots[prefix_of(self._linked, routine) + got.name]
 
     def _split(self, part: Segment, wanted: set[str], routine: Routine) -> tuple[Block, ...]:
-        parts = split(part, each=self._cut_each)
-        # The parts name no register that the whole segment does not, so none of them gets a new
-        # slot.
-        writers = [self._writer(one, routine) for one in parts]
         blocks: list[Block] = []
-        for one, writer in reversed(list(zip(parts, writers, strict=True))):
-            blocks.append(self._block(one, writer, wanted, routine))
+        for one in reversed(split(part, each=self._cut_each)):
+            blocks.append(self._block(one, wanted, routine))
             blocks[-1].split = None
-            wanted = wanted | set(writer.inputs)
+            wanted = wanted | Named.of(one, self._linked, routine, self._hooks).read
         return tuple(reversed(blocks))
 
 
-def _everything(writers: list[_Maker]) -> list[set[str]]:
+def _everything(names: list[Named]) -> list[set[str]]:
     """For each segment, all registers of the routine."""
-    return [{name for writer in writers for name in writer.dtypes}] * len(writers)
+    return [{name for named in names for name in named.dtypes}] * len(names)
 
 
-def _live_out(parts: list[Segment], writers: list[_Maker], first: int) -> list[set[str]]:
+def _live_out(parts: list[Segment], names: list[Named], first: int) -> list[set[str]]:
     """For each segment, the registers that a later segment may read."""
-    live_in = [set(w.inputs) for w in writers]
+    live_in = [set(named.read) for named in names]
     live_out: list[set[str]] = [set() for _ in parts]
     changed = True
     while changed:
@@ -214,9 +234,9 @@ def _live_out(parts: list[Segment], writers: list[_Maker], first: int) -> list[s
         for n in reversed(range(len(parts))):
             out = set().union(*(live_in[s - first] for s in parts[n].successors))
             if parts[n].ends_function:
-                out |= writers[n].results
+                out |= names[n].results
             if out != live_out[n]:
                 live_out[n] = out
-                live_in[n] = set(writers[n].inputs) | (out - set(writers[n].written))
+                live_in[n] = {*names[n].read, *(out - names[n].written)}
                 changed = True
     return live_out

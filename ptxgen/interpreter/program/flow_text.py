@@ -7,7 +7,7 @@ any register that an instruction reads has one, or whether it has met undefined 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,22 +15,22 @@ import numpy as np
 from ptxgen.interpreter.program.segments import Step
 from ptxgen.ir import Reg, Sink, Vector
 from ptxgen.isa.spec import PURE, Effect
-from ptxgen.types import TYPES
 
 
 class FlowText:
     """The lines of a function; `prefix` stands before the names of registers in the whole program. With
-    `follows`, undefined bits are followed.
+    `follows`, undefined bits are followed, through the registers that are `suspects`: no other has any.
+    None: each may have some.
     """
 
-    def __init__(self, prefix: str, *, follows: bool) -> None:
+    def __init__(self, prefix: str, *, follows: bool, suspects: Container[str] | None = None) -> None:
         self.inputs: dict[str, str] = {}  # by register: the variable that it comes in
-        self.dtypes: dict[str, np.dtype[Any]] = {}
         self.written: dict[str, str] = {}  # by register: the variable that holds it now
         self.shadow_inputs: dict[str, str] = {}  # by register: the variable that its shadow comes in
         self._shadows: dict[str, str] = {}  # by register: the variable that holds its shadow now
         self._prefix = prefix
         self._follows = follows
+        self._suspects = suspects
         self._lines: list[str] = ["D = m.definedness"] if follows else []
         self._names: dict[str, Any] = {"where": np.where}
         self._constants: dict[object, str] = {}
@@ -44,12 +44,11 @@ class FlowText:
         return self._prefix + register
 
     def _current(self, register: Reg) -> str:
-        return self._variable(self.key(register.name), TYPES[register.declared].dtype)
+        return self._variable(self.key(register.name))
 
-    def _variable(self, name: str, dtype: np.dtype[Any]) -> str:
+    def _variable(self, name: str) -> str:
         held = self.written.get(name) or self.inputs.get(name)
         if held is None:
-            self.dtypes[name] = dtype
             held = self.inputs[name] = self._new()
         return held
 
@@ -57,6 +56,8 @@ class FlowText:
 
     def _shadow(self, register: Reg) -> str:
         """The variable that holds a register's shadow, or None."""
+        if self._suspects is not None and register.name not in self._suspects:
+            return "None"
         key = self.key(register.name)
         held = self._shadows.get(key) or self.shadow_inputs.get(key)
         if held is None:

@@ -4,6 +4,7 @@ them. A segment runs between two decisions of the scheduler.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,20 @@ from typing import NamedTuple
 from ptxgen.check import flow
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.reports import where_from
-from ptxgen.ir import Arguments, Function, Instr, Kernel, Not, Pair, Reg, Targets, TensorAddress, Vector
+from ptxgen.ir import (
+    Address,
+    Arguments,
+    Function,
+    Instr,
+    Kernel,
+    Not,
+    Pair,
+    Reg,
+    Symbol,
+    Targets,
+    TensorAddress,
+    Vector,
+)
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import op_of
 
@@ -56,12 +70,17 @@ class Step:
     def copied(self) -> tuple[Reg, ...]:
         """The registers that the instruction reads, without its guard."""
         pairs = zip(self.op.flat, self.instr.operands, strict=False)
-        return tuple(r for want, got in pairs if not want.written for r in _registers(got))
+        return tuple(r for want, got in pairs if not want.written for r in registers(got))
 
     @cached_property
     def written(self) -> tuple[Reg, ...]:
         """The registers that the instruction writes; none if it waits before it has results."""
-        return tuple(r for _, got in self.results for r in _registers(got))
+        return tuple(r for _, got in self.results for r in registers(got))
+
+    @cached_property
+    def use(self) -> Use:
+        """The names of the registers that the instruction reads and writes."""
+        return Use.of(self)
 
     @cached_property
     def results(self) -> tuple[tuple[BoundOperand, object], ...]:
@@ -123,6 +142,8 @@ CALLS = frozenset({"call", "call_indirect"})
 _OF_WARPS = ("wgmma.", "setmaxnreg.")  # instructions of warps besides those with Effect.WARP
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
+# Effects of instructions whose results are functions of the registers that they name.
+_PURE = frozenset({Effect.NONE, Effect.ADDRESS})
 
 
 def segments(
@@ -280,7 +301,8 @@ class _Components:
             self._low[caller] = min(self._low[caller], self._low[node])
 
 
-def _registers(operand: object) -> list[Reg]:
+def registers(operand: object) -> list[Reg]:
+    """The registers that an operand names."""
     if isinstance(operand, Reg):
         return [operand]
     if isinstance(operand, Pair):
@@ -300,7 +322,7 @@ def maybe_unwritten(parts: Sequence[Segment], given: Iterable[str] = (), first: 
     """Registers that some path through a routine may read before it has written them. A guarded
     write does not count as a write. `given` are the registers with a value at the entry, segment `first`.
     """
-    uses = [[_Use.of(step) for step in p.steps] for p in parts]
+    uses = [[step.use for step in p.steps] for p in parts]
     everything = frozenset(name for part in uses for use in part for name in (*use.read, *use.written))
     known = [frozenset(given) if n == 0 else everything for n in range(len(parts))]
     changed = set(range(len(parts)))
@@ -324,7 +346,40 @@ def maybe_unwritten(parts: Sequence[Segment], given: Iterable[str] = (), first: 
     return frozenset(suspects)
 
 
-class _Use(NamedTuple):
+def maybe_undefined(
+    parts: Sequence[Segment], unwritten: Iterable[str], params: Iterable[str]
+) -> frozenset[str]:
+    """Registers of a kernel that may hold undefined bits: those that it may read `unwritten`, those that it
+    loads from memory other than its `params` or gets from other lanes, and what it computes of these.
+    """
+    named = frozenset(params)
+    readers: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
+    waiting = list(unwritten)
+    for step in (step for part in parts for step in part.steps):
+        use = step.use
+        if step.op.effect not in _PURE and not _reads_param(step, named):
+            waiting += use.written
+        for name in use.read:
+            readers[name].append(use.written)
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            for written in readers[name]:
+                waiting += written
+    return frozenset(found)
+
+
+def _reads_param(step: Step, params: frozenset[str]) -> bool:
+    """Whether the instruction loads a parameter of the kernel, by its name."""
+    addresses = [got.base for got in step.instr.operands if isinstance(got, Address)]
+    return step.instr.opcode.startswith("ld.param") and all(
+        isinstance(base, Symbol) and base.name in params for base in addresses
+    )
+
+
+class Use(NamedTuple):
     """The names of the registers that an instruction reads, its results included if it may keep them, and
     writes. `always` says that it writes them in every thread.
     """
@@ -334,9 +389,10 @@ class _Use(NamedTuple):
     always: bool
 
     @classmethod
-    def of(cls, step: Step) -> _Use:
+    def of(cls, step: Step) -> Use:
+        """The use of registers by an instruction."""
         kept = [
-            r for want, got in step.results if want.name in step.op.row.parameters for r in _registers(got)
+            r for want, got in step.results if want.name in step.op.row.parameters for r in registers(got)
         ]
         read = tuple(r.name for r in (*step.read, *kept))
         return cls(read, tuple(r.name for r in step.written), step.instr.guard is None)

@@ -69,7 +69,6 @@ class Stepper:
         for param in params:
             if param.register:
                 self._note(Reg(param.name, TYPES[param.type].register))
-        self.results = {self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register}
         self.written: dict[str, None] = {}
         for step in segment.steps:
             for named, written in _named(step):

@@ -10,7 +10,7 @@ to memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Final, NoReturn
@@ -23,6 +23,7 @@ from ptxgen.interpreter.program.calls import call_of
 from ptxgen.interpreter.program.fast import Fast
 from ptxgen.interpreter.program.flow_text import FlowText, destinations, parts
 from ptxgen.interpreter.program.linking import Linked, Location, Routine
+from ptxgen.interpreter.program.registers import COUNTERS, prefix_of
 from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.reports import where_from
@@ -30,9 +31,6 @@ from ptxgen.ir import Address, FloatImm, IntImm, Not, Reg, Sink, Special, Symbol
 from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES, ScalarType
-
-# Special registers that differ each time they are read.
-_COUNTERS: Final = ("%clock", "%globaltimer")
 
 # Code of segments that is kept: kernels that differ in one instruction share that of all other segments.
 _KEPT_SEGMENTS: Final = 2048
@@ -57,18 +55,14 @@ class Writer(FlowText):
         hooks: Hooks,
         *,
         follows: bool = False,
+        suspects: Container[str] | None = None,
     ) -> None:
-        prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
-        super().__init__(prefix, follows=follows)
+        super().__init__(prefix_of(linked, routine), follows=follows, suspects=suspects)
         self._linked = linked
         self._routine = routine
         self._fast = fast
         self._taken = self._value_out = "None"
         self._step: Step
-        for param in (*getattr(routine.source, "results", ()), *routine.source.params):
-            if param.register:  # gives the parameter a slot that calls may use
-                self.dtypes[self.key(param.name)] = TYPES[TYPES[param.type].register].dtype
-        self.results = {self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register}
         runs = hooks.runs(segment.steps)
         for step in segment.steps:
             self._step = step
@@ -134,8 +128,6 @@ class Writer(FlowText):
             return self._value(step.op.flat[0], step.instr.operands[0])
         if not step.calls:
             return "None"
-        for register in step.written:
-            self.dtypes[self.key(register.name)] = TYPES[register.declared].dtype
         call = call_of(step.instr, self._linked, self._routine, None, self.key, ())
         target = "None" if call.pointer is None else self._current(call.pointer)
         pairs = zip(call.params, call.given, strict=True)
@@ -298,12 +290,12 @@ class Writer(FlowText):
 
     def _special(self, got: Special, type: ScalarType) -> str:
         of = special(got.name).type
-        if got.name.startswith(_COUNTERS):
+        if got.name.startswith(COUNTERS):
             name = self._new()
             low = "" if of.bits == 64 else ".astype('uint32')"
             self._line(f"{name} = m.counter({got.name!r}){low}")
         else:
-            name = self._variable(got.name, of.dtype)
+            name = self._variable(got.name)
         if of.dtype == type.dtype:
             return name
         return f"{name}.astype({self._constant(type.dtype)})"
@@ -336,9 +328,7 @@ class Writer(FlowText):
     def _set(self, register: Reg | Sink, variable: str) -> None:
         if isinstance(register, Sink):
             return
-        key = self.key(register.name)
-        self.dtypes[key] = TYPES[register.declared].dtype
-        self.written[key] = variable
+        self.written[self.key(register.name)] = variable
 
 
 def _shift(base: Reg | Symbol | None) -> int:

@@ -132,7 +132,8 @@ class UndefinedArrays:
             alone = replace(faults, reports={})
             what = f"byte {bytes_[0]} of {buffer.name}, which the host copies after the kernel,"
             self.report(alone, at, lane, what, number)
-            yield bytes_, *alone.reports.values()
+            (report,) = alone.reports.values()
+            yield bytes_, report
 
 
 def _stored_in(memory: UndefinedMemory) -> Iterator[tuple[Lanes, int, int]]:

@@ -306,15 +306,16 @@ class Scheduler:
     def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         machine, registers = self._machine, self._registers
         machine.select(selection)
-        if block.function is None:
+        function = block.made().function
+        if function is None:
             return None, None
         if machine.definedness is not None:
             return self._call_followed(block, selection)
         if selection.rows is None:
-            taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
+            taken, value, results = function(machine, *[registers[i] for i in block.inputs])
         else:
             pick = selection.pick
-            taken, value, results = block.function(machine, *[pick(registers[i]) for i in block.inputs])
+            taken, value, results = function(machine, *[pick(registers[i]) for i in block.inputs])
         if selection.mask is None:
             for slot, new in zip(block.outputs, results, strict=True):
                 registers[slot] = new

@@ -630,7 +630,7 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("page_size", "padding"), [(1, None), (16, (1, 0))])
 def test_many_rows_are_each_looked_up_in_turns(page_size: int, padding: tuple[int, ...] | None) -> None:
     config = config_of(dims=(128, 128), tile=32, block_q=16, return_lse=True)

@@ -142,7 +142,7 @@ def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assemb
     assert_no_spill(AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal), assembler)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("head_dim", [64, *(nightly(d) for d in (128, 256))])
 @pytest.mark.parametrize(
     "how",

@@ -195,7 +195,7 @@ def test_calls_drawn_at_random(seed: int, kernels: Kernels) -> None:
     check(kernels, config, [(1, 70), *lengths], one_of((1, 1), (2, 1), (2, 2), (6, 2)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["interpreter", nightly("cpu")])
 def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: Kernels) -> None:
     config = paged(causal=True, block_q="auto", tile="auto", return_lse=True)
@@ -213,7 +213,7 @@ def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: 
     assert len(kernels.names) == (backend == "interpreter")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_whatever_is_no_key_reaches_no_row(kernels: Kernels) -> None:
     config = paged(causal=True, dtype="e5m2")
     of = Batch.of(config, ((40, 90), (3, 20)), (1, 1))

@@ -183,7 +183,7 @@ def test_pages_of_a_row_give_the_bits_of_pages_that_tensor_copies_take(
         np.testing.assert_array_equal(mine.view(np.uint8), theirs.view(np.uint8))
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
 def test_no_interleaving_of_warps_changes_the_result(seed: int, runs: Runs) -> None:
     runs.schedule, page_size = PCT(seed), 24 if seed % 3 else 1

@@ -355,7 +355,7 @@ def test_tiles_that_were_not_measured_are_the_defaults() -> None:
     assert tiles_of(9999, alignment=4) == tiles_of(99, alignment=4) == (128, 64)  # without wgmma
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("causal", [nightly(False), True])
 def test_no_kernel_of_a_length_spills(causal: bool, assembler: Assembler) -> None:

@@ -148,7 +148,7 @@ def test_dropout_is_that_of_the_kernel_with_mma_sync() -> None:
         np.testing.assert_allclose(one, other, atol=3e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_sequences_of_their_own_lengths_are_right(page_size: int | None) -> None:
     rng = np.random.default_rng(2)
@@ -311,7 +311,7 @@ def test_nan_reaches_all_that_sees_it(change: int) -> None:
 # synchronisation, proofs, what the assembler makes of it
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("seed", "block_q", "stages"), [(0, 128, 2), (1, 64, 3), *(nightly(n, 128, 2) for n in range(2, 20))]
 )

@@ -345,7 +345,7 @@ def test_every_access_and_barrier_is_proved(name: str) -> None:
 SCHEDULED = ("turned_in_pages_and_parts", "f32_grade", "f32_with_padding_and_more_parts_than_tiles")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "seeds"), [*((name, 3) for name in SCHEDULED), *(nightly(name, 5) for name in NAMED)]
 )
@@ -483,7 +483,7 @@ ASSEMBLED = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"), mostly_nightly(ASSEMBLED, [("sm_120", "f32", 128), ("sm_90", "bf16", 128)])
@@ -583,7 +583,7 @@ def test_every_backend_writes_the_same_rows_and_means_the_same(driver: FakeDrive
             )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_call_may_bring_other_rows(driver: FakeDriver) -> None:
     """Kernels and plans are kept, and only addresses change; so does what turns rows."""
     case = Case("f32", (8, 8), n=2, rotary_dim=8, lengths=(20, 5))

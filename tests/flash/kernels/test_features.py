@@ -522,7 +522,7 @@ def test_every_access_is_proved(name: str, dtype: str, causal: Any) -> None:
     assert not found.unknown, found.unknown
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", [nightly("sm_80"), "sm_90"])  # which takes the most registers
 @pytest.mark.parametrize("causal", [nightly(False), True])

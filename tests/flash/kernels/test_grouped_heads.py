@@ -592,7 +592,7 @@ KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))])
 @pytest.mark.parametrize("kind", ["f32", "f16", nightly("tf32"), "f32_grade"])

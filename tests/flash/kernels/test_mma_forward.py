@@ -429,7 +429,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", mostly_nightly(WITH_MMA, SM_APART))
 @pytest.mark.parametrize("causal", [nightly(False), True])

@@ -330,7 +330,7 @@ def test_the_version_is_the_lowest_that_has_everything_used() -> None:
     assert versions == {name: TARGETS[name].ptx for name in TARGETS}
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", mostly_nightly(TARGETS, SM_APART))
 def test_no_default_kernel_spills(name: str, assembler: Assembler) -> None:

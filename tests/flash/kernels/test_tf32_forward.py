@@ -371,7 +371,7 @@ def _synchronising() -> list[tuple[str, int]]:
 
 
 @pytest.mark.interpreter
-@pytest.mark.sample(0, gate=4)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "at"), _synchronising())
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
     config = _MUTANTS[name]

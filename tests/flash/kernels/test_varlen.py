@@ -210,7 +210,7 @@ def test_nan_and_infinity_of_another_sequence_do_not_reach_a_row(kind: str) -> N
     assert np.isnan(wild[20:]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @ONE_OF_EACH_PRECISION
 def test_equal_lengths_give_the_bits_of_the_kernel_for_them(kind: str) -> None:
     batch, seq_q, seq_k = 3, 33, 20

@@ -98,8 +98,7 @@ def test_wide_values_are_as_accurate_as_numpy(head_dim: int, head_dim_v: int, ki
     judge(config, arrays, out, lse)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in KINDS), ("f32_grade", 400)])
 def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_v: int) -> None:
     how: Any = {"tile": 16, "block_q": 32, "causal": "top_left"}

@@ -18,6 +18,7 @@ from ptxgen.interpreter import run
 from ptxgen.interpreter.program.blocks import compile_program
 from ptxgen.interpreter.program.fast import FAST
 from ptxgen.interpreter.program.linking import link
+from ptxgen.interpreter.program.segments import maybe_undefined, maybe_unwritten, segments
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import recognise, rows
 from ptxgen.parse import parse
@@ -287,6 +288,44 @@ $skip:
     assert compile_program(linked).unwritten is None
     program = compile_program(linked, follows=True)
     assert program.unwritten == (program.slots["%r1"],)
+
+
+def test_the_function_of_a_block_is_made_when_it_first_runs() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    setp.ge.u32 %p0, %r0, 32;
+    @%p0 bra $rare;
+    ret;
+$rare:
+    add.u32 %r1, %r0, 1;
+    ret;
+    """
+    module = parse(ptx(body))
+    program = compile_program(link(module, module.kernels[0], 0, {}))
+    made = [block.made().source for block in program.blocks[:1]]
+    assert "def block" in made[0]
+    assert [bool(block.source) for block in program.blocks] == [True, False, False]
+    assert all(program.sources)
+
+
+@pytest.mark.parametrize(
+    ("body", "suspects"),
+    [
+        ("ld.param.u64 %rd0, [x]; add.u64 %rd1, %rd0, 8; mov.u32 %r0, %tid.x; ret;", set()),
+        ("ld.param.u64 %rd0, [x]; ld.global.u32 %r0, [%rd0]; add.u32 %r1, %r0, 1; ret;", {"%r0", "%r1"}),
+        ("add.u32 %r1, %r0, 1; mov.u32 %r2, %r1; mov.u32 %r3, 1; ret;", {"%r0", "%r1", "%r2"}),
+        ("mov.u32 %r0, 1; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; ret;", {"%r1"}),
+        (
+            "ld.shared.u32 %r0, [buf]; setp.eq.u32 %p0, %r0, 0; mov.u32 %r1, 1; @%p0 mov.u32 %r1, 2; ret;",
+            {"%r0", "%p0", "%r1"},
+        ),
+    ],
+)
+def test_undefined_bits_are_looked_for_only_where_they_can_come_from(body: str, suspects: set[str]) -> None:
+    kernel = parse(ptx(body, "u64 x", shared=4)).kernels[0]
+    parts = segments(kernel)
+    names = maybe_undefined(parts, maybe_unwritten(parts), (p.name for p in kernel.params))
+    assert names == suspects
 
 
 def test_generated_code_follows_undefined_bits_only_if_asked_to() -> None:

@@ -1,0 +1,79 @@
+"""The registers that a segment names, reads and writes, without its function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.program.linking import Linked, Routine
+from ptxgen.interpreter.program.segments import Segment, Step, registers
+from ptxgen.interpreter.program.wgmma_reader import Hooks
+from ptxgen.ir import Reg, Special
+from ptxgen.isa.special import special
+from ptxgen.types import TYPES
+
+# The beginnings of special registers that differ each time they are read.
+COUNTERS: Final = ("%clock", "%globaltimer")
+
+
+def prefix_of(linked: Linked, routine: Routine) -> str:
+    """What stands before the names of a routine's registers in the whole program."""
+    return "" if routine is linked.routines[-1] else f"{routine.number}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The registers of a segment by their names in the whole program: the types of all, those that it may
+    `read` before it has written them, those that it has `written` for all lanes or some, and the `results`
+    of the function that it belongs to. Special registers are read.
+    """
+
+    dtypes: dict[str, np.dtype[Any]]
+    read: frozenset[str]
+    written: frozenset[str]
+    results: frozenset[str]
+
+    @classmethod
+    def of(cls, segment: Segment, linked: Linked, routine: Routine, hooks: Hooks) -> Named:
+        """The registers of a segment."""
+        prefix = prefix_of(linked, routine)
+        results = [p for p in getattr(routine.source, "results", ()) if p.register]
+        params = [p for p in routine.source.params if p.register]
+        dtypes = {prefix + p.name: TYPES[TYPES[p.type].register].dtype for p in (*results, *params)}
+        read: set[str] = set()
+        written: set[str] = set()
+        for step in segment.steps:
+            for name in _specials(step):
+                dtypes[name] = special(name).type.dtype
+                read.add(name)
+            settled = hooks.settled(step)
+            kept = [*step.written, *_kept(step)] if step.instr.guard is not None else [*_kept(step)]
+            for register in (*step.read, *kept, *settled):
+                name = prefix + register.name
+                dtypes[name] = TYPES[register.declared].dtype
+                if name not in written:
+                    read.add(name)
+            for register in (*step.written, *settled):
+                name = prefix + register.name
+                dtypes[name] = TYPES[register.declared].dtype
+                written.add(name)
+        of = frozenset(prefix + p.name for p in results)
+        return cls(dtypes, frozenset(read), frozenset(written), of)
+
+
+def _specials(step: Step) -> Iterator[str]:
+    """The special registers that an instruction reads, without those that differ at each reading."""
+    for operand in step.instr.operands:
+        for item in getattr(operand, "items", (operand,)):
+            if isinstance(item, Special) and not item.name.startswith(COUNTERS):
+                yield item.name
+
+
+def _kept(step: Step) -> Iterator[Reg]:
+    """The registers of results that an instruction may keep, and therefore reads."""
+    for want, got in zip(step.op.flat, step.instr.operands, strict=False):
+        if want.written and want.name in step.op.row.parameters:
+            yield from registers(got)
