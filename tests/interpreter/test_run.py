@@ -531,3 +531,28 @@ def test_lanes_that_meet_at_an_address_take_turns(
         run(text, grid=2, block=64, args=[x, y])
         found.append((x.tolist(), y.tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_lanes_whose_guard_is_false_do_not_wait_for_lanes_that_go_elsewhere(stepwise: bool) -> None:
+    text = ptx(
+        """
+    mov.u32 %r0, %tid.x;
+    setp.ge.u32 %p0, %r0, 16;
+    setp.ge.u32 %p1, %r0, 99;
+    @%p0 bra $meet;
+    @%p1 bar.warp.sync -1;
+    @%p1 shfl.sync.bfly.b32 %r0, %r0, 1, 31, -1;
+$meet:
+    bar.sync 0;
+    ld.param.u64 %rd0, [x];
+    mul.wide.u32 %rd1, %r0, 4;
+    add.u64 %rd0, %rd0, %rd1;
+    st.global.u32 [%rd0], %r0;
+    ret;
+    """,
+        "u64 x",
+    )
+    x = np.zeros(32, np.uint32)
+    run(text, grid=1, block=32, args=[x], stepwise=stepwise)
+    assert x.tolist() == list(range(32))

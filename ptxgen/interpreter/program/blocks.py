@@ -43,7 +43,7 @@ class Block:
     that the lanes of a warp execute together, for lanes that do not arrive together; or before
     every instruction, for schedules that switch inside a block. They are made by `split` when first
     needed. `members` is the membermask of the instruction that a part begins with, or `member_slot`
-    the register that holds it.
+    the register that holds it; `guard` is the slot of its guard and whether that is negated.
     """
 
     segment: Segment
@@ -57,6 +57,7 @@ class Block:
     together: bool = False
     members: int = _FULL_WARP
     member_slot: int = -1
+    guard: tuple[int, bool] | None = None
     parts: tuple[Block, ...] = ()
     split: Callable[[], tuple[Block, ...]] | None = field(default=None, repr=False)
 
@@ -204,11 +205,14 @@ class _Compiler:
         return block
 
     def _note_members(self, block: Block, step: Step, routine: Routine) -> None:
+        prefix = prefix_of(self._linked, routine)
+        if step.instr.guard is not None:
+            block.guard = self._slots[prefix + step.instr.guard.register.name], step.instr.guard.negated
         for want, got in zip(step.op.flat, step.instr.operands, strict=False):
             if want.name == "membermask" and isinstance(got, IntImm):
                 block.members = got.value & _FULL_WARP
             elif want.name == "membermask" and isinstance(got, Reg):
-                block.member_slot = self._slots[prefix_of(self._linked, routine) + got.name]
+                block.member_slot = self._slots[prefix + got.name]
 
     def _split(self, part: Segment, wanted: set[str], routine: Routine) -> tuple[Block, ...]:
         blocks: list[Block] = []

@@ -219,7 +219,8 @@ class Scheduler:
 
     def _met(self, block: Block, selection: Selection) -> Lanes:
         """The lanes of a selection that can execute the block's first instruction: all lanes that
-        its membermask names are here. Lanes for which its guard is false go along.
+        its membermask names are here, or its guard is false for all lanes of the warp that are. Lanes for
+        which its guard is false go along.
         """
         mask = selection.full_mask()
         if not together(block.segment.steps[0]):
@@ -231,6 +232,10 @@ class Scheduler:
         fine = (mask | self._machine.exited).reshape(-1, WARP)
         present = np.where(fine, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         met: Lanes = mask & ((members & ~np.repeat(present, WARP)) == 0)
+        if block.guard is not None:
+            slot, negated = block.guard
+            takes_part = mask & (self._registers[slot] != negated)
+            met |= mask & ~np.repeat(takes_part.reshape(-1, WARP).any(axis=1), WARP)
         return met
 
     def _after(
