@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -76,30 +77,48 @@ _CALLS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, _Calls]] = weakref.We
 
 class Peers:
     """The ranks of a process group, as peers of this one; `calls` counts the calls on the group, of all
-    `Peers` of it, that ranks have agreed on.
+    `Peers` of it, that ranks have agreed on. They stay those of `group`, None for that of all processes, also
+    when another group of all processes replaces it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
-        self.group, self.who = group, who
         if group == dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
             raise LaunchError(
                 f"{who}: process {dist.get_rank()} is not in the group; call on its processes only"
             )
-        self.rank = int(dist.get_rank(group))
-        self.world = int(dist.get_world_size(group))
-        self.calls = _CALLS.setdefault(dist.group.WORLD if group is None else group, _Calls())
+        self.group: dist.ProcessGroup = dist.group.WORLD if group is None else group
+        self.who = who
+        self.rank = int(dist.get_rank(self.group))
+        self.world = int(dist.get_world_size(self.group))
+        self.calls = _CALLS.setdefault(self.group, _Calls())
 
     def named(self, who: str) -> Peers:
         """These peers, for the calls of another function, which errors then name."""
-        return Peers(self.group, who)
+        found = copy.copy(self)
+        found.who = who
+        return found
+
+    def _require_group(self) -> None:
+        """Raise `LaunchError` if the group has been destroyed."""
+        try:
+            is_there = dist.get_rank(self.group) == self.rank
+        except (RuntimeError, ValueError):  # it is not registered any more, or no group is
+            is_there = False
+        if not is_there:
+            raise LaunchError(
+                f"{self.who}: the process group of {self.world} ranks with which this object was made has "
+                "been destroyed; make a new ContextParallel for the group that there is now, and new caches: "
+                "of the tokens of the old ones each rank has its part only"
+            )
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """A call on the group, whose messages do not mix with those of others.
 
-        Raises `LaunchError` if another thread is in a call, `PeerError` if an earlier one ended before its
-        last message.
+        Raises `LaunchError` if the group has been destroyed or another thread is in a call, `PeerError` if an
+        earlier one ended before its last message.
         """
+        self._require_group()
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
                 f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
@@ -141,9 +160,8 @@ class Peers:
 
     def require_device(self, name: str, x: Tensor) -> None:
         """Raise `LaunchError` if the group cannot send a tensor from where it is."""
-        group = dist.group.WORLD if self.group is None else self.group
         try:
-            group._get_backend(x.device)
+            self.group._get_backend(x.device)
         except RuntimeError:
             raise LaunchError(
                 f"{self.who}: {name} is on {x.device}, from where a group of {dist.get_backend(self.group)} "
@@ -152,8 +170,7 @@ class Peers:
 
     def number(self, rank: int) -> int:
         """The number of a rank of this group in the group of all processes."""
-        group = dist.group.WORLD if self.group is None else self.group
-        return int(dist.get_global_rank(group, rank))
+        return int(dist.get_global_rank(self.group, rank))
 
 
 class Transfer:
