@@ -19,8 +19,8 @@ _WORLD = 3
 def _destroyed(who: str) -> str:
     return (
         f"LaunchError: {who}: the process group of {_WORLD} ranks with which this object was made has been "
-        "destroyed; make a new ContextParallel for the group that there is now, and new caches: of the tokens "
-        "of the old ones each rank has its part only"
+        "destroyed; make a new ContextParallel for the group that there is now, and new caches: of the "
+        "tokens of the old ones each rank has its part only"
     )
 
 
