@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import torch
 import torch.distributed as dist
 
 from flash.distributed import ContextParallel, ShardedKVCache
+from ptxgen.errors import PeerError
+
+_PATIENCE_S = 30  # that a slow rank waits for another to end
 
 
 def said(call: Callable[[], object]) -> str:
@@ -21,6 +25,47 @@ def said(call: Callable[[], object]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"
+
+
+def lost_beside_a_slow_one(victim: int, slow: int, how: str, folder: str) -> tuple[str, int | None, bool]:
+    """What a rank says when the victim ends or stops and another one comes when the first has said it: the
+    error, the peer, and whether the slow one was still away. The victim does not return.
+    """
+    rank, ended = dist.get_rank(), Path(folder) / "ended"
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.ones(1, 2, 6, 8)
+    cp.attention(x, x, x)
+    if rank == victim:
+        os.kill(os.getpid(), getattr(signal, how))
+    last = time.monotonic() + _PATIENCE_S
+    while rank == slow and not ended.exists() and time.monotonic() < last:
+        time.sleep(0.02)
+    in_time = rank != slow or ended.exists()
+    try:
+        cp.attention(x, x, x)
+    except PeerError as error:
+        ended.touch()
+        return str(error), error.peer, in_time
+    return "nothing was raised", None, in_time
+
+
+def beside_messages_of_the_program() -> bool:
+    """Whether a call gives its result while messages of the program are under way on the same group, and
+    those arrive after it.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.zeros(1, 2, 6, 8)
+    sends = [dist.isend(torch.full((3,), float(rank)), peer) for peer in range(world) if peer != rank]
+    own = bool(cp.attention(x, x, x + 1).eq(1).all())
+    for peer in range(world):
+        if peer != rank:
+            got = torch.zeros(3)
+            dist.recv(got, peer)
+            own = own and bool(got.eq(peer).all())
+    for send in sends:
+        send.wait()
+    return own
 
 
 def restarted(meeting: str, victim: int) -> list[Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import functools
 import math
+import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -16,7 +19,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flash.distributed.background import in_background
+from flash.distributed.losses import Loss, Losses
 from ptxgen.errors import LaunchError, PeerError
+
+# By gloo, messages of the program with other tags are apart from these. NCCL has no tags.
+_TAG: Final = 0xF1A5
+_LOOK_S: Final = 0.2  # after which a rank that waits looks for what others have noticed
+# Behind the end of a wait its messages may still come, so long that the other ranks can be told: when gloo
+# gives one up, it closes the connections to all ranks.
+_LATER: Final = datetime.timedelta(seconds=5)
 
 Messages = Mapping[int, Sequence[Tensor]]
 
@@ -60,15 +72,23 @@ class Traffic:
         return sum(self.sent.values())
 
 
+class _Failure(NamedTuple):
+    """What ended a call with messages under way, and the rank that is lost: this one if its call failed."""
+
+    said: str
+    peer: int | None
+
+
 @dataclass
 class _Calls:
     """The calls of this process on a group: how many all ranks have agreed on, whether one has messages under
-    way, and what ended one that had.
+    way, what ended one that had, and what other ranks say of theirs.
     """
 
+    losses: Losses
     agreed: int = 0
     sending: bool = False
-    failed: str = ""
+    failed: _Failure | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -90,7 +110,9 @@ class Peers:
         self.who = who
         self.rank = int(dist.get_rank(self.group))
         self.world = int(dist.get_world_size(self.group))
-        self.calls = _CALLS.setdefault(self.group, _Calls())
+        if self.group not in _CALLS:
+            _CALLS[self.group] = _Calls(Losses(self.group.get_group_store()))
+        self.calls = _CALLS[self.group]
 
     def named(self, who: str) -> Peers:
         """These peers, for the calls of another function, which errors then name."""
@@ -128,16 +150,53 @@ class Peers:
             if self.calls.failed:
                 raise PeerError(
                     f"{self.who}: an earlier call on this group ended before its last message; there is no "
-                    f"result; restart the group ({self.calls.failed})"
+                    f"result; restart the group ({self.calls.failed.said})",
+                    self.calls.failed.peer,
                 )
             yield
             self.calls.sending = False
         except BaseException as error:
             if self.calls.sending and not self.calls.failed:
-                self.calls.failed = f"{type(error).__name__}: {error}"
+                self._fail(error)
             raise
         finally:
             self.calls.lock.release()
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep what ends a call with messages under way, and tell the others, which wait for this rank."""
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, PeerError):  # told already
+            self.calls.failed = _Failure(said, error.peer)
+        else:
+            self.calls.failed = _Failure(said, self.rank)
+            self.calls.losses.first(Loss(self.rank, self.rank, self.calls.agreed, said))
+
+    def lost(self, among: Collection[int], what: str, why: str) -> PeerError:
+        """The error of this rank, which has noticed that a peer is lost in a step: of that peer, or of one
+        that was lost before, as another rank has told. Of several, where the backend does not say which.
+        """
+        if len(among) > 1:
+            return self._error(None, f"one of the ranks {', '.join(map(str, sorted(among)))}", what, why)
+        [peer] = among
+        return self.error_of(self.calls.losses.first(Loss(peer, self.rank, self.calls.agreed, why)), what)
+
+    def error_of(self, loss: Loss, what: str) -> PeerError:
+        """The error of this rank for a loss that itself or another rank has noticed, in a step."""
+        peer, why = loss.lost, loss.why
+        if peer == self.rank:  # the other one waits for this rank no longer
+            peer, why = loss.by, f"it lost rank {self.rank}: {why}"
+        elif peer == loss.by:
+            why = f"it raised {why}"
+        elif loss.by != self.rank:
+            why = f"as rank {loss.by} noticed: {why}"
+        return self._error(peer, f"rank {peer}", what, why)
+
+    def _error(self, peer: int | None, names: str, what: str, why: str) -> PeerError:
+        return PeerError(
+            f"{self.who}: rank {self.rank} of {self.world} lost {names} in the step {what!r}: it ended, or "
+            f"did not answer within the timeout of the group; there is no result; restart the group ({why})",
+            peer,
+        )
 
     def start(
         self, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor
@@ -150,6 +209,12 @@ class Peers:
         """
         self.calls.sending = True
         return Transfer(self, sends, receives, what, like)
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        """How long the group waits for a message on the host."""
+        found: datetime.timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
+        return found
 
     @property
     def device(self) -> torch.device:
@@ -186,53 +251,99 @@ class Transfer:
             peer: torch.empty(sum(form.nbytes for form in forms), dtype=torch.uint8, device=like.device)
             for peer, forms in receives.items()
         }
-        of = {dist.irecv: self._in, dist.isend: self._out}
-        found = [
-            (call, peer, m) for call, messages in of.items() for peer, m in messages.items() if m.numel()
-        ]
         self.sent = sum(m.numel() for m in self._out.values())
-        self._from = [peer for _, peer, _ in found]
-        self._works: list[Any] = []
-        if found:
-            ops = [dist.P2POp(call, m, peers.number(peer), peers.group) for call, peer, m in found]
+        self._is_on_host = like.device.type == "cpu"
+        self._works: dict[int, list[Any]] = {}  # by peer
+        of = {dist.irecv: self._in, dist.isend: self._out}
+        messages = [(call, p, m) for call, each in of.items() for p, m in each.items() if m.numel()]
+        for call, peer, message in messages if self._is_on_host else ():
             try:
-                self._works = dist.batch_isend_irecv(ops)
+                work = call(message, peers.number(peer), group=peers.group, tag=_TAG)
             except RuntimeError as error:
-                raise self._failed(self._from, error) from error
+                raise peers.lost((peer,), what, _said(error)) from error
+            self._works.setdefault(peer, []).append(work)
+        self._on_stream: list[Any] = []
+        self._among = {peer for _, peer, _ in messages}
+        if messages and not self._is_on_host:
+            ops = [dist.P2POp(c, m, peers.number(p), peers.group, _TAG) for c, p, m in messages]
+            try:
+                self._on_stream = dist.batch_isend_irecv(ops)
+            except RuntimeError as error:
+                raise peers.lost(self._among, what, _said(error)) from error
 
     def wait(self, traffic: Traffic | None = None) -> dict[int, list[Tensor]]:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
 
         Raises `PeerError` if a peer ended or did not send or take its message within the timeout of the
-        group.
+        group, or if another rank has told that since the wait began.
         """
         begin = time.perf_counter()
-        each = len(self._works) == len(self._from)
-        for n, work in enumerate(self._works):
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise self._failed([self._from[n]] if each else self._from, error) from error
+        self._await_every_peer()
+        if (said := _error_of(self._on_stream)) is not None:
+            raise self._peers.lost(self._among, self._what, said)
         end = time.perf_counter()
         if traffic is not None:
             traffic.sent[self._what] = traffic.sent.get(self._what, 0) + self.sent
-            if self._works:
+            if self._among:
                 traffic.events += [
                     Event("transfer", self._what, self._begin, end),
                     Event("wait", self._what, begin, end),
                 ]
         return {peer: _unpacked(m, self._forms[peer]) for peer, m in self._in.items()}
 
-    def _failed(self, peers: Sequence[int], error: Exception) -> PeerError:
-        own, among = self._peers, sorted(set(peers))
-        names = f"rank {among[0]}" if len(among) == 1 else f"one of the ranks {', '.join(map(str, among))}"
-        said = str(error).strip().partition("\n")[0].partition(". ")[0]  # without advice
-        return PeerError(
-            f"{own.who}: rank {own.rank} of {own.world} lost {names} in the step {self._what!r}: it ended, "
-            f"or did not answer within the timeout of the group; there is no result; restart the group "
-            f"({said})",
-            among[0] if len(among) == 1 else None,
-        )
+    def _await_every_peer(self) -> None:
+        """Wait for messages on the host of all peers at once, so that none that is slow hides one that is
+        lost.
+        """
+        peers, timeout = self._peers, self._peers.timeout if self._works else datetime.timedelta()
+        ended: queue.SimpleQueue[tuple[int, str | None] | Loss] = queue.SimpleQueue()
+        for peer, works in self._works.items():
+            in_background(functools.partial(_tell_end, peer, works, timeout + _LATER, ended.put))
+        left, waited = set(self._works), 0.0
+        watch: threading.Event | None = None
+        try:
+            while left:
+                try:
+                    found = ended.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    waited += _LOOK_S  # and not what passed while this process was stopped
+                    if waited >= timeout.total_seconds():
+                        silent = f"no answer within {timeout.total_seconds():g} s"
+                        raise peers.lost((min(left),), self._what, silent) from None
+                    if watch is None:
+                        watch = peers.calls.losses.watched(peers.calls.agreed, ended.put)
+                    continue
+                if isinstance(found, Loss):
+                    raise peers.error_of(found, self._what)
+                peer, error = found
+                if error is not None:
+                    raise peers.lost((peer,), self._what, error)
+                left.discard(peer)
+        finally:
+            if watch is not None:
+                watch.set()
+
+
+def _tell_end(
+    peer: int, works: Sequence[Any], timeout: datetime.timedelta, tell: Callable[[Any], object]
+) -> None:
+    """Wait for the messages of a peer, and `tell` how that ends."""
+    tell((peer, _error_of(works, timeout)))
+
+
+def _error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
+    """Wait for works, for each as long as the group does or for `timeout`: what is said if one fails."""
+    try:
+        for work in works:
+            work.wait(*timeout)
+    except RuntimeError as error:
+        return _said(error)
+    return None
+
+
+def _said(error: Exception) -> str:
+    """What an error of the backend says, without advice."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0]
 
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:
