@@ -27,22 +27,28 @@ def said(call: Callable[[], object]) -> str:
     return "nothing was raised"
 
 
-def lost_beside_a_slow_one(victim: int, slow: int, how: str, folder: str) -> tuple[str, int | None, bool]:
-    """What a rank says when the victim ends or stops and another one comes when the first has said it: the
-    error, the peer, and whether the slow one was still away. The victim does not return.
+def lost_beside_a_slow_one(
+    victim: int, slow: int, how: str, folder: str
+) -> tuple[str, int | None, bool] | None:
+    """What a rank says when the victim ends, stops or destroys its group, and another one comes when the
+    first has said it: the error, the peer, and whether the slow one was away so long. A victim that is killed
+    or stopped does not return.
     """
     rank, ended = dist.get_rank(), Path(folder) / "ended"
     cp = ContextParallel(None, "striped", "ring")
     x = torch.ones(1, 2, 6, 8)
     cp.attention(x, x, x)
     if rank == victim:
-        os.kill(os.getpid(), getattr(signal, how))
+        if how != "destroyed":
+            os.kill(os.getpid(), getattr(signal, how))
+        dist.destroy_process_group()
     last = time.monotonic() + _PATIENCE_S
-    while rank == slow and not ended.exists() and time.monotonic() < last:
+    while rank in (slow, victim) and not ended.exists() and time.monotonic() < last:
         time.sleep(0.02)
-    in_time = rank != slow or ended.exists()
+    in_time = rank not in (slow, victim) or ended.exists()
     try:
-        cp.attention(x, x, x)
+        if rank != victim:
+            cp.attention(x, x, x)
     except PeerError as error:
         ended.touch()
         return str(error), error.peer, in_time

@@ -16,6 +16,8 @@ from unittest import mock
 
 import torch
 
+from flash.distributed.notices import _TAG as NOTICES
+
 _TIMEOUT: Final = 30.0  # seconds that a rank waits for a message, on a machine with other work
 _SILENCE: Final = 0.2  # the same, behind the moment at which a rank went silent
 _LOOK: Final = 0.02
@@ -39,10 +41,9 @@ class Fault(NamedTuple):
 
 @dataclass(eq=False)
 class Group:
-    """The group as one rank has it, and its store."""
+    """The group as one rank has it."""
 
     rank: int
-    said: dict[str, bytes]  # what ranks have told each other by the store of the group
     steps: int = 0
     met: bool = False  # whether the fault has happened
     is_dead: bool = False
@@ -54,21 +55,6 @@ class Group:
     def _get_backend(self, device: torch.device) -> Any:
         assert device.type == "cpu"
         return mock.Mock(options=mock.Mock(_timeout=datetime.timedelta(seconds=_TIMEOUT)))
-
-    def get_group_store(self) -> Group:
-        return self
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.said for key in keys)
-
-    def get(self, key: str) -> bytes:
-        return self.said[key]
-
-    def compare_set(self, key: str, expected: str, value: str) -> bytes:
-        assert expected == ""
-        if self.is_dead:
-            raise RuntimeError("the process has ended")
-        return self.said.setdefault(key, value.encode())
 
 
 class _Work(NamedTuple):
@@ -83,8 +69,8 @@ class ThreadRanks:
     def __init__(self, world: int, fault: Fault | None = None) -> None:
         self.world, self.fault = world, fault
         self.queues = {(a, b): queue.Queue[torch.Tensor]() for a in range(world) for b in range(world)}
-        said: dict[str, bytes] = {}
-        self.groups = [Group(rank, said) for rank in range(world)]
+        self.notices: dict[tuple[int, int], torch.Tensor] = {}  # memory for those of the first to the second
+        self.groups = [Group(rank) for rank in range(world)]
         self._own = threading.local()
         self.GroupMember = mock.Mock(NON_GROUP_MEMBER=object())
 
@@ -95,6 +81,7 @@ class ThreadRanks:
         threads = [threading.Thread(target=self._run, args=(g, call, after)) for g in self.groups]
         with (
             mock.patch("flash.distributed.exchange.dist", self),
+            mock.patch("flash.distributed.notices.dist", self),
             mock.patch("flash.distributed.parallel.dist", self),
         ):
             for thread in threads:
@@ -149,6 +136,11 @@ class ThreadRanks:
         return "gloo"
 
     def isend(self, message: torch.Tensor, peer: int, *, group: Group, tag: int) -> _Work:
+        if tag == NOTICES:
+            memory = self.notices.get((group.rank, peer))
+            if memory is not None and not group.is_dead and not group.silent:
+                memory.copy_(message)
+            return _Work(lambda _: None)
         assert tag
         how = self._step()
         if how == "sends too little":
@@ -158,6 +150,9 @@ class ThreadRanks:
         return _Work(lambda _: None)
 
     def irecv(self, into: torch.Tensor, peer: int, *, group: Group, tag: int) -> _Work:
+        if tag == NOTICES:
+            self.notices[peer, group.rank] = into
+            return _Work(lambda _: None)
         assert tag
         self._step()
         return _Work(lambda _: self._receive(self.queues[peer, group.rank], into))

@@ -1,12 +1,13 @@
-"""Threads for calls that block, kept for later ones. A process ends without waiting for them."""
+"""Threads that wait for messages, kept for later ones. A process ends without waiting for them."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import queue
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 
 class _Worker(threading.Thread):
@@ -36,3 +37,18 @@ def in_background(task: Callable[[], object]) -> None:
     except IndexError:
         worker = _Worker()
     worker.tasks.put(task)
+
+
+def error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
+    """Wait for messages, for each as long as the group does or for `timeout`: what is said if one fails."""
+    try:
+        for work in works:
+            work.wait(*timeout)
+    except RuntimeError as error:
+        return said_by(error)
+    return None
+
+
+def said_by(error: Exception) -> str:
+    """What an error of a backend says, without advice."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0]

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flash.distributed.background import in_background
-from flash.distributed.losses import Loss, Losses
+from flash.distributed.background import error_of, in_background, said_by
+from flash.distributed.notices import Notice, Notices
 from ptxgen.errors import LaunchError, PeerError
 
 # By gloo, messages of the program with other tags are apart from these. NCCL has no tags.
@@ -82,17 +82,18 @@ class _Failure(NamedTuple):
 @dataclass
 class _Calls:
     """The calls of this process on a group: how many all ranks have agreed on, whether one has messages under
-    way, what ended one that had, and what other ranks say of theirs.
+    way, and what ended one that had.
     """
 
-    losses: Losses
     agreed: int = 0
     sending: bool = False
     failed: _Failure | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+# PyTorch has a group until it is destroyed; who held it longer would keep its connections open.
 _CALLS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, _Calls]] = weakref.WeakKeyDictionary()
+_NOTICES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Notices]] = weakref.WeakKeyDictionary()
 
 
 class Peers:
@@ -106,13 +107,15 @@ class Peers:
             raise LaunchError(
                 f"{who}: process {dist.get_rank()} is not in the group; call on its processes only"
             )
-        self.group: dist.ProcessGroup = dist.group.WORLD if group is None else group
+        of: dist.ProcessGroup = dist.group.WORLD if group is None else group
+        self._group = weakref.ref(of)
         self.who = who
-        self.rank = int(dist.get_rank(self.group))
-        self.world = int(dist.get_world_size(self.group))
-        if self.group not in _CALLS:
-            _CALLS[self.group] = _Calls(Losses(self.group.get_group_store()))
-        self.calls = _CALLS[self.group]
+        self.rank = int(dist.get_rank(of))
+        self.world = int(dist.get_world_size(of))
+        self.is_on_host = dist.get_backend(of) != "nccl"  # so that threads can wait for messages
+        self.calls = _CALLS.setdefault(of, _Calls())
+        if self.is_on_host and of not in _NOTICES:
+            _NOTICES[of] = Notices(of, self.rank)
 
     def named(self, who: str) -> Peers:
         """These peers, for the calls of another function, which errors then name."""
@@ -120,10 +123,12 @@ class Peers:
         found.who = who
         return found
 
-    def _require_group(self) -> None:
-        """Raise `LaunchError` if the group has been destroyed."""
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group. Raises `LaunchError` if it has been destroyed."""
+        found = self._group()
         try:
-            is_there = dist.get_rank(self.group) == self.rank
+            is_there = found is not None and dist.get_rank(found) == self.rank
         except (RuntimeError, ValueError):  # it is not registered any more, or no group is
             is_there = False
         if not is_there:
@@ -132,6 +137,7 @@ class Peers:
                 "been destroyed; make a new ContextParallel for the group that there is now, and new caches: "
                 "of the tokens of the old ones each rank has its part only"
             )
+        return found
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -140,7 +146,7 @@ class Peers:
         Raises `LaunchError` if the group has been destroyed or another thread is in a call, `PeerError` if an
         earlier one ended before its last message.
         """
-        self._require_group()
+        _ = self.group  # it is there
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
                 f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
@@ -169,26 +175,34 @@ class Peers:
             self.calls.failed = _Failure(said, error.peer)
         else:
             self.calls.failed = _Failure(said, self.rank)
-            self.calls.losses.first(Loss(self.rank, self.rank, self.calls.agreed, said))
+            self._tell(Notice(self.rank, self.rank, f"it raised {said}"))
 
-    def lost(self, among: Collection[int], what: str, why: str) -> PeerError:
-        """The error of this rank, which has noticed that a peer is lost in a step: of that peer, or of one
+    def _tell(self, notice: Notice) -> None:
+        group = self._group()
+        if group in _NOTICES:
+            _NOTICES[group].tell(group, notice, self.timeout)
+
+    def told(self) -> int | None:
+        """A rank that has told of a loss, None if none has."""
+        return next(iter(_NOTICES[self.group].told()), None)
+
+    def lost(self, among: Collection[int], what: str, why: str = "") -> PeerError:
+        """The error of this rank, which has noticed in a step that a peer is lost: of that peer, or of one
         that was lost before, as another rank has told. Of several, where the backend does not say which.
         """
         if len(among) > 1:
             return self._error(None, f"one of the ranks {', '.join(map(str, sorted(among)))}", what, why)
         [peer] = among
-        return self.error_of(self.calls.losses.first(Loss(peer, self.rank, self.calls.agreed, why)), what)
-
-    def error_of(self, loss: Loss, what: str) -> PeerError:
-        """The error of this rank for a loss that itself or another rank has noticed, in a step."""
-        peer, why = loss.lost, loss.why
-        if peer == self.rank:  # the other one waits for this rank no longer
-            peer, why = loss.by, f"it lost rank {self.rank}: {why}"
-        elif peer == loss.by:
-            why = f"it raised {why}"
-        elif loss.by != self.rank:
-            why = f"as rank {loss.by} noticed: {why}"
+        notice = Notice(peer, self.rank, why)
+        if self.is_on_host:
+            notice = _NOTICES[self.group].cause(notice)
+        peer, by, why = notice
+        if peer == self.rank:  # which the other one has given up
+            notice = Notice(peer, peer, f"rank {by} lost it: {why}")
+            peer, why = by, f"it lost rank {peer}: {why}"
+        elif by not in (self.rank, peer):
+            why = f"as rank {by} noticed: {why}"
+        self._tell(notice)
         return self._error(peer, f"rank {peer}", what, why)
 
     def _error(self, peer: int | None, names: str, what: str, why: str) -> PeerError:
@@ -219,9 +233,9 @@ class Peers:
     @property
     def device(self) -> torch.device:
         """Where tensors of the host must be to be sent."""
-        if dist.get_backend(self.group) == "nccl":
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("cpu")
+        if self.is_on_host:
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
 
     def require_device(self, name: str, x: Tensor) -> None:
         """Raise `LaunchError` if the group cannot send a tensor from where it is."""
@@ -260,7 +274,7 @@ class Transfer:
             try:
                 work = call(message, peers.number(peer), group=peers.group, tag=_TAG)
             except RuntimeError as error:
-                raise peers.lost((peer,), what, _said(error)) from error
+                raise peers.lost((peer,), what, said_by(error)) from error
             self._works.setdefault(peer, []).append(work)
         self._on_stream: list[Any] = []
         self._among = {peer for _, peer, _ in messages}
@@ -269,7 +283,7 @@ class Transfer:
             try:
                 self._on_stream = dist.batch_isend_irecv(ops)
             except RuntimeError as error:
-                raise peers.lost(self._among, what, _said(error)) from error
+                raise peers.lost(self._among, what, said_by(error)) from error
 
     def wait(self, traffic: Traffic | None = None) -> dict[int, list[Tensor]]:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
@@ -279,7 +293,7 @@ class Transfer:
         """
         begin = time.perf_counter()
         self._await_every_peer()
-        if (said := _error_of(self._on_stream)) is not None:
+        if (said := error_of(self._on_stream)) is not None:
             raise self._peers.lost(self._among, self._what, said)
         end = time.perf_counter()
         if traffic is not None:
@@ -296,54 +310,34 @@ class Transfer:
         lost.
         """
         peers, timeout = self._peers, self._peers.timeout if self._works else datetime.timedelta()
-        ended: queue.SimpleQueue[tuple[int, str | None] | Loss] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
         for peer, works in self._works.items():
-            in_background(functools.partial(_tell_end, peer, works, timeout + _LATER, ended.put))
+            in_background(functools.partial(_put_end, ended, peer, works, timeout + _LATER))
         left, waited = set(self._works), 0.0
-        watch: threading.Event | None = None
-        try:
-            while left:
-                try:
-                    found = ended.get(timeout=_LOOK_S)
-                except queue.Empty:
-                    waited += _LOOK_S  # and not what passed while this process was stopped
-                    if waited >= timeout.total_seconds():
-                        silent = f"no answer within {timeout.total_seconds():g} s"
-                        raise peers.lost((min(left),), self._what, silent) from None
-                    if watch is None:
-                        watch = peers.calls.losses.watched(peers.calls.agreed, ended.put)
-                    continue
-                if isinstance(found, Loss):
-                    raise peers.error_of(found, self._what)
-                peer, error = found
-                if error is not None:
-                    raise peers.lost((peer,), self._what, error)
-                left.discard(peer)
-        finally:
-            if watch is not None:
-                watch.set()
+        while left:
+            try:
+                peer, error = ended.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if (by := peers.told()) is not None:
+                    raise peers.lost((by,), self._what) from None
+                waited += _LOOK_S  # and not what passed while this process was stopped
+                if waited >= timeout.total_seconds():
+                    silent = f"no answer within {timeout.total_seconds():g} s"
+                    raise peers.lost((min(left),), self._what, silent) from None
+                continue
+            if error is not None:
+                raise peers.lost((peer,), self._what, error)
+            left.discard(peer)
 
 
-def _tell_end(
-    peer: int, works: Sequence[Any], timeout: datetime.timedelta, tell: Callable[[Any], object]
+def _put_end(
+    ended: queue.SimpleQueue[tuple[int, str | None]],
+    peer: int,
+    works: Sequence[Any],
+    timeout: datetime.timedelta,
 ) -> None:
-    """Wait for the messages of a peer, and `tell` how that ends."""
-    tell((peer, _error_of(works, timeout)))
-
-
-def _error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
-    """Wait for works, for each as long as the group does or for `timeout`: what is said if one fails."""
-    try:
-        for work in works:
-            work.wait(*timeout)
-    except RuntimeError as error:
-        return _said(error)
-    return None
-
-
-def _said(error: Exception) -> str:
-    """What an error of the backend says, without advice."""
-    return str(error).strip().partition("\n")[0].partition(". ")[0]
+    """Wait for the messages of a peer, and put how that ends."""
+    ended.put((peer, error_of(works, timeout)))
 
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:

@@ -42,13 +42,13 @@ def test_objects_of_a_group_that_was_made_anew_with_fewer_ranks_are_refused(
         assert works
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("how", ["SIGKILL", "destroyed", pytest.param("SIGSTOP", marks=pytest.mark.nightly)])
 def test_a_lost_process_is_named_by_all_while_another_is_slow(
     torch: ModuleType,  # noqa: ARG001
     tmp_path: Path,
     how: str,
 ) -> None:
-    timeout = _TIMEOUT if how == "SIGKILL" else datetime.timedelta(seconds=3)
+    timeout = datetime.timedelta(seconds=3) if how == "SIGSTOP" else _TIMEOUT
     ranks = Ranks(_WORLD, timeout)
     try:
         ranks.start("distributed_losses.lost_beside_a_slow_one", _VICTIM, 2, how, str(tmp_path))

@@ -15,12 +15,17 @@ SLOW = 1
 _PATIENCE_S = 20  # that a slow rank waits for the first one to end
 
 
-def _call_of(torch: Any, what: str) -> Callable[[int], Any]:
+def _call_of(torch: Any, what: str, before: Callable[[int], object] = lambda _: None) -> Callable[[int], Any]:
+    """A call, which all ranks begin when all have a `ContextParallel`, after something else."""
     from flash.distributed import ContextParallel, ShardedKVCache
 
     x = torch.arange(384, dtype=torch.float32).reshape(1, 3, 16, 8).sin()
+    all_there = threading.Barrier(WORLD, timeout=_PATIENCE_S)
 
-    def call(_: int) -> Any:
+    def call(rank: int) -> Any:
+        ContextParallel()
+        all_there.wait()
+        before(rank)
         if what == "decode":
             cache = ShardedKVCache(ContextParallel(), 1, 1, 3, 8, 64)
             return cache.attention(x[:, :, :1], 0, x[:, :, :1], x[:, :, :1]).tolist()
@@ -60,22 +65,33 @@ def test_every_rank_names_the_one_that_is_lost(torch: ModuleType, what: str, how
     assert named >= step // 2  # of messages that it sends and that it awaits
 
 
+def _slow_until_the_first_has_ended(torch: Any) -> tuple[Callable[[int], Any], list[bool]]:
+    """A call for which rank 1 comes when that of rank 0 has ended, and a list for whether it has."""
+    first_ended, in_time = threading.Event(), []
+
+    def come_late(rank: int) -> None:
+        if rank == SLOW:
+            in_time.append(first_ended.wait(_PATIENCE_S))
+
+    attend = _call_of(torch, "ring", come_late)
+
+    def call(rank: int) -> Any:
+        try:
+            return attend(rank)
+        finally:
+            if rank == 0:
+                first_ended.set()
+
+    return call, in_time
+
+
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_lost_rank_is_named_while_another_is_slow(torch: ModuleType, step: int) -> None:
     from thread_ranks import Fault, ThreadRanks, one_thread
 
     from ptxgen.errors import PeerError
 
-    attend, first_ended, in_time = _call_of(torch, "ring"), threading.Event(), []
-
-    def call(rank: int) -> Any:
-        if rank == SLOW:
-            in_time.append(first_ended.wait(_PATIENCE_S))
-        try:
-            return attend(rank)
-        finally:
-            if rank == 0:
-                first_ended.set()
+    call, in_time = _slow_until_the_first_has_ended(torch)
 
     with one_thread():
         first, slow, _ = ThreadRanks(WORLD, Fault(VICTIM, step, "dies")).run(call)
@@ -91,16 +107,7 @@ def test_a_rank_that_waits_for_a_slow_one_is_told_of_a_loss(torch: ModuleType) -
 
     from ptxgen.errors import PeerError
 
-    attend, first_ended, in_time = _call_of(torch, "ring"), threading.Event(), []
-
-    def call(rank: int) -> Any:
-        if rank == SLOW:
-            in_time.append(first_ended.wait(_PATIENCE_S))
-        try:
-            return attend(rank)
-        finally:
-            if rank == 0:
-                first_ended.set()
+    call, in_time = _slow_until_the_first_has_ended(torch)
 
     with one_thread():
         first, slow, _ = ThreadRanks(WORLD, Fault(VICTIM, 3, "raises")).run(call)
@@ -119,64 +126,18 @@ def test_a_rank_that_waits_for_a_slow_one_is_told_of_a_loss(torch: ModuleType) -
 def test_later_calls_name_the_lost_rank_and_the_one_whose_call_failed_itself(torch: ModuleType) -> None:
     from thread_ranks import Fault, ThreadRanks, one_thread
 
+    from flash.distributed import ContextParallel
     from ptxgen.errors import PeerError
 
     attend, peers = _call_of(torch, "ring"), {}
 
     def after(rank: int) -> None:
+        x = torch.ones(1, 2, 4, 8)
         try:
-            attend(rank)
+            ContextParallel().attention(x, x, x)
         except PeerError as error:
             peers[rank] = error.peer
 
     with one_thread():
         ThreadRanks(WORLD, Fault(VICTIM, 5, "raises")).run(attend, after)
     assert peers == dict.fromkeys(range(WORLD), VICTIM)
-
-
-def test_a_loss_of_an_older_group_of_the_same_name_is_no_loss() -> None:
-    from flash.distributed.losses import Loss, Losses
-
-    class Store:
-        def __init__(self) -> None:
-            self.said: dict[str, bytes] = {}
-
-        def check(self, keys: list[str]) -> bool:
-            return all(key in self.said for key in keys)
-
-        def get(self, key: str) -> bytes:
-            return self.said[key]
-
-        def compare_set(self, key: str, _: str, value: str) -> bytes:
-            return self.said.setdefault(key, value.encode())
-
-    losses, old = Losses(Store()), Loss(2, 0, 57, "Connection closed by peer")
-    assert losses.first(old) == old
-    found: list[Loss] = []
-    told = threading.Event()
-    ended = losses.watched(3, found.append)
-    assert not told.wait(0.5)
-    ended.set()
-    assert found == []
-    new = Loss(1, 0, 3, "no answer within 3 s")
-    assert losses.first(new) == new
-    losses.watched(58, lambda loss: (found.append(loss), told.set()))
-    assert told.wait(_PATIENCE_S)
-    assert found == [old]
-
-
-def test_a_store_that_does_not_answer_leaves_a_rank_its_own_loss() -> None:
-    from flash.distributed.losses import Loss, Losses
-
-    class Silent:
-        def __init__(self) -> None:
-            self.ended = threading.Event()
-
-        def compare_set(self, *_: object) -> bytes:
-            self.ended.wait(_PATIENCE_S)
-            raise RuntimeError("Broken pipe")
-
-    store, own = Silent(), Loss(1, 0, 3, "Connection closed by peer")
-    assert Losses(store).first(own) == own
-    assert not store.ended.is_set()
-    store.ended.set()
