@@ -4,6 +4,7 @@ every one of their steps in a second. They stand for `torch.distributed` of gloo
 
 from __future__ import annotations
 
+import datetime
 import queue
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
+
+from flash.distributed.notices import _TAG as NOTICES
 
 _TIMEOUT: Final = 30.0  # seconds that a rank waits for a message, on a machine with other work
 _SILENCE: Final = 0.2  # the same, behind the moment at which a rank went silent
@@ -26,9 +29,9 @@ class DeadError(BaseException):
 
 
 class Fault(NamedTuple):
-    """What happens to a rank at its n-th step, from 0 on, where a step starts or awaits messages: it "dies",
-    "raises" `MemoryError`, "goes silent", "sends too little", or "does not start" because its peer cannot be
-    reached.
+    """What happens to a rank at its n-th step, from 0 on, where a step starts to send or to receive one
+    message: it "dies", "raises" `MemoryError`, "goes silent", "sends too little", or "does not start" because
+    its peer cannot be reached.
     """
 
     rank: int
@@ -43,17 +46,19 @@ class Group:
     rank: int
     steps: int = 0
     met: bool = False  # whether the fault has happened
+    is_dead: bool = False
     silent: float = 0.0  # since when its messages are lost, seconds of the monotonic clock; 0 if they are not
     gave: Any = None
     error: Exception | None = None
     later: list[str] = field(default_factory=list)
 
-    def _get_backend(self, device: torch.device) -> None:
+    def _get_backend(self, device: torch.device) -> Any:
         assert device.type == "cpu"
+        return mock.Mock(options=mock.Mock(_timeout=datetime.timedelta(seconds=_TIMEOUT)))
 
 
 class _Work(NamedTuple):
-    wait: Callable[[], None]
+    wait: Callable[[datetime.timedelta], None]
 
 
 class ThreadRanks:
@@ -64,6 +69,7 @@ class ThreadRanks:
     def __init__(self, world: int, fault: Fault | None = None) -> None:
         self.world, self.fault = world, fault
         self.queues = {(a, b): queue.Queue[torch.Tensor]() for a in range(world) for b in range(world)}
+        self.notices: dict[tuple[int, int], torch.Tensor] = {}  # memory for those of the first to the second
         self.groups = [Group(rank) for rank in range(world)]
         self._own = threading.local()
         self.GroupMember = mock.Mock(NON_GROUP_MEMBER=object())
@@ -75,6 +81,7 @@ class ThreadRanks:
         threads = [threading.Thread(target=self._run, args=(g, call, after)) for g in self.groups]
         with (
             mock.patch("flash.distributed.exchange.dist", self),
+            mock.patch("flash.distributed.notices.dist", self),
             mock.patch("flash.distributed.parallel.dist", self),
         ):
             for thread in threads:
@@ -106,7 +113,6 @@ class ThreadRanks:
         """The group of all."""
         return mock.Mock(WORLD=self._own.group)
 
-    irecv, isend = "irecv", "isend"
     ProcessGroup = Group
 
     def is_available(self) -> bool:
@@ -129,28 +135,30 @@ class ThreadRanks:
     def get_backend(self, _: Group | None = None) -> str:
         return "gloo"
 
-    def P2POp(self, call: str, message: torch.Tensor, peer: int, _: Group | None) -> Any:
-        return call, message, peer
-
-    def batch_isend_irecv(self, ops: list[tuple[str, torch.Tensor, int]]) -> list[_Work]:
+    def isend(self, message: torch.Tensor, peer: int, *, group: Group, tag: int) -> _Work:
+        if tag == NOTICES:
+            memory = self.notices.get((group.rank, peer))
+            if memory is not None and not group.is_dead and not group.silent:
+                memory.copy_(message)
+            return _Work(lambda _: None)
+        assert tag
         how = self._step()
-        if how == "does not start":
-            raise RuntimeError("Connection refused. This may help: restart")
-        own, works = self._own.group.rank, []
-        for call, message, peer in ops:
-            if call == "isend":
-                if how == "sends too little":
-                    message = message[:-1]
-                if not self._own.group.silent:
-                    self.queues[own, peer].put(message.clone())
-                works.append(_Work(lambda: None))
-            else:
-                works.append(_Work(lambda peer=peer, message=message: self._receive(peer, message)))  # type: ignore[misc]
-        return works
+        if how == "sends too little":
+            message = message[:-1]
+        if not group.silent:
+            self.queues[group.rank, peer].put(message.clone())
+        return _Work(lambda _: None)
 
-    def _receive(self, peer: int, into: torch.Tensor) -> None:
+    def irecv(self, into: torch.Tensor, peer: int, *, group: Group, tag: int) -> _Work:
+        if tag == NOTICES:
+            self.notices[peer, group.rank] = into
+            return _Work(lambda _: None)
+        assert tag
         self._step()
-        box = self.queues[peer, self._own.group.rank]
+        return _Work(lambda _: self._receive(self.queues[peer, group.rank], into))
+
+    def _receive(self, box: queue.Queue[torch.Tensor], into: torch.Tensor) -> None:
+        """What a wait for a message does, in any thread."""
         begin = time.monotonic()
         while True:
             try:
@@ -177,9 +185,12 @@ class ThreadRanks:
         own.met = True
         own.silent = time.monotonic() if self.fault.how == "goes silent" else 0.0
         if self.fault.how == "dies":
+            own.is_dead = True
             raise DeadError
         if self.fault.how == "raises":
             raise MemoryError("no memory")
+        if self.fault.how == "does not start":
+            raise RuntimeError("Connection refused. This may help: restart")
         return self.fault.how
 
 

@@ -19,7 +19,7 @@ from ptxgen.errors import CacheFullError, ConfigError, LaunchError, PtxGenError
 T = TypeVar("T")
 
 _STEP: Final = "comparison of calls"
-_NUMBERS: Final = 4  # the most numbers of a call
+_NUMBERS: Final = 6  # the most numbers of a call
 _DIGEST: Final = 32  # bytes of SHA-256
 _SHOWN_DIGITS: Final = 8  # hexadecimal digits of a digest in messages
 _SHOWN_ENDS: Final = 9  # numbers of a longer list are shown by their first and last ones
@@ -33,7 +33,7 @@ _KINDS: Final = {kind.__name__: kind for kind in (CacheFullError, ConfigError, L
 
 class Said(NamedTuple, Generic[T]):
     """What a rank has read of its call: `value`, which stays on the rank; `words`, by the names of
-    arguments, which must be the same on all ranks; and up to four `numbers`, which may differ.
+    arguments, which must be the same on all ranks; and up to six `numbers`, which may differ.
     """
 
     value: T
@@ -138,8 +138,17 @@ def array_words(array: Any, *, without: int | None = None) -> str:
     if without is not None and own.dim() >= -without:
         shape = [n for axis, n in enumerate(own.shape) if axis != own.dim() + without]
         return f"{kind} {shape}"
-    elements = own.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"{kind} {list(own.shape)} with digest {_digest(elements)}"
+    return f"{kind} {list(own.shape)} with digest {_digest(_elements(own))}"
+
+
+def array_number(array: Tensor) -> int:
+    """The digest of the elements of an array that `array_words` shows, as a number."""
+    return int(_digest(_elements(array.detach())), 16)
+
+
+def _elements(array: Tensor) -> Any:
+    """The bytes of the elements, on the host, without gaps."""
+    return array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def numbers_words(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.cache.call import checked
 from flash.distributed.agreement import Said, agreed, array_words
-from flash.distributed.cache_arguments import form_of, require_no_gradients, require_of_heads, rows_of
+from flash.distributed.cache_arguments import require_no_gradients, require_of_heads, rows_of, tensor_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
 from flash.distributed.calls import sides_of
 from flash.distributed.eager import eager
@@ -72,7 +72,7 @@ class ShardedKVCache:
         backend: CacheBackend = "cpu",
         device: int | None = None,
     ) -> None:
-        self.parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
+        self._parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
         found = integer(block, 1, 1 << 20)
         if found is None:
             raise ConfigError(f"{_WHO}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}")
@@ -101,6 +101,11 @@ class ShardedKVCache:
         return f"<{_WHO}: lengths {lengths}, on rank {self.parallel.peers.rank}: {self.local!r}>"
 
     # ---------------------------------------------------------------------------------- looking
+
+    @property
+    def parallel(self) -> ContextParallel:
+        """The ranks that hold the tokens, and their layout: those with which the cache was made."""
+        return self._parallel
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -286,7 +291,7 @@ class ShardedKVCache:
                 require_of_heads(who, name, array, q)
             require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
             at, which = self._which(who, layer, sequences)
-            words = self._words(at, which, k, v) | {"q": form_of(q)}
+            words = self._words(at, which, k, v) | {"q": tensor_words(q)}
             words |= {name: repr(value) for name, value in settings.items()}
             words |= {name: array_words(array) for name, array in arrays.items()}
             words |= function_words(score_mod, mask_mod, aux)
@@ -405,8 +410,8 @@ class ShardedKVCache:
             "layer": str(layer),
             "sequences": str(list(which)),
             "lengths": str([of_layer[s].length for s in which]),
-            "k": form_of(k, are_shards=are_shards),
-            "v": form_of(v, are_shards=are_shards),
+            "k": tensor_words(k, are_shards=are_shards),
+            "v": tensor_words(v, are_shards=are_shards),
         }
 
     def _check_merge(self, who: str, merge: object) -> None:

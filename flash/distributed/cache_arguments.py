@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from flash.distributed.agreement import array_words
 from ptxgen.errors import LaunchError, shown
 
 AXIS_OF_ROWS: Final = 2
@@ -21,12 +22,13 @@ def rows_of(who: str, name: str, x: object) -> int:
     return int(x.shape[2])
 
 
-def form_of(x: object, *, are_shards: bool = False) -> str:
-    """The type and shape of a tensor as a word; of shards without their rows."""
+def tensor_words(x: object, *, are_shards: bool = False) -> str:
+    """A tensor as words that ranks compare: its type, shape and elements; of shards, whose elements are of
+    one rank, the type and the shape without rows.
+    """
     if not isinstance(x, Tensor):
         return "None"
-    shape = [n for axis, n in enumerate(x.shape) if not (are_shards and axis == AXIS_OF_ROWS)]
-    return f"{str(x.dtype).removeprefix('torch.')} {shape}"
+    return array_words(x, without=AXIS_OF_ROWS - x.dim() if are_shards else None)
 
 
 def require_of_heads(who: str, name: str, array: object, q: Tensor) -> None:

@@ -11,12 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flash.distributed.functions import OF_MASK_MOD, OF_SCORE_MOD, array_names, with_parameters
+from flash.distributed.functions import (
+    OF_MASK_MOD,
+    OF_SCORE_MOD,
+    RESERVED,
+    array_names,
+    with_own_arrays,
+    with_parameters,
+)
 from flash.mods import absolute
 
-_KEYS: Final = "shard_positions"
-_QUERIES: Final = "shard_queries"
-_SLOPES: Final = "shard_slopes"
+_KEYS: Final = f"{RESERVED}positions"
+_QUERIES: Final = f"{RESERVED}queries"
+_SLOPES: Final = f"{RESERVED}slopes"
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,14 @@ def functions_of(
     """The arguments score_mod, mask_mod and aux of a call to this rank's keys."""
     if score_mod is None and mask_mod is None and slopes is None:
         return {}
-    found: dict[str, Any] = {"aux": {**(aux or {}), **keys.arrays(device)}}
+    own, functions = keys.arrays(device), {}
     if slopes is not None:
-        found["aux"][_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+        own[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
     if score_mod is not None or slopes is not None:
-        found["score_mod"] = _score_mod(score_mod, slopes is not None)
+        functions["score_mod"] = _score_mod(score_mod, slopes is not None)
     if mask_mod is not None:
-        found["mask_mod"] = _mask_mod(mask_mod)
-    return found
+        functions["mask_mod"] = _mask_mod(mask_mod)
+    return with_own_arrays(functions, own, aux)
 
 
 def _score_mod(function: Callable[..., Any] | None, alibi: bool) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import flash
-from flash.distributed.agreement import array_words, numbers_words
+from flash.distributed.agreement import array_number, array_words, numbers_words
 from flash.distributed.functions import function_words
 from flash.distributed.layouts import Sharding
 from flash.distributed.local import Arrays, Scores, TileAttention
@@ -47,8 +47,8 @@ _AXES: Final = {
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a rank. `words` are what all ranks must have the same, by name; `rows` are its rows of
-    q and k, `cuts` the ends of documents in q and in k.
+    """The call of a rank. `words` are what all ranks must have the same, by name; `numbers` are what
+    may differ; `cuts` are the ends of documents in q and in k.
     """
 
     q: Tensor
@@ -80,14 +80,15 @@ class Call:
         return lse[0] if self.packed else lse
 
     @property
-    def rows(self) -> tuple[int, ...]:
-        """The rows of q and of k of this rank, and those of bias and of mask, -1 for one that is absent."""
+    def numbers(self) -> tuple[int, ...]:
+        """The rows of q and of k of this rank, those of bias and of mask, -1 for one that is absent, and then
+        digests of these two, 0 for one that has not one row.
+        """
         own = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
-        for name in _OF_ROWS:
-            array = getattr(self.arrays, name)
-            rows = _ABSENT if array is None else array.shape[-2] if array.dim() > 1 else 1
-            own.append(rows)
-        return tuple(own)
+        arrays = [getattr(self.arrays, name) for name in _OF_ROWS]
+        rows = [_ABSENT if a is None else a.shape[-2] if a.dim() > 1 else 1 for a in arrays]
+        digests = [array_number(a) if n == 1 else 0 for a, n in zip(arrays, rows, strict=True)]
+        return (*own, *rows, *digests)
 
 
 def read(
@@ -124,13 +125,14 @@ def read(
     _require_shapes(who, call, given)
     if of.aux is not None:
         _require_constant(who, of.aux)
-    _probe(call, scores)
-    return replace(call, words=_words(call, scores))
+    found = replace(call, words=_words(call, scores))
+    _probe(found, scores)
+    return found
 
 
 def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
-    """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
-    those of the sharding, or documents and arrays do not end with the sequence.
+    """The problem of all ranks, whose `Call.numbers` are `every`. Raises `LaunchError` if the rows are not
+    those of the sharding, documents and arrays do not end with the sequence, or arrays of one row differ.
     """
     queries, keys = (sum(rows[side] for rows in every) for side in (0, 1))
     for name, length, side in (("q", queries, 0), ("k", keys, 1)):
@@ -182,7 +184,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
 
 def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
-    ranks only.
+    ranks only, or for arrays of one row for all that are not the same on every rank.
     """
     for side, name in enumerate(_OF_ROWS, start=2):
         array = getattr(call.arrays, name)
@@ -197,6 +199,12 @@ def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[S
             raise LaunchError(
                 f"{who}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
                 f"got {got}"
+            )
+        elif len({rows[side + len(_OF_ROWS)] for rows in every}) > 1:
+            digests = ", ".join(f"{rows[side + len(_OF_ROWS)]:08x}" for rows in every)
+            raise LaunchError(
+                f"{who}: {name} of 1 row must be the same on every rank, got elements with digests {digests} "
+                f"on ranks 0 to {len(every) - 1}"
             )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import datetime
+import functools
 import math
+import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,7 +19,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flash.distributed.background import error_of, in_background, said_by
+from flash.distributed.notices import Notice, Notices
 from ptxgen.errors import LaunchError, PeerError
+
+# By gloo, messages of the program with other tags are apart from these. NCCL has no tags.
+_TAG: Final = 0xF1A5
+_LOOK_S: Final = 0.2  # after which a rank that waits looks for what others have noticed
+# Behind the end of a wait its messages may still come, so long that the other ranks can be told: when gloo
+# gives one up, it closes the connections to all ranks.
+_LATER: Final = datetime.timedelta(seconds=5)
 
 Messages = Mapping[int, Sequence[Tensor]]
 
@@ -59,6 +72,13 @@ class Traffic:
         return sum(self.sent.values())
 
 
+class _Failure(NamedTuple):
+    """What ended a call with messages under way, and the rank that is lost: this one if its call failed."""
+
+    said: str
+    peer: int | None
+
+
 @dataclass
 class _Calls:
     """The calls of this process on a group: how many all ranks have agreed on, whether one has messages under
@@ -67,39 +87,66 @@ class _Calls:
 
     agreed: int = 0
     sending: bool = False
-    failed: str = ""
+    failed: _Failure | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+# PyTorch has a group until it is destroyed; who held it longer would keep its connections open.
 _CALLS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, _Calls]] = weakref.WeakKeyDictionary()
+_NOTICES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Notices]] = weakref.WeakKeyDictionary()
 
 
 class Peers:
     """The ranks of a process group, as peers of this one; `calls` counts the calls on the group, of all
-    `Peers` of it, that ranks have agreed on.
+    `Peers` of it, that ranks have agreed on. They stay those of `group`, None for that of all processes, also
+    when another group of all processes replaces it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
-        self.group, self.who = group, who
         if group == dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
             raise LaunchError(
                 f"{who}: process {dist.get_rank()} is not in the group; call on its processes only"
             )
-        self.rank = int(dist.get_rank(group))
-        self.world = int(dist.get_world_size(group))
-        self.calls = _CALLS.setdefault(dist.group.WORLD if group is None else group, _Calls())
+        of: dist.ProcessGroup = dist.group.WORLD if group is None else group
+        self._group = weakref.ref(of)
+        self.who = who
+        self.rank = int(dist.get_rank(of))
+        self.world = int(dist.get_world_size(of))
+        self.is_on_host = dist.get_backend(of) != "nccl"  # so that threads can wait for messages
+        self.calls = _CALLS.setdefault(of, _Calls())
+        if self.is_on_host and of not in _NOTICES:
+            _NOTICES[of] = Notices(of, self.rank)
 
     def named(self, who: str) -> Peers:
         """These peers, for the calls of another function, which errors then name."""
-        return Peers(self.group, who)
+        found = copy.copy(self)
+        found.who = who
+        return found
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group. Raises `LaunchError` if it has been destroyed."""
+        found = self._group()
+        try:
+            is_there = found is not None and dist.get_rank(found) == self.rank
+        except (RuntimeError, ValueError):  # it is not registered any more, or no group is
+            is_there = False
+        if not is_there:
+            raise LaunchError(
+                f"{self.who}: the process group of {self.world} ranks with which this object was made has "
+                "been destroyed; make a new ContextParallel for the group that there is now, and new caches: "
+                "of the tokens of the old ones each rank has its part only"
+            )
+        return found
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """A call on the group, whose messages do not mix with those of others.
 
-        Raises `LaunchError` if another thread is in a call, `PeerError` if an earlier one ended before its
-        last message.
+        Raises `LaunchError` if the group has been destroyed or another thread is in a call, `PeerError` if an
+        earlier one ended before its last message.
         """
+        _ = self.group  # it is there
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
                 f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
@@ -109,16 +156,61 @@ class Peers:
             if self.calls.failed:
                 raise PeerError(
                     f"{self.who}: an earlier call on this group ended before its last message; there is no "
-                    f"result; restart the group ({self.calls.failed})"
+                    f"result; restart the group ({self.calls.failed.said})",
+                    self.calls.failed.peer,
                 )
             yield
             self.calls.sending = False
         except BaseException as error:
             if self.calls.sending and not self.calls.failed:
-                self.calls.failed = f"{type(error).__name__}: {error}"
+                self._fail(error)
             raise
         finally:
             self.calls.lock.release()
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep what ends a call with messages under way, and tell the others, which wait for this rank."""
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, PeerError):  # told already
+            self.calls.failed = _Failure(said, error.peer)
+        else:
+            self.calls.failed = _Failure(said, self.rank)
+            self._tell(Notice(self.rank, self.rank, f"it raised {said}"))
+
+    def _tell(self, notice: Notice) -> None:
+        group = self._group()
+        if group in _NOTICES:
+            _NOTICES[group].tell(group, notice, self.timeout)
+
+    def told(self) -> int | None:
+        """A rank that has told of a loss, None if none has."""
+        return next(iter(_NOTICES[self.group].told()), None)
+
+    def lost(self, among: Collection[int], what: str, why: str = "") -> PeerError:
+        """The error of this rank, which has noticed in a step that a peer is lost: of that peer, or of one
+        that was lost before, as another rank has told. Of several, where the backend does not say which.
+        """
+        if len(among) > 1:
+            return self._error(None, f"one of the ranks {', '.join(map(str, sorted(among)))}", what, why)
+        [peer] = among
+        notice = Notice(peer, self.rank, why)
+        if self.is_on_host:
+            notice = _NOTICES[self.group].cause(notice)
+        peer, by, why = notice
+        if peer == self.rank:  # which the other one has given up
+            notice = Notice(peer, peer, f"rank {by} lost it: {why}")
+            peer, why = by, f"it lost rank {peer}: {why}"
+        elif by not in (self.rank, peer):
+            why = f"as rank {by} noticed: {why}"
+        self._tell(notice)
+        return self._error(peer, f"rank {peer}", what, why)
+
+    def _error(self, peer: int | None, names: str, what: str, why: str) -> PeerError:
+        return PeerError(
+            f"{self.who}: rank {self.rank} of {self.world} lost {names} in the step {what!r}: it ended, or "
+            f"did not answer within the timeout of the group; there is no result; restart the group ({why})",
+            peer,
+        )
 
     def start(
         self, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor
@@ -133,17 +225,22 @@ class Peers:
         return Transfer(self, sends, receives, what, like)
 
     @property
+    def timeout(self) -> datetime.timedelta:
+        """How long the group waits for a message on the host."""
+        found: datetime.timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
+        return found
+
+    @property
     def device(self) -> torch.device:
         """Where tensors of the host must be to be sent."""
-        if dist.get_backend(self.group) == "nccl":
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("cpu")
+        if self.is_on_host:
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
 
     def require_device(self, name: str, x: Tensor) -> None:
         """Raise `LaunchError` if the group cannot send a tensor from where it is."""
-        group = dist.group.WORLD if self.group is None else self.group
         try:
-            group._get_backend(x.device)
+            self.group._get_backend(x.device)
         except RuntimeError:
             raise LaunchError(
                 f"{self.who}: {name} is on {x.device}, from where a group of {dist.get_backend(self.group)} "
@@ -152,8 +249,7 @@ class Peers:
 
     def number(self, rank: int) -> int:
         """The number of a rank of this group in the group of all processes."""
-        group = dist.group.WORLD if self.group is None else self.group
-        return int(dist.get_global_rank(group, rank))
+        return int(dist.get_global_rank(self.group, rank))
 
 
 class Transfer:
@@ -169,53 +265,79 @@ class Transfer:
             peer: torch.empty(sum(form.nbytes for form in forms), dtype=torch.uint8, device=like.device)
             for peer, forms in receives.items()
         }
-        of = {dist.irecv: self._in, dist.isend: self._out}
-        found = [
-            (call, peer, m) for call, messages in of.items() for peer, m in messages.items() if m.numel()
-        ]
         self.sent = sum(m.numel() for m in self._out.values())
-        self._from = [peer for _, peer, _ in found]
-        self._works: list[Any] = []
-        if found:
-            ops = [dist.P2POp(call, m, peers.number(peer), peers.group) for call, peer, m in found]
+        self._is_on_host = like.device.type == "cpu"
+        self._works: dict[int, list[Any]] = {}  # by peer
+        of = {dist.irecv: self._in, dist.isend: self._out}
+        messages = [(call, p, m) for call, each in of.items() for p, m in each.items() if m.numel()]
+        for call, peer, message in messages if self._is_on_host else ():
             try:
-                self._works = dist.batch_isend_irecv(ops)
+                work = call(message, peers.number(peer), group=peers.group, tag=_TAG)
             except RuntimeError as error:
-                raise self._failed(self._from, error) from error
+                raise peers.lost((peer,), what, said_by(error)) from error
+            self._works.setdefault(peer, []).append(work)
+        self._on_stream: list[Any] = []
+        self._among = {peer for _, peer, _ in messages}
+        if messages and not self._is_on_host:
+            ops = [dist.P2POp(c, m, peers.number(p), peers.group, _TAG) for c, p, m in messages]
+            try:
+                self._on_stream = dist.batch_isend_irecv(ops)
+            except RuntimeError as error:
+                raise peers.lost(self._among, what, said_by(error)) from error
 
     def wait(self, traffic: Traffic | None = None) -> dict[int, list[Tensor]]:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
 
         Raises `PeerError` if a peer ended or did not send or take its message within the timeout of the
-        group.
+        group, or if another rank has told that since the wait began.
         """
         begin = time.perf_counter()
-        each = len(self._works) == len(self._from)
-        for n, work in enumerate(self._works):
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise self._failed([self._from[n]] if each else self._from, error) from error
+        self._await_every_peer()
+        if (said := error_of(self._on_stream)) is not None:
+            raise self._peers.lost(self._among, self._what, said)
         end = time.perf_counter()
         if traffic is not None:
             traffic.sent[self._what] = traffic.sent.get(self._what, 0) + self.sent
-            if self._works:
+            if self._among:
                 traffic.events += [
                     Event("transfer", self._what, self._begin, end),
                     Event("wait", self._what, begin, end),
                 ]
         return {peer: _unpacked(m, self._forms[peer]) for peer, m in self._in.items()}
 
-    def _failed(self, peers: Sequence[int], error: Exception) -> PeerError:
-        own, among = self._peers, sorted(set(peers))
-        names = f"rank {among[0]}" if len(among) == 1 else f"one of the ranks {', '.join(map(str, among))}"
-        said = str(error).strip().partition("\n")[0].partition(". ")[0]  # without advice
-        return PeerError(
-            f"{own.who}: rank {own.rank} of {own.world} lost {names} in the step {self._what!r}: it ended, "
-            f"or did not answer within the timeout of the group; there is no result; restart the group "
-            f"({said})",
-            among[0] if len(among) == 1 else None,
-        )
+    def _await_every_peer(self) -> None:
+        """Wait for messages on the host of all peers at once, so that none that is slow hides one that is
+        lost.
+        """
+        peers, timeout = self._peers, self._peers.timeout if self._works else datetime.timedelta()
+        ended: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+        for peer, works in self._works.items():
+            in_background(functools.partial(_put_end, ended, peer, works, timeout + _LATER))
+        left, waited = set(self._works), 0.0
+        while left:
+            try:
+                peer, error = ended.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if (by := peers.told()) is not None:
+                    raise peers.lost((by,), self._what) from None
+                waited += _LOOK_S  # and not what passed while this process was stopped
+                if waited >= timeout.total_seconds():
+                    silent = f"no answer within {timeout.total_seconds():g} s"
+                    raise peers.lost((min(left),), self._what, silent) from None
+                continue
+            if error is not None:
+                raise peers.lost((peer,), self._what, error)
+            left.discard(peer)
+
+
+def _put_end(
+    ended: queue.SimpleQueue[tuple[int, str | None]],
+    peer: int,
+    works: Sequence[Any],
+    timeout: datetime.timedelta,
+) -> None:
+    """Wait for the messages of a peer, and put how that ends."""
+    ended.put((peer, error_of(works, timeout)))
 
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:

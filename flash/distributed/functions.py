@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from flash.distributed.agreement import array_words
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.mods.trace import AUX
 from flash.scores.aux_arrays import arrays_of_call, given_arrays
+from ptxgen.errors import LaunchError
 
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
+RESERVED: Final = "shard_"  # with which the names of this library's arrays begin
 OF_MASK_MOD: Final = OF_SCORE_MOD[1:]
 
 
@@ -28,13 +31,35 @@ def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[
     return function
 
 
+def with_own_arrays(
+    functions: Mapping[str, Callable[..., Any]], own: Mapping[str, Any], aux: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The arguments score_mod, mask_mod and aux of a call: `functions`, by these names, traced, with the
+    arrays that they index. Of `own`, those of this library, that is as many as are indexed; of `aux`, the
+    caller's, all, so that one too many is refused as on one device.
+    """
+    given = {} if aux is None else aux
+    every = {**given, **own}
+    declared = arrays_of_call({AUX: every})
+    traces = {name: traced(name, function, declared) for name, function in functions.items()}
+    indexed = {array.name for trace in traces.values() for array in trace.arrays}
+    return {**traces, AUX: {name: a for name, a in every.items() if name in given or name in indexed}}
+
+
 def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
     """Functions of scores and their arrays as words that ranks compare: digests of what is computed.
 
-    Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array.
+    Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
+    `LaunchError` for an array with a name that is reserved.
     """
-    given = {"aux": aux}
+    given = {AUX: aux}
     arrays = arrays_of_call(given)
+    for array in arrays:
+        if array.name.startswith(RESERVED):
+            raise LaunchError(
+                f"aux has {array.name!r}, but names that begin with {RESERVED!r} are those of arrays that "
+                "attention across ranks adds; rename it"
+            )
     found = {}
     for name, function in ((SCORE_MOD, score_mod), (MASK_MOD, mask_mod)):
         digest = "None" if function is None else traced(name, function, arrays).digest

@@ -17,15 +17,22 @@ import torch
 from torch import Tensor
 
 import flash
-from flash.distributed.functions import OF_MASK_MOD, OF_SCORE_MOD, array_names, with_parameters
+from flash.distributed.functions import (
+    OF_MASK_MOD,
+    OF_SCORE_MOD,
+    RESERVED,
+    array_names,
+    with_own_arrays,
+    with_parameters,
+)
 from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
 from flash.mods import absolute
 from flash.operands.words import Backend
 from flash.scores.philox import STEPS, kept, threshold
 
-_PLACES: Final = "shard_places"
-_SLOPES: Final = "shard_slopes"
+_PLACES: Final = f"{RESERVED}places"
+_SLOPES: Final = f"{RESERVED}slopes"
 # Which axis of an array of scores is that of heads, from the end.
 _AXIS_OF_HEADS: Final = {"bias": 3, "key_bias": 2, "sink": 1, "alibi_slopes": 1, "mask": 3}
 MOST_SUMMED: Final = 1 << 22  # f32 gradients of scores that a tile keeps to make those of slopes
@@ -275,15 +282,17 @@ class TileAttention:
         if isinstance(tile, Tile):
             found |= self._arrays_of(tile)
         slopes = self.arrays.alibi_slopes
+        functions: dict[str, Callable[..., Any]] = {}
         if of.score_mod is not None or slopes is not None:
-            found["score_mod"] = _moved(of.score_mod, tile.step, slopes is not None)
+            functions["score_mod"] = _moved(of.score_mod, tile.step, slopes is not None)
         if of.mask_mod is not None:
-            found["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
-        if "score_mod" in found or "mask_mod" in found:
-            found["aux"] = {_PLACES: self._places(q, tile), **(of.aux or {})}
+            functions["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
+        if functions:
+            own = {_PLACES: self._places(q, tile)}
             if slopes is not None:
                 slopes = slopes.detach()
-                found["aux"][_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+                own[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+            found |= with_own_arrays(functions, own, of.aux)
         return found
 
     def _places(self, q: Tensor, tile: Tile | Pack) -> Tensor:

@@ -261,7 +261,7 @@ class ContextParallel:
             sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
             call = read(peers.who, q, k, v, causal, layout, scores, cuts)
             peers.require_device("q", call.q)
-            return Said((sharded, call), {**self._words(), **call.words}, call.rows)
+            return Said((sharded, call), {**self._words(), **call.words}, call.numbers)
 
         (sharded, call), every = agreed(peers, read_all)
         problem = problem_of(peers.who, call, self.sharding, every)

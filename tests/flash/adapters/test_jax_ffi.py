@@ -390,6 +390,27 @@ def test_the_stream_is_asked_from_xla(jax: ModuleType) -> None:
     assert asked == [7]
 
 
+def test_types_have_numpys_names(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA hands the handler an array of each type that it knows."""
+    from flash.adapters.jax import xla_ffi
+
+    monkeypatch.setattr(xla_ffi, "stream_of", lambda _: 0)
+    frames: list[Any] = []
+    handler = xla_ffi.handler(frames.append)
+    _KEPT.append(handler)
+    xla_ffi.register("ptxgen_test_types", handler, "cpu")
+    types = {np.dtype(name) for name in xla_ffi._DTYPES.values()}
+    signed = {np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    assert types == {*signed, *map(np.dtype, ("bool", "float16", "float32", "float64", ml_dtypes.bfloat16))}
+    with jax.enable_x64(True):
+        arrays = [jax.numpy.zeros(rank + 1, dtype) for rank, dtype in enumerate(sorted(types, key=str))]
+        done = jax.ShapeDtypeStruct((), np.float32)
+        call = jax.jit(lambda *x: jax.ffi.ffi_call("ptxgen_test_types", done)(*x))
+        jax.block_until_ready(call(*arrays))
+    [frame] = frames
+    assert [(x.shape, x.dtype) for x in frame.arguments] == [(x.shape, x.dtype.name) for x in arrays]
+
+
 def test_types_without_a_name_are_refused(jax: ModuleType) -> None:
     from flash.adapters.jax import xla_ffi
 

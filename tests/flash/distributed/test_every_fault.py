@@ -16,10 +16,10 @@ VICTIM = 1
 # What the other ranks may say of each fault of rank 1, behind who lost whom in which step.
 SAID = {
     "dies": "Connection closed by peer",
-    "raises": "Connection closed by peer",
-    "goes silent": "Timed out waiting for recv operation|Connection closed by peer",
+    "raises": "Connection closed by peer|it raised MemoryError: no memory",
+    "goes silent": "(it lost rank 0: )?(Timed out waiting for recv operation|Connection closed by peer)",
     "sends too little": r"op\.preamble\.length <= op\.nbytes",
-    "does not start": "Connection closed by peer",
+    "does not start": "Connection closed by peer|it lost rank 0: Connection refused",
 }
 
 

@@ -64,6 +64,18 @@ def test_ulysses_sends_the_rows_of_bias_and_mask_to_the_others(world: int) -> No
     assert ring.most_bytes() == Plan(_problem("striped", world)).most_bytes()
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_rows_of_a_bias_are_one_message_more(world: int) -> None:
+    # q, k and v, then the results; then the rows of arrays, bias and mask in one message.
+    machine = Machine(flops=float("inf"), bandwidth=float("inf"), latency=1.0)
+    bias, mask = ScoreRows("bias", 1, 1, 4096, 4), ScoreRows("mask", 1, 1, 4096, 1)
+    for of_rows, messages in (((), 2), ((bias,), 3), ((mask,), 3), ((bias, mask), 3)):
+        problem = _problem(world=world, of_rows=of_rows)
+        assert Plan(problem, world).seconds(machine) == messages
+        assert Plan(problem).seconds(machine) == world - 1
+        assert Plan(problem, 2).seconds(machine) == messages + world // 2 - 1
+
+
 def test_auto_counts_the_rows_of_a_bias() -> None:
     machine = Machine(flops=1e15, bandwidth=1e9, latency=1e-6)
     bias = ScoreRows("bias", 1, 1, 4096, 4)

@@ -1,0 +1,54 @@
+"""Threads that wait for messages, kept for later ones. A process ends without waiting for them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+
+class _Worker(threading.Thread):
+    """A thread that does one task after another."""
+
+    def __init__(self) -> None:
+        super().__init__(name="flash.distributed", daemon=True)
+        self.tasks: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            task = self.tasks.get()
+            task()
+            del task  # and the tensors that it has
+            _IDLE.append(self)
+
+
+_IDLE: Final[list[_Worker]] = []
+os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of the threads
+
+
+def in_background(task: Callable[[], object]) -> None:
+    """Begin a task, which must not raise, in a thread that has none."""
+    try:
+        worker = _IDLE.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.tasks.put(task)
+
+
+def error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
+    """Wait for messages, for each as long as the group does or for `timeout`: what is said if one fails."""
+    try:
+        for work in works:
+            work.wait(*timeout)
+    except RuntimeError as error:
+        return said_by(error)
+    return None
+
+
+def said_by(error: Exception) -> str:
+    """What an error of a backend says, without advice."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0]
