@@ -27,7 +27,7 @@ from flash.problem.tile_choice import (
 from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -179,7 +179,7 @@ class AttentionConfig(ScoreSettings):
         require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
-        _require_scale(self.softmax_scale)
+        object.__setattr__(self, "softmax_scale", _checked_scale(self.softmax_scale))
         choose_tiling(self.tile_request, find_target(self.target) if self.target else self._most_generous)
 
     @property
@@ -405,9 +405,10 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
         raise ConfigError(f"{who}: {said}") from None
 
 
-def _require_scale(value: Any) -> None:
+def _checked_scale(value: Any) -> Any:
     if value is not None and not is_scale(value):
         raise ConfigError(
             f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
             f"or None for 1/sqrt(head_dim), got {shown(value)}"
         )
+    return in_numbers(value)

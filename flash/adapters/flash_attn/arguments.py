@@ -15,7 +15,7 @@ from flash.operands.words import Auto
 from flash.problem.features import MAX_SPLITS
 from flash.scores.options import is_scale
 from flash.scores.window import Sides
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
 
 _UNLIMITED: Final = -1  # a side of a window
@@ -46,7 +46,8 @@ def scores_of(
     """The arguments of scores of the function `who`, checked. Dropout takes its seed from PyTorch's
     generator of the CPU, so `torch.manual_seed` makes a call reproducible.
 
-    Raises `LaunchError` for invalid arguments.
+    Numbers may be of any class, and the window a list, a tuple or a tensor. Raises `LaunchError` for
+    invalid arguments.
     """
     if softmax_scale is not None and not is_scale(softmax_scale):
         raise LaunchError(
@@ -60,9 +61,7 @@ def scores_of(
         )
     if alibi_slopes is not None:
         tensor(who, "alibi_slopes", alibi_slopes)
-    cap: Any = softcap
-    dropout: Any = dropout_p
-    scale: Any = softmax_scale
+    cap, dropout, scale = (in_numbers(x) for x in (softcap, dropout_p, softmax_scale))
     slopes: Any = alibi_slopes
     return Scores(
         flag(who, "causal", causal),
@@ -81,7 +80,8 @@ def _window(who: str, given: object) -> Sides:
     """
     if given is None:
         return None
-    sides = tuple(given) if isinstance(given, tuple | list) else ()
+    rows = in_numbers(given)
+    sides = rows if isinstance(rows, tuple) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(

@@ -11,6 +11,7 @@ from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
+from flash.adapters.refusals import refuses_as_peers
 from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
@@ -18,6 +19,7 @@ from ptxgen.errors import CacheFullError, LaunchError, shown
 _WHO = "flash_attn_with_kvcache"
 
 
+@refuses_as_peers
 def flash_attn_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,

@@ -22,6 +22,7 @@ from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream
 from flash.adapters.torch.tensors import require_no_tangents, require_no_tracking, require_plain, tracked
 from flash.cache.cache import KVCache
 from flash.operands.words import Backend, Causal
+from ptxgen.arguments import in_numbers
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
@@ -101,9 +102,9 @@ def attention_with_kvcache(
         layer,
         cache.head_dim_v,
         causal_word(causal),
-        softmax_scale,
+        in_numbers(softmax_scale),
         sides(window),
-        softcap,
+        in_numbers(softcap),
         text_of("score_mod", score_mod, declared) if score_mod is not None else "",
         text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
         names,

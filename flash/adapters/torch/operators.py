@@ -35,6 +35,7 @@ from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Auto, Backend, Causal, Precision
 from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
+from ptxgen.arguments import in_numbers
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import AUTO
 
@@ -106,7 +107,7 @@ class Operators:
         require_plain(who, inputs)
         require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        aux, dropout = of.get("aux"), of.get("dropout", 0.0)
+        aux, dropout = of.get("aux"), in_numbers(of.get("dropout", 0.0))
         names, arrays, declared = arrays_of(who, aux)
         if aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
@@ -119,10 +120,10 @@ class Operators:
             arrays,
             causal_word(causal),
             precision,
-            softmax_scale,
+            in_numbers(softmax_scale),
             layout,
             sides(of.get("window")),
-            of.get("softcap"),
+            in_numbers(of.get("softcap")),
             dropout,
             text_of("score_mod", score_mod, declared) if score_mod is not None else "",
             text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",

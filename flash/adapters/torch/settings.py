@@ -9,7 +9,7 @@ import torch
 
 from flash.adapters.torch.functions import trace_of
 from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
@@ -129,7 +129,7 @@ def sides(window: Any) -> list[int] | None:
     """`window` as a list of the schema."""
     if window is None:
         return None
-    return [_UNLIMITED if side is None else side for side in window]
+    return [_UNLIMITED if side is None else side for side in in_numbers(window)]
 
 
 def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
