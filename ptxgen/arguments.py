@@ -25,6 +25,8 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     """
     if isinstance(value, bool | np.bool):
         return None
+    if isinstance(value, int):  # also one that torch.compile has not decided
+        return value if least <= value and (most is None or value <= most) else None
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except MemoryError:  # does not tell whether the value is an integer

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from flash.adapters.flash_attn.calls import chosen_backend, using_backend
-from flash.adapters.torch import library
+from flash.adapters.torch import flops, library
 
 _SCHEMA: Final = (
     "(Tensor q, Tensor{0} k_cache, Tensor{1} v_cache, Tensor? k, Tensor? v, Tensor? rotary_cos, "
     "Tensor? rotary_sin, Tensor? lengths, SymInt? length, Tensor? cache_batch_idx, Tensor? cache_leftpad, "
-    "Tensor? block_table, float? softmax_scale, bool causal, int[]? window_size, float? softcap, "
-    "bool rotary_interleaved, Tensor? alibi_slopes, int num_splits, bool return_softmax_lse, "
+    "Tensor? block_table, float? softmax_scale, bool causal, SymInt[]? window_size, float? softcap, "
+    "bool rotary_interleaved, Tensor? alibi_slopes, SymInt num_splits, bool return_softmax_lse, "
     "Tensor? rotary_seqlens, Tensor? k_descale, Tensor? v_descale, str backend) "
     "-> (Tensor, Tensor)"
 )
@@ -37,6 +37,8 @@ class CacheOperators:
         self._attend = attend
         self._write = library.declare(who, _SCHEMA.format("(a!)", "(b!)"), self._run, _fake)
         self._read = library.declare(f"{who}_read", _SCHEMA.format("", ""), self._run, _fake)
+        for operator in (self._write, self._read):
+            flops.count(operator, flops.pairs_of_caches)
         library.refuse_gradients(self._write, who, _NO_GRADIENTS, written=(1, 2))
         library.refuse_gradients(self._read, who, _NO_GRADIENTS, written=())
 

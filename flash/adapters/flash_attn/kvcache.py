@@ -106,7 +106,8 @@ def attend_to_caches(*given: Any) -> Any:
     rotary_seqlens, k_descale and v_descale of flash-attn 3.
     """
     given += (None,) * (_ARGUMENTS - len(given))
-    return _OPERATORS.call(given) if torch.compiler.is_compiling() else _attend(*given)
+    listens = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    return _OPERATORS.call(given) if listens else _attend(*given)
 
 
 def _attend(

@@ -14,9 +14,9 @@ from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 SCHEMA: Final = (
-    "str causal, str? precision, float? softmax_scale, str layout, int[]? window, float? softcap, "
+    "str causal, str? precision, float? softmax_scale, str layout, SymInt[]? window, float? softcap, "
     "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, "
-    "int? stream, bool deterministic, int splits"
+    "int? stream, bool deterministic, SymInt splits"
 )
 _UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
 ANY_SPLITS: Final = 0  # "auto"; a schema has no numbers that may be words
