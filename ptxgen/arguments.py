@@ -48,7 +48,7 @@ def number(value: object) -> int | float | None:
         dtype = getattr(value, "dtype", None)
         if dtype is None:
             return float(value) if isinstance(value, numbers.Real) else None
-        if not _REAL.match(str(dtype)) or getattr(value, "ndim", 0):
+        if not _REAL.match(str(dtype)) or getattr(value, "ndim", 0) != 0:
             return None
         kind: Any = float if "float" in str(dtype) else int
         found: int | float = kind(value)

@@ -30,14 +30,15 @@ def count(operator: Any, pairs: Callable[[Given], int], *, is_backward: bool = F
         dim, dim_v = named["q"].shape[-1], named.get("head_dim_v") or values.shape[-1]
         # Backward: scores again, and the gradients of weights, of V, of Q and of K.
         columns = 3 * dim + 2 * dim_v if is_backward else dim + dim_v
-        return _FLOPS_PER_FMA * pairs(named) * columns
+        return int(_FLOPS_PER_FMA * pairs(named) * columns)
 
     register_flop_formula(operator.overloadpacket, get_raw=True)(formula)
 
 
 def pairs_of_dense(given: Given) -> int:
     """Those of `attention`."""
-    return math.prod(given["q"].shape[:-1]) * int(given["k"].shape[1 if given["layout"] == "bshd" else -2])
+    keys = given["k"].shape[1 if given["layout"] == "bshd" else -2]
+    return int(math.prod(given["q"].shape[:-1]) * keys)
 
 
 def pairs_of_packed(given: Given) -> int:
