@@ -6,12 +6,15 @@ their result, and the calling function raises the error that names the argument.
 
 from __future__ import annotations
 
+import numbers
 import operator
+import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+_REAL: Final = re.compile(r"(torch\.)?b?(float|u?int)\d")  # the names of dtypes of real numbers
 _MOST_EXTENT: Final = (1 << 63) - 1  # no array is larger
 
 
@@ -22,6 +25,8 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     """
     if isinstance(value, bool | np.bool):
         return None
+    if isinstance(value, int):  # also one that torch.compile has not decided
+        return value if least <= value and (most is None or value <= most) else None
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except MemoryError:  # does not tell whether the value is an integer
@@ -29,6 +34,46 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     except Exception:  # any error from the value's own __index__: the value is no integer
         return None
     return found if least <= found and (most is None or found <= most) else None
+
+
+def number(value: object) -> int | float | None:
+    """`value` as an int or a float if it is a real number; None otherwise.
+
+    Numbers of any class are accepted: numpy's, fractions, and arrays and tensors of no dimension, of
+    which one on a GPU is waited for; bools are not.
+    """
+    if isinstance(value, int | float):
+        return None if isinstance(value, bool) else value
+    try:
+        dtype = getattr(value, "dtype", None)
+        if dtype is None:
+            return float(value) if isinstance(value, numbers.Real) else None
+        if not _REAL.match(str(dtype)) or getattr(value, "ndim", 0) != 0:
+            return None
+        kind: Any = float if "float" in str(dtype) else int
+        found: int | float = kind(value)
+    except MemoryError:  # does not tell whether the value is a number
+        raise
+    except Exception:  # any error from the value's own methods: the value is no number
+        return None
+    return found
+
+
+def in_numbers(value: object) -> Any:
+    """`value` with numbers of any class as Python's own, so that equal values are equal settings: a number
+    as `number` has it; a list, a tuple or an array of one dimension as a tuple. What is nothing of
+    that, and what is no number in it, stays as it is.
+    """
+    found = number(value)
+    if found is not None or value is None or isinstance(value, str | bool):
+        return value if found is None else found
+    try:
+        is_row = isinstance(value, list | tuple) or getattr(value, "ndim", None) == 1
+        return tuple([in_numbers(one) for one in value]) if is_row else value  # type: ignore[attr-defined]
+    except MemoryError:  # does not tell whether the value is iterable
+        raise
+    except Exception:  # any error from the value's own methods: the value is no row of numbers
+        return value
 
 
 def extents(value: object, most: int = 3) -> tuple[int, ...] | None:

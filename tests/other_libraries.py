@@ -154,6 +154,7 @@ class FlashInfer:
         sm_scale: float | None = None,
         window_left: int = -1,
         logits_soft_cap: float | None = None,
+        pos_encoding_mode: str = "NONE",
         return_lse: bool = False,
     ) -> Any:
         if kv_layout == "HND":
@@ -165,7 +166,12 @@ class FlashInfer:
             visible = visible & custom_mask
         elif causal:
             visible = visible & (keys <= here)
-        out, lse = _attend(self.torch, q, k, v, visible, scale=sm_scale, softcap=logits_soft_cap)
+        bias: Any = 0.0
+        if pos_encoding_mode == "ALIBI":  # include/flashinfer/attention/variants.cuh
+            heads = self.torch.arange(1, q.shape[1] + 1)
+            slopes = 2.0 ** (-8 * heads / q.shape[1])
+            bias = slopes[:, None, None] * (keys - self.torch.arange(len(q))[:, None])
+        out, lse = _attend(self.torch, q, k, v, visible, bias, scale=sm_scale, softcap=logits_soft_cap)
         return (out, lse / math.log(2)) if return_lse else out
 
     def single_decode_with_kv_cache(self, q: Any, k: Any, v: Any) -> Any:

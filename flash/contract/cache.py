@@ -154,6 +154,7 @@ def merge_contract(made: BuiltKernel, config: MergeConfig) -> dict[str, Any]:
                 "dtype": config.dtype.name,
                 "parts_dtype": config.parts.name,
                 "head_dim_v": config.head_dim_v,
+                **({"plus_is_empty": True} if config.plus_is_empty else {}),
             },
             meanings=meanings,
             ctas={CEIL_DIV: ["rows", MERGE_WARPS]},

@@ -23,10 +23,12 @@ from flash.operands.words import A, AnyArray, Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
+from ptxgen.arguments import number
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
@@ -42,6 +44,7 @@ def merge_partials(
     lses: AnyArray | Sequence[AnyArray],
     *,
     out: AnyArray | None = None,
+    empty_lse: float = -math.inf,
     backend: Backend = AUTO,
     stream: object = None,
 ) -> tuple[A, A]:
@@ -56,7 +59,8 @@ def merge_partials(
 
     A part whose lse is -inf has no key and adds nothing, whatever its output is; if all parts are
     so, out is 0 and lse -inf. A row that has an lse of NaN or +inf, which non-finite scores give,
-    is NaN, as attention to all keys would be.
+    is NaN, as attention to all keys would be. With `empty_lse=math.inf`, for parts of flash-attn 2, a part
+    whose lse is +inf has no key, either; the results still say -inf.
 
     `backend`: "cpu" and "compiled", which are numpy; "interpreter", which runs the kernel's PTX;
     "cuda", for arrays on a GPU; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays
@@ -70,6 +74,7 @@ def merge_partials(
     `BackendError` if the backend fails.
     """
     check_backend(backend, _WHO)  # before any array is read
+    plus_is_empty = _plus_is_empty(empty_lse)
     given = {"outs": outs, "lses": lses}
     named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
     views = views_of(named | ({} if out is None else {"out": out}), _WHO)
@@ -94,14 +99,16 @@ def merge_partials(
     lse = room(shape[:-1], F32)
     into = view(made, "out") if out is None else views["out"]
     if chosen in WITHOUT_KERNELS:
-        _merge(of_outs.arrays(), of_lses.arrays(), host_array(into), host_array(view(lse, "lse")))
+        rows = [_in_minus(part) if plus_is_empty else part for part in of_lses.arrays()]
+        _merge(of_outs.arrays(), rows, host_array(into), host_array(view(lse, "lse")))
     elif 0 in shape:
         pass  # no row
     elif chosen == "interpreter":
-        _interpret(of_outs, of_lses, into, view(lse, "lse"))
+        _interpret(of_outs, of_lses, into, view(lse, "lse"), plus_is_empty)
     else:
         parts = Given(of_outs.views[0], of_lses.views[0], into, view(lse, "lse"))
-        _launch(gpu, parts, streams.current_stream(like) if explicit is None else explicit)
+        on_stream = streams.current_stream(like) if explicit is None else explicit
+        _launch(gpu, parts, on_stream, plus_is_empty)
     merged: Any = made if out is not None else results.deliver(made, like)
     of_rows: Any = results.deliver(lse, like)
     return merged, of_rows
@@ -117,7 +124,22 @@ def _chosen(backend: Backend, views: Mapping[str, ArrayView], gpu: Launcher, str
     return chosen
 
 
-def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> None:
+def _plus_is_empty(empty_lse: object) -> bool:
+    """Whether an lse of +inf says that a part has no key. Raises `LaunchError` for another number."""
+    if number(empty_lse) not in (-math.inf, math.inf):
+        raise LaunchError(
+            f"{_WHO}: empty_lse must be -math.inf, or math.inf for parts of flash-attn 2, got "
+            f"{shown(empty_lse)}"
+        )
+    return empty_lse == math.inf
+
+
+def _in_minus(lses: Array) -> Array:
+    """LSE in which -inf stands for +inf."""
+    return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
+
+
+def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView, plus_is_empty: bool) -> None:
     """Run the kernel's PTX, on dense copies if the kernel cannot read the arrays' layout."""
     of_outs, of_lses, into = outs.stack(), lses.stack(), host_array(out)
     given = Given(view(of_outs, "outs"), view(of_lses, "lses"), out, lse)
@@ -125,15 +147,15 @@ def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> No
         of_outs, of_lses = np.array(of_outs, order="C"), np.array(of_lses, order="C")
         dense = np.empty(into.shape, into.dtype)
         given = Given(view(of_outs, "outs"), view(of_lses, "lses"), view(dense, "out"), lse)
-        merging(given.call(), find_target(DEFAULT_TARGET)).interpret()
+        merging(given.call(), find_target(DEFAULT_TARGET), plus_is_empty=plus_is_empty).interpret()
         into[...] = dense
     else:
-        merging(given.call(), find_target(DEFAULT_TARGET)).interpret()
+        merging(given.call(), find_target(DEFAULT_TARGET), plus_is_empty=plus_is_empty).interpret()
 
 
-def _launch(gpu: Launcher, given: Given, stream: int) -> None:
+def _launch(gpu: Launcher, given: Given, stream: int, plus_is_empty: bool) -> None:
     ordinal = given.outs.device[1]
-    step = merging(given.call(), gpu.own_target(ordinal))
+    step = merging(given.call(), gpu.own_target(ordinal), plus_is_empty=plus_is_empty)
     gpu.wait_for_producers((given.outs, given.lses), stream, ordinal)
     gpu.ready(step, ordinal).launch(gpu.backend, step.pointers, stream)
 

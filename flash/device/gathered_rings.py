@@ -22,7 +22,7 @@ from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.tensormap import CHUNK
-from ptxgen.types import b16, s32, u32, u64
+from ptxgen.types import b16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from typing import Self
@@ -49,10 +49,10 @@ class GatheredRings(Rings):
         assert isinstance(cta.K, PagedMatrix)  # rows are gathered from pages
         assert isinstance(cta.V, PagedMatrix)
         first, ahead = self.first_key(-cta.tiles), not cta.mask.has_gaps
-        keys = _Copier(k, self.producer, cta.K, self.keys.tile("k"))
-        values = _Copier(k, self.producer, cta.V, self.values.tile("v"))
-        of_keys = _Lookup(k, keys, first, ahead=ahead)
-        of_values = of_keys if values.share == keys.share else _Lookup(k, values, first, ahead=ahead)
+        keys = Copier(k, self.producer, cta.K, self.keys.tile("k"))
+        values = Copier(k, self.producer, cta.V, self.values.tile("v"))
+        of_keys = Lookup(k, keys, first, ahead=ahead)
+        of_values = of_keys if values.share == keys.share else Lookup(k, values, first, ahead=ahead)
         with self._each_tile(k, cta) as (n, row):
             rows = of_keys.rows(row)
             with self.keys.gather() as stage:
@@ -103,7 +103,7 @@ class _Share:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """What a thread has found of the rows of a tile, for itself and others: entries of the page table, s32,
     and the places of rows in their pages, u32 (None: a page has one row). `left` is how many rows, s32, there
     are from the first on that it copies.
@@ -114,10 +114,14 @@ class _Rows:
     left: Value
 
 
-class _Copier:
-    """What a thread copies of each tile of `matrix`, whose layout is that of `like`."""
+class Copier:
+    """What a thread copies of each tile of `matrix`, whose layout is that of `like`. Tiles begin at columns
+    up to `last_column` of the matrix, a multiple of those of a slab.
+    """
 
-    def __init__(self, k: KernelBuilder, producer: Role, matrix: PagedMatrix, like: BoxTile) -> None:
+    def __init__(
+        self, k: KernelBuilder, producer: Role, matrix: PagedMatrix, like: BoxTile, last_column: int = 0
+    ) -> None:
         self.k = k
         self.matrix = matrix
         self.layout = layout = like.layout
@@ -135,51 +139,70 @@ class _Copier:
         ]
         spare = share.turns * share.at_once - share.rows_of_warp
         self._has_last = down < share.at_once - spare if spare else None
-        left = matrix.columns - (layout.slabs - 1) * layout.slab_columns
+        self._column = column
+        self._left = left = matrix.columns - (layout.slabs - 1) * layout.slab_columns  # in the last slab
         self._is_column = column < left if left < layout.slab_columns else None
+        self._is_cut = left - last_column < layout.slab_columns
 
-    def copy(self, tile: BoxTile, rows: _Rows) -> None:
-        """Start copying these rows to a tile. What belongs to one turn is computed in that turn, for K and
-        for V, because a thread of the producer has few registers.
+    def copy(self, tile: BoxTile, rows: Rows, first: Value | int = 0) -> None:
+        """Start copying these rows to a tile, from column `first` (s32) of the matrix on. What belongs to one
+        turn is computed in that turn, for K and for V, because a thread of the producer has few registers.
         """
         k, share, layout = self.k, self.share, self.layout
+        start, is_column = self._start, self._is_column
+        if not isinstance(first, int) or first:
+            start, is_column = self._from(first)
         firsts = [tile.at(offset) for offset in self._offsets]
         for turn in range(share.turns):
             down = turn * share.at_once
             repeats = down // SWIZZLE_ROWS * SWIZZLE_ROWS
             to = firsts[turn % len(firsts)].plus_bytes(repeats * layout.row_bytes)
-            at = self._row_of(rows, turn)
+            at = self._row_of(rows, turn, start)
             if self._has_last is None or turn < share.turns - 1:
-                self._copy_row(to, at, rows.left > down)
+                self._copy_row(to, at, rows.left > down, is_column)
             else:
                 with k.when(self._has_last):
-                    self._copy_row(to, at, rows.left > down)
+                    self._copy_row(to, at, rows.left > down, is_column)
 
-    def _row_of(self, rows: _Rows, turn: int) -> Value:
-        """The address of what this thread copies first of the row of a turn, u64."""
+    def _from(self, first: Value | int) -> tuple[Value, Value | None]:
+        """The address of what this thread copies first of a row of page 0, from column `first` on, u64; and
+        whether the last slab has its columns, None if it has all.
+        """
+        k, nbytes = self.k, self.layout.dtype.nbytes
+        if isinstance(first, int):
+            return self._start + first * nbytes, self._column < self._left - first if self._is_cut else None
+        start = self._start + k.cvt(first * nbytes, dtype=s64).as_(u64)
+        return start, k.signed(self._column) < self._left - first if self._is_cut else None
+
+    def _row_of(self, rows: Rows, turn: int, start: Value) -> Value:
+        """The address of what this thread copies first of the row of a turn, u64; `start` is that of a row of
+        page 0.
+        """
         k, pages, asked = self.k, self.matrix.pages, (turn, self.share.asked, self.share.lanes)
         page = pages.page_of(k, rows.entries, *asked)
         place = None if rows.places is None else pages.place_of(k, rows.places, *asked)
-        return self.matrix.in_page(k, page, place, self._start)
+        return self.matrix.in_page(k, page, place, start)
 
-    def _copy_row(self, to: TilePointer, at: Value, exists: Value) -> None:
-        """Start copying this thread's chunks of a row."""
+    def _copy_row(self, to: TilePointer, at: Value, exists: Value, is_column: Value | None) -> None:
+        """Start copying this thread's chunks of a row; `is_column` is whether the last slab has its columns,
+        None if it has all.
+        """
         k, layout = self.k, self.layout
         size = k.selp(CHUNK, 0, exists, type=u32)
         for slab in range(layout.slabs):
-            if slab == layout.slabs - 1 and self._is_column is not None:
-                size = k.selp(CHUNK, 0, exists & self._is_column, type=u32)
+            if slab == layout.slabs - 1 and is_column is not None:
+                size = k.selp(CHUNK, 0, exists & is_column, type=u32)
             source = Pointer(at, "global", b16, slab * layout.row_bytes)
             k.copy_async(to.plus_bytes(slab * layout.slab_bytes), source, CHUNK, size)
 
 
-class _Lookup:
+class Lookup:
     """Finds the rows of one tile after another, for all copiers with a share like that of `copier`; `first`
     is the first key of the first tile. If all tiles are wanted, the entries of the page table are read
     `ahead`: while the tile before is copied.
     """
 
-    def __init__(self, k: KernelBuilder, copier: _Copier, first: Value, *, ahead: bool) -> None:
+    def __init__(self, k: KernelBuilder, copier: Copier, first: Value, *, ahead: bool) -> None:
         self.k = k
         self.matrix = copier.matrix
         self.share = copier.share
@@ -187,7 +210,7 @@ class _Lookup:
         self.own = k.signed(copier.row)
         self._next: list[Var] = [k.var(s32, e) for e in self._read(first)] if ahead else []
 
-    def rows(self, first: Value) -> _Rows:
+    def rows(self, first: Value) -> Rows:
         """The rows of the tile whose first key is `first`; if they are read ahead, that of this turn."""
         k, index = self.k, first + self.own
         if self._next:
@@ -199,7 +222,7 @@ class _Lookup:
         places = None
         if self.matrix.pages.page_size > 1:
             places = self.matrix.pages.places_of(k, *self._asked(first))
-        return _Rows(entries, places, self.matrix.rows - index)
+        return Rows(entries, places, self.matrix.rows - index)
 
     def _read(self, first: Value) -> list[Value]:
         """What this lane reads of the page table for the tile whose first key is `first`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite, hides_rows
@@ -53,11 +53,13 @@ class LatentRings(Rings):
         # Each room lies behind barriers, where the next tile does not begin.
         shifts, rest = Exchange.room(k, "shifts", WGMMA_ROWS), None
         if t.rest_columns:
-            rest = k.tma.ring(t.stages, producer, consumer, dealt=True, k=((t.tile, t.rest_columns), element))
+            columns = ((t.tile, t.rest_columns), element)
+            rest = k.tma.ring(t.stages, producer, consumer, dealt=True, gathered=t.gathers, k=columns)
         rests = Exchange.room(k, "rests_of_shifts", WGMMA_ROWS)
         half = (t.tile, t.columns_of_consumer)
         stages, parts = _HALVES * t.stages, t.parts_of_half
-        keys = k.tma.ring(stages, producer, consumer, dealt=True, parts=parts, v=(half, element))
+        how: dict[str, Any] = {"dealt": True, "gathered": t.gathers, "parts": parts}
+        keys = k.tma.ring(stages, producer, consumer, **how, v=(half, element))
         out, leaves = layout_of(t, config.dtype, "O"), None
         if not config.features.splits:
             leaves = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)

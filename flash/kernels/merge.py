@@ -1,7 +1,8 @@
 """The kernel that merges attention to parts of the keys into attention to all of them.
 
 A warp has one row: `lse = log Σ exp(lse_i)` and `out = Σ exp(lse_i - lse) out_i`. A part that has
-seen no key, whose lse is -inf, is not read, so that it may hold anything.
+seen no key, whose lse is -inf, or +inf as flash-attn 2 writes it, is not read, so that it may hold
+anything.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ MERGED_LSE: Final = Operand(
 @dataclass(frozen=True, slots=True)
 class MergeConfig:
     """What the text of a merge kernel depends on: the types of the parts and of the result, and the
-    alignment of their rows in bytes. With `return_lse` the merged lse is written, too.
+    alignment of their rows in bytes. With `return_lse` the merged lse is written, too. With `plus_is_empty` a
+    part whose lse is +inf has seen no key, either.
     """
 
     target: Target
@@ -55,6 +57,7 @@ class MergeConfig:
     alignment: int = 16  # bytes that rows of the result are multiples of
     parts_alignment: int = 16
     return_lse: bool = True
+    plus_is_empty: bool = False
 
     @property
     def width(self) -> int:
@@ -78,7 +81,7 @@ class MergeConfig:
                 "PARTS",
                 self.parts,
                 (*rows, "splits"),
-                "a part whose lse is -inf may hold anything",
+                f"a part whose lse is {'-inf or +inf' if self.plus_is_empty else '-inf'} may hold anything",
                 columns=self.head_dim_v,
                 last="head_dim_v",
                 steps=("batch", "head", "row", "split"),
@@ -111,7 +114,8 @@ class MergeConfig:
         """The name of the kernel's entry, which says the configuration."""
         types = self.dtype.name if self.parts is F32 else f"{self.parts.name}_{self.dtype.name}"
         lse = "_lse" if self.return_lse else ""
-        return f"merge_partials_{types}_d{self.head_dim_v}_w{self.width}{lse}"
+        empty = "_plus_is_empty" if self.plus_is_empty else ""
+        return f"merge_partials_{types}_d{self.head_dim_v}_w{self.width}{lse}{empty}"
 
 
 @dataclass(frozen=True)
@@ -175,13 +179,13 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     k.note("the largest lse")
     found = k.var(f32, NEG_INF)
     with k.loop(lane, row.splits, step=WARP_SIZE) as split:
-        k.max(found, _lse(k, row, split), into=found)
+        k.max(found, _lse(k, config, row, split), into=found)
     largest = over_lanes(k, found, _LANES, k.max)
     base = k.selp(0.0, largest, largest == NEG_INF)
 
     k.note("the sum of the weights, in the order of the parts: those without a key change no bit")
     total = k.var(f32, 0.0)
-    for _, _, weight in _weights(k, row, lane, base):
+    for _, _, weight in _weights(k, config, row, lane, base):
         k.add(total, weight, into=total)
     inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
 
@@ -189,7 +193,7 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     span = WARP_SIZE * config.width
     column = lane * config.width
     sums = [[k.var(f32, 0.0) for _ in range(config.width)] for _ in range(-(-config.head_dim_v // span))]
-    for nth, is_there, weight in _weights(k, row, lane, base):
+    for nth, is_there, weight in _weights(k, config, row, lane, base):
         with k.when(~(weight == 0.0) & is_there):  # NaN is not 0
             _add_part(k, config, row, nth, column, weight * inverse, sums)
     for n, columns in enumerate(sums):
@@ -200,7 +204,9 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
 
 
 @marked("merge: weights")
-def _weights(k: KernelBuilder, row: _Row, lane: Value, base: Value) -> Iterator[tuple[Value, Value, Value]]:
+def _weights(
+    k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value, base: Value
+) -> Iterator[tuple[Value, Value, Value]]:
     """Loop over all parts, `_AT_ONCE` of them in each iteration. For each yields its index, whether
     there is such a part, and exp(lse - base), or 0 if there is none. Each lane computes the weight
     of one part in `WARP_SIZE`.
@@ -208,7 +214,7 @@ def _weights(k: KernelBuilder, row: _Row, lane: Value, base: Value) -> Iterator[
     with k.loop(0, row.splits, step=WARP_SIZE) as first:
         own, mine = k.var(f32, 0.0), first + lane
         with k.when(mine < row.splits):
-            k.ex2((_lse(k, row, mine) - base) * LOG2E, into=own)
+            k.ex2((_lse(k, config, row, mine) - base) * LOG2E, into=own)
         left = k.min(row.splits - first, WARP_SIZE)
         with k.loop(0, left, step=_AT_ONCE) as nth:
             for n in range(_AT_ONCE):
@@ -216,10 +222,11 @@ def _weights(k: KernelBuilder, row: _Row, lane: Value, base: Value) -> Iterator[
                 yield first + nth + n, nth + n < left, weight
 
 
-def _lse(k: KernelBuilder, row: _Row, split: Value) -> Value:
-    """The lse of a part."""
+def _lse(k: KernelBuilder, config: MergeConfig, row: _Row, split: Value) -> Value:
+    """The lse of a part; -inf if it has seen no key."""
     at = row.lses + (k.cvt(split, dtype=s64) * row.lse_bytes).as_(u64)
-    return k.load(Pointer(at, "global", f32))
+    found = k.load(Pointer(at, "global", f32))
+    return k.selp(NEG_INF, found, found == -NEG_INF) if config.plus_is_empty else found
 
 
 def _add_part(

@@ -56,7 +56,7 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, Rings, Consumer)
+    return attention_module(config, t, GatheredRings if config.gathers else Rings, Consumer)
 
 
 @marked("wgmma: roles")
@@ -71,7 +71,7 @@ def attention_module(
     short = not (config.packed or own_rows or config.features.turned is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
-    rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
+    rings_of = PersistentRings if config.is_persistent else rings_of
     in_parts = config.is_persistent or config.features.splits
     keeps_more = in_parts and config.features.has(Window)
     to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
+from flash.device.gathered_latent_rings import GatheredLatentRings
 from flash.device.latent_rings import LatentRings, TilesInTurns
 from flash.device.nonfinite import NonFinite
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
@@ -34,7 +35,7 @@ def wgmma_latent_forward(config: KernelConfig, t: LatentTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, LatentRings, LatentConsumer)
+    return attention_module(config, t, GatheredLatentRings if config.gathers else LatentRings, LatentConsumer)
 
 
 class LatentConsumer(Consumer):

@@ -116,9 +116,11 @@ def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
     return found[::-1]
 
 
-def merging(call: MergeCall, target: Target, alignment: int = ALIGNMENTS[0]) -> Step:
+def merging(
+    call: MergeCall, target: Target, alignment: int = ALIGNMENTS[0], *, plus_is_empty: bool = False
+) -> Step:
     """The launch that merges the parts of a call; its kernel suits any O that is aligned like this one, or
-    to `alignment` bytes if that is less.
+    to `alignment` bytes if that is less. With `plus_is_empty` a part whose lse is +inf has seen no key.
     """
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
     made = merge_build(
@@ -130,6 +132,7 @@ def merging(call: MergeCall, target: Target, alignment: int = ALIGNMENTS[0]) -> 
             math.gcd(alignment, aligned(call.out, element.nbytes)),
             aligned(call.parts, of_parts.nbytes),
             call.lse is not None,
+            plus_is_empty,
         )
     )
     made.require_proved()

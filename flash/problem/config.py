@@ -9,7 +9,7 @@ from typing import Any, Final
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.problem.features import MAX_PAGE_SIZE, Features
-from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
+from flash.problem.head_dims import checked_head_dim, checked_head_dim_v, is_latent
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.persistence import SCHEDULERS, scheduled
@@ -27,7 +27,7 @@ from flash.problem.tile_choice import (
 from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -88,9 +88,9 @@ class AttentionConfig(ScoreSettings):
         `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
         after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with "e4m3" and "e5m2". The kernels for sm_90a, a Hopper GPU's own
-        target, use `wgmma` and TMA where they can (`flash/problem/wgmma_choice.py`), those for sm_90
-        never.
+        a GPU, but sm_90a with "e4m3" and "e5m2", and where shared_kv is for sm_90a alone. The kernels
+        for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
+        (`flash/problem/wgmma_choice.py`), those for sm_90 never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
@@ -159,7 +159,7 @@ class AttentionConfig(ScoreSettings):
         require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
-        if self.target is not None or self.is_fp8:
+        if self.target is not None or self.is_fp8 or is_latent(self.head_dim, shared_kv=self.shared_kv):
             object.__setattr__(
                 self, "target", find_target(WGMMA_TARGET if self.target is None else self.target).name
             )
@@ -179,13 +179,8 @@ class AttentionConfig(ScoreSettings):
         require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
-        _require_scale(self.softmax_scale)
-        choose_tiling(self.tile_request, find_target(self.target) if self.target else self._most_generous)
-
-    @property
-    def _most_generous(self) -> Target:
-        """The target that has the most tiles for the config."""
-        return find_target(WGMMA_TARGET) if self.tile_request.is_latent else most_generous()
+        object.__setattr__(self, "softmax_scale", _checked_scale(self.softmax_scale))
+        choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
 
     def _require_shared(self) -> None:
         if self.shared_kv and self.value_dim > self.head_dim:
@@ -405,9 +400,10 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
         raise ConfigError(f"{who}: {said}") from None
 
 
-def _require_scale(value: Any) -> None:
+def _checked_scale(value: Any) -> Any:
     if value is not None and not is_scale(value):
         raise ConfigError(
             f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
             f"or None for 1/sqrt(head_dim), got {shown(value)}"
         )
+    return in_numbers(value)

@@ -32,6 +32,11 @@ def checked_head_dim(value: object, *, shared_kv: bool) -> int:
     )
 
 
+def is_latent(head_dim: int, *, shared_kv: bool) -> bool:
+    """Whether V is columns of K, and rows are so wide that the kernel of one target alone computes them."""
+    return shared_kv and head_dim > MAX_HEAD_DIM
+
+
 def checked_head_dim_v(value: object) -> int:
     """head_dim_v as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM_V`."""
     size = integer(value, 1, MAX_HEAD_DIM_V)

@@ -62,7 +62,11 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def parts_of_half(self) -> int:
-        """Parts in which half of the columns of V arrive, so that products begin before all are there."""
+        """Parts in which half of the columns of V arrive, so that products begin before all are there; but
+        one that threads copy.
+        """
+        if self.gathers:
+            return 1
         return _PARTS if self.columns_of_consumer % (_PARTS * _SLAB) == 0 else 1
 
     @property

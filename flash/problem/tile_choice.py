@@ -9,8 +9,9 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
-from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
+from flash.operands.dtypes import BF16, F16, F32, FP8_DTYPES, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import fp8_tiling, possible_tiles, require_fp8
+from flash.problem.head_dims import is_latent
 from flash.problem.latent_tiling import LATENT_TILES
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of, resolved
@@ -112,7 +113,7 @@ class TileRequest:
     @property
     def is_latent(self) -> bool:
         """Whether rows are so wide that only a kernel computes it that reads V from tiles of K."""
-        return self.shared_kv and self.head_dim > MAX_HEAD_DIM
+        return is_latent(self.head_dim, shared_kv=self.shared_kv)
 
     def why_not_wgmma(self, target: Target, alignment: int | None = None) -> str:
         """Why the kernel for a target, and for arrays of such an alignment, does not use `wgmma`; the
@@ -134,7 +135,7 @@ class TileRequest:
     @property
     def gathers_rows(self) -> bool:
         """Whether a kernel with `wgmma` has threads that copy rows from pages of any size."""
-        return self.dtype in GATHERED and not self.is_latent
+        return self.dtype in GATHERED
 
     @property
     def is_fp8(self) -> bool:
@@ -340,10 +341,14 @@ def _require_target(request: TileRequest, target: Target) -> None:
 
 
 def _not_latent(request: TileRequest, target: Target, alignment: int | None) -> str:
+    cures = [] if request.dtype in GATHERED else [f"dtype={F16.name!r} or {BF16.name!r}"]
+    cures += [] if target.name == WGMMA_TARGET else [f"target={WGMMA_TARGET!r}"]
+    use = "other sizes"
+    if cures:
+        use = f"{' and '.join(cures)}, got {request.dtype.name!r} and {target.name!r}"
     return (
         f"AttentionConfig: head_dim={request.head_dim} with shared_kv is for kernels with wgmma alone, and "
-        f"{request.why_not_wgmma(target, alignment)}; use 'f16' or 'bf16' with target={WGMMA_TARGET!r}, got "
-        f"{request.dtype.name!r} and {target.name!r}"
+        f"{request.why_not_wgmma(target, alignment)}; use {use}"
     )
 
 

@@ -8,7 +8,7 @@ no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 | f32 with another precision than "f32_grade" | `wgmma` multiplies f16, bf16 and pairs of f16 here |
 | "f32_grade" with rows above 128 columns | as pairs of f16, two tiles of K and of V leave Q no room |
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
-| f32, or V as columns of wide K, in pages of rows that are no multiple of 16 | boxes have at least as many |
+| f32 in pages of rows that are no multiple of 16 | boxes have at least as many |
 | the same in a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | a cache of e4m3 or e5m2 | its elements are widened to 16 bits by the threads that attend |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
@@ -19,7 +19,7 @@ no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 Of keys in pages, a tile is cut into boxes of tensor copies where pages have multiples of 16 rows and
 sequences begin with a page. Otherwise (pages of a row, as in SGLang, or of 8, 24 or 100 rows, or padding
 before the keys) the threads of the producer find each row in the page table and copy it by `cp.async`
-(`flash/device/gathered_rings.py`), if Q, K and V are f16 or bf16 and head_dim is at most 256.
+(`flash/device/gathered_rings.py`), if Q, K and V are f16 or bf16.
 
 Where V is columns of K (`shared_kv`) and head_dim is above 256, no kernel without `wgmma` computes it: what
 the table names is then an error. Blocks have 64 rows there, and the columns of V, padded to multiples of
@@ -83,7 +83,7 @@ def wgmma_tiling(
     columns of K and rows are wide, `gathers` whether threads copy each row from its page.
     """
     if latent:
-        return _latent_tiling(dims, tile, stages, target, in_pages)
+        return _latent_tiling(dims, tile, stages, target, in_pages, gathers)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
     sizes = [(_DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q), n) for n in tiles]
     if block_q == "auto" and precision is None and max(dims) <= _NARROW and not in_pages:
@@ -99,11 +99,12 @@ def _kind(precision: str | None) -> type[WgmmaTiling]:
 
 
 def _latent_tiling(
-    dims: tuple[int, int], tile: int | str, stages: int, target: Target, in_pages: bool
+    dims: tuple[int, int], tile: int | str, stages: int, target: Target, in_pages: bool, gathers: bool
 ) -> LatentTiling | None:
     """The tiling that `wgmma_tiling` gives where V is columns of K and rows are wide; None if none fits."""
     tiles = LATENT_TILES if tile == "auto" else {int(tile)}.intersection(LATENT_TILES)
-    found = [LatentTiling(*dims, n, WGMMA_ROWS, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    sizes = WGMMA_ROWS, max(stages, LEAST_STAGES)
+    found = [LatentTiling(*dims, n, *sizes, in_pages, gathers=gathers) for n in tiles]
     return next((t for t in found if t.has_columns and _has_shared(t, target)), None)
 
 

@@ -17,6 +17,7 @@ from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFea
 from flash.scores.options import is_scale, number
 from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, kept, threshold
 from flash.scores.places import ScorePlaces
+from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
@@ -72,12 +73,12 @@ class Dropout(ScoreFeature):
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> float:
         """See `ScoreFeature.normalized`."""
+        value = in_numbers(value)
         if not is_scale(value) or not 0 <= value < 1:
             raise ConfigError(
                 f"AttentionConfig: dropout must be a probability from 0 to less than 1, got {shown(value)}"
             )
-        probability: float = value
-        return probability
+        return float(value)
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:
@@ -87,7 +88,7 @@ class Dropout(ScoreFeature):
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
         """The probability."""
-        return arguments.get("dropout", 0.0)
+        return in_numbers(arguments.get("dropout", 0.0))
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from flash.operands.dtypes import DType
 from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.options import flag
 from flash.scores.places import ScorePlaces, ScorePlane
+from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 
@@ -366,7 +367,7 @@ class ScoreFeature:
         an array whether it is given.
         """
         given = arguments.get(cls.argument)
-        return given is not None if cls.axes else given
+        return given is not None if cls.axes else in_numbers(given)
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from flash.operands.dtypes import DTYPES, F32, config_name
 from ptxgen.arguments import is_one_of
+from ptxgen.arguments import number as number_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
 
 # The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
@@ -17,12 +18,11 @@ MAX_SCALE: Final = 2.0**127
 
 
 def is_scale(value: object) -> bool:
-    """Whether a kernel can multiply by `value`: a number that is finite in f32 and in units of
-    log2.
+    """Whether a kernel can multiply by `value`: a number of any class that is finite in f32 and in
+    units of log2.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= MAX_SCALE
+    found = number_of(value)
+    return found is not None and abs(found) <= MAX_SCALE
 
 
 def require_one_of(name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str) -> None:

@@ -13,6 +13,7 @@ from flash.operands.declared import Number
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.options import is_scale, number
 from flash.scores.places import ScorePlaces
+from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
@@ -56,6 +57,7 @@ class Softcap(ScoreFeature):
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> float | None:
         """The cap as a float; None for no cap, also if `value` is 0."""
+        value = in_numbers(value)
         if value is None or (is_scale(value) and value == 0):
             return None
         if not (is_scale(value) and _LEAST <= value <= _MOST):

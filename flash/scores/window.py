@@ -14,7 +14,7 @@ from flash.operands.words import Causal
 from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature
 from flash.scores.options import number
 from flash.scores.places import ScorePlaces
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.marks import marked
 from ptxgen.errors import ConfigError, shown
@@ -116,7 +116,8 @@ class Window(ScoreFeature):
         """
         if value is None:
             return None
-        sides = tuple(value) if isinstance(value, (tuple, list)) else ()
+        rows = in_numbers(value)
+        sides = rows if isinstance(rows, tuple) else ()
         counts = [None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
         if len(sides) != _SIDES or any(
             count is None and side is not None for side, count in zip(sides, counts, strict=True)

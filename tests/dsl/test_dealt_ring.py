@@ -122,12 +122,12 @@ def roles() -> tuple[KernelBuilder, Any, Any]:
 
 
 ALONE = (
-    "ring: dealt=True is for copies of tensors and a consumer of whole warpgroups; leave out multicast, "
-    "overlapped, written, reworked and gathered"
+    "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "
+    "overlapped, written and reworked"
 )
 
 
-@pytest.mark.parametrize("other", ["overlapped", "written", "reworked", "gathered"])
+@pytest.mark.parametrize("other", ["overlapped", "written", "reworked"])
 def test_other_kinds_of_dealt_rings_are_refused(other: str) -> None:
     k, producer, consumer = roles()
     with pytest.raises(ConfigError) as caught:
@@ -144,15 +144,22 @@ def test_a_consumer_of_some_warps_has_no_dealt_ring() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "shown"), [({"dealt": True, "parts": 3}, "3"), ({"parts": 2}, "2"), ({"parts": 0}, "0")], ids=str
+    ("how", "shown"),
+    [
+        ({"dealt": True, "parts": 3}, "3"),
+        ({"dealt": True, "gathered": True, "parts": 2}, "2"),
+        ({"parts": 2}, "2"),
+        ({"parts": 0}, "0"),
+    ],
+    ids=str,
 )
 def test_parts_divide_the_slabs_of_a_dealt_ring(how: dict[str, Any], shown: str) -> None:
     k, producer, consumer = roles()
     with pytest.raises(ConfigError) as caught:
         k.tma.ring(2, producer, consumer, a=((64, 128), f16), **how)
     assert str(caught.value) == (
-        "ring: parts is a positive number, 1 unless the ring is made with dealt=True, and divides the slabs "
-        f"of each tile, of which there are [2]; got {shown}"
+        "ring: parts is a positive number, 1 unless the ring is made with dealt=True and without "
+        f"gathered=True, and divides the slabs of each tile, of which there are [2]; got {shown}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from flash.operands.words import Auto
 from flash.problem.features import MAX_SPLITS
 from flash.scores.options import is_scale
 from flash.scores.window import Sides
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
 
 _UNLIMITED: Final = -1  # a side of a window
@@ -32,6 +32,13 @@ class Scores(NamedTuple):
     alibi_slopes: torch.Tensor | None
     dropout: float = 0.0
     dropout_seed: torch.Tensor | None = None  # int64, one element on the CPU
+    sink: torch.Tensor | None = None
+
+    def of_kernels(self) -> dict[str, Any]:
+        """What is asked for, of a call without dropout: arguments of functions of `flash`."""
+        found = self._asdict()
+        del found["dropout"]
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def scores_of(
@@ -46,7 +53,8 @@ def scores_of(
     """The arguments of scores of the function `who`, checked. Dropout takes its seed from PyTorch's
     generator of the CPU, so `torch.manual_seed` makes a call reproducible.
 
-    Raises `LaunchError` for invalid arguments.
+    Numbers may be of any class, and the window a list, a tuple or a tensor. Raises `LaunchError` for
+    invalid arguments.
     """
     if softmax_scale is not None and not is_scale(softmax_scale):
         raise LaunchError(
@@ -60,9 +68,7 @@ def scores_of(
         )
     if alibi_slopes is not None:
         tensor(who, "alibi_slopes", alibi_slopes)
-    cap: Any = softcap
-    dropout: Any = dropout_p
-    scale: Any = softmax_scale
+    cap, dropout, scale = (in_numbers(x) for x in (softcap, dropout_p, softmax_scale))
     slopes: Any = alibi_slopes
     return Scores(
         flag(who, "causal", causal),
@@ -81,7 +87,8 @@ def _window(who: str, given: object) -> Sides:
     """
     if given is None:
         return None
-    sides = tuple(given) if isinstance(given, tuple | list) else ()
+    rows = in_numbers(given)
+    sides = rows if isinstance(rows, tuple) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(
@@ -105,26 +112,32 @@ def tensor(who: str, name: str, given: object) -> torch.Tensor:
     return given
 
 
-def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> Mapping[str, int]:
+def check_tensors(
+    who: str, given: Mapping[str, tuple[object, str]], any_type: Collection[str] = ()
+) -> Mapping[str, int]:
     """The sizes, by the names of their axes, of the tensors of a call of `who`: for each name a
     tensor and its axes, such as "batch seqlen_q heads head_dim", where a number is the size itself.
+    The types of those in `any_type` are not checked.
 
     Raises `LaunchError` with everything that is wrong with their shapes and types: another number
     of axes, different sizes of axes of one name, heads that are no multiple of kv_heads, element
     types that no kernel has or that differ.
     """
     tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
+    types = {name: None if name in any_type else x.dtype for name, x in tensors.items()}
     # torch.compile follows the function itself, and warns where there is a cache around it.
     sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
     found: Mapping[str, int] = sizes_of(
-        who, tuple([(name, given[name][1], x.shape, x.dtype) for name, x in tensors.items()])
+        who, tuple([(name, given[name][1], x.shape, types[name]) for name, x in tensors.items()])
     )
     return found
 
 
 @functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
-def _sizes(who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype], ...]) -> Mapping[str, int]:
-    """The sizes of tensors, each of which is its name, axes, shape and type."""
+def _sizes(
+    who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype | None], ...]
+) -> Mapping[str, int]:
+    """The sizes of tensors, each of which is its name, axes, shape and type, or None for any type."""
     sizes: dict[str, int] = {}
     problems = []
     for name, axes, shape, _ in given:
@@ -146,11 +159,13 @@ def _sizes(who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype],
             f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
             f"{given[0][0]} is [{given[0][1].replace(' ', ', ')}]"
         )
-    _check_types(who, {name: dtype for name, _, _, dtype in given})
+    _check_types(who, {name: dtype for name, _, _, dtype in given if dtype is not None})
     return sizes
 
 
 def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
+    if not dtypes:
+        return
     first, *others = dtypes
     wanted = dtypes[first]
     if config_name(wanted) not in DTYPES:

@@ -71,10 +71,12 @@ def attend(
     deterministic: bool,
     return_lse: bool,
     splits: int | Auto,
+    **how: Any,
 ) -> Any:
     """O [batch, seqlen_q, heads, head_dim_v] of q, k and v [batch, seqlen, heads, dim], or (O, LSE
-    [batch, heads, seqlen_q]) with `return_lse`. `deterministic` is of gradients. Raises what
-    `flash.attention` raises, in the name of `who`.
+    [batch, heads, seqlen_q]) with `return_lse`. `deterministic` is of gradients. `how` are the other
+    arguments of `flash.adapters.torch.attention`. Raises what `flash.attention` raises, in the name of
+    `who`.
     """
     with _said_by(who):
         return operators.attention(
@@ -87,6 +89,7 @@ def attend(
             splits=splits,
             backend=_CHOSEN.backend,
             **scores._asdict(),
+            **how,
         )
 
 
@@ -99,14 +102,16 @@ def attend_varlen(
     cu_seqlens_k: torch.Tensor,
     scores: Scores,
     *,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
     deterministic: bool,
     return_lse: bool,
+    **how: Any,
 ) -> Any:
     """O [total_q, heads, head_dim_v] of packed sequences, or (O, LSE [heads, total_q]) with
     `return_lse`. `deterministic` is of gradients, and so is `max_seqlen_k`, on a GPU; on the host they
-    count keys. Raises what `flash.attention_varlen` raises, in the name of `who`.
+    count keys. `how` are the other arguments of `flash.adapters.torch.attention_varlen`. Raises what
+    `flash.attention_varlen` raises, in the name of `who`.
     """
     with _said_by(who):
         return operators.attention_varlen(
@@ -121,6 +126,21 @@ def attend_varlen(
             return_lse=return_lse,
             backend=_CHOSEN.backend,
             **scores._asdict(),
+            **how,
+        )
+
+
+def attend_narrow(
+    who: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, **how: Any
+) -> Any:
+    """`attend` of q, k and v of fp8, or with `cu_seqlens_q` `attend_varlen`: O of bfloat16. `how` are
+    their scales and the other arguments of `flash.attention` and `flash.attention_varlen`.
+    """
+    call: Any = flash.attention_varlen if "cu_seqlens_q" in how else flash.attention
+    more = {} if "cu_seqlens_q" in how else {"layout": "bshd"}
+    with _said_by(who):
+        return call(
+            q, k, v, out_dtype=torch.bfloat16, backend=_CHOSEN.backend, **scores.of_kernels(), **how, **more
         )
 
 

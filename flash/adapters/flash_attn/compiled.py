@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 from flash.adapters.flash_attn.calls import chosen_backend, using_backend
-from flash.adapters.torch import library
+from flash.adapters.torch import flops, library
 
 _SCHEMA: Final = (
     "(Tensor q, Tensor{0} k_cache, Tensor{1} v_cache, Tensor? k, Tensor? v, Tensor? rotary_cos, "
     "Tensor? rotary_sin, Tensor? lengths, SymInt? length, Tensor? cache_batch_idx, Tensor? cache_leftpad, "
-    "Tensor? block_table, float? softmax_scale, bool causal, int[]? window_size, float? softcap, "
-    "bool rotary_interleaved, Tensor? alibi_slopes, int num_splits, bool return_softmax_lse, str backend) "
+    "Tensor? block_table, float? softmax_scale, bool causal, SymInt[]? window_size, float? softcap, "
+    "bool rotary_interleaved, Tensor? alibi_slopes, SymInt num_splits, bool return_softmax_lse, "
+    "Tensor? rotary_seqlens, Tensor? k_descale, Tensor? v_descale, str backend) "
     "-> (Tensor, Tensor)"
 )
-# The positions of arguments of the function: k, cache_seqlens, which is an integer or a tensor, and
-# window_size.
+# The positions of arguments of the function: k, cache_seqlens, which is an integer or a tensor,
+# window_size and return_softmax_lse.
 _NEW: Final = 3
 _LENGTHS: Final = 7
 _WINDOW: Final = 13
+_WITH_LSE: Final = 18
 _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
 
 
@@ -35,6 +37,8 @@ class CacheOperators:
         self._attend = attend
         self._write = library.declare(who, _SCHEMA.format("(a!)", "(b!)"), self._run, _fake)
         self._read = library.declare(f"{who}_read", _SCHEMA.format("", ""), self._run, _fake)
+        for operator in (self._write, self._read):
+            flops.count(operator, flops.pairs_of_caches)
         library.refuse_gradients(self._write, who, _NO_GRADIENTS, written=(1, 2))
         library.refuse_gradients(self._read, who, _NO_GRADIENTS, written=())
 
@@ -47,7 +51,7 @@ class CacheOperators:
         operator = self._read if given[_NEW] is None else self._write
         between, behind = given[_LENGTHS + 1 : _WINDOW], given[_WINDOW + 1 :]
         out, lse = operator(*given[:_LENGTHS], *both, *between, sides, *behind, chosen_backend())
-        return (out, lse) if given[-1] else out
+        return (out, lse) if given[_WITH_LSE] else out
 
     def _run(self, *given: Any) -> tuple[Tensor, Tensor]:
         *most, backend = given
@@ -55,12 +59,12 @@ class CacheOperators:
         most[_LENGTHS : _LENGTHS + 2] = [length if lengths is None else lengths]
         with using_backend(backend):
             found = self._attend(*most)
-        if most[-1]:
+        if most[_WITH_LSE]:
             return found  # type: ignore[no-any-return]
         return found, found.new_empty((0,), dtype=torch.float32)
 
 
 def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     batch, rows, heads, _ = q.shape
-    lse = (batch, heads, rows) if given[-2] else (0,)
+    lse = (batch, heads, rows) if given[_WITH_LSE - 2] else (0,)
     return q.new_empty((batch, rows, heads, v_cache.shape[-1])), q.new_empty(lse, dtype=torch.float32)

@@ -9,9 +9,11 @@ import torch
 from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, splits_of
 from flash.adapters.flash_attn.calls import attend
 from flash.adapters.flash_attn.probabilities import probabilities
+from flash.adapters.refusals import refuses_as_peers
 from flash.host.caller import flag
 
 
+@refuses_as_peers
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -71,6 +73,7 @@ def flash_attn_func(
     return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
+@refuses_as_peers
 def flash_attn_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -97,6 +100,7 @@ def flash_attn_kvpacked_func(
     return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
+@refuses_as_peers
 def flash_attn_qkvpacked_func(
     qkv: torch.Tensor,
     dropout_p: float = 0.0,

@@ -9,15 +9,19 @@ import torch
 from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, splits_of
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
+from flash.adapters.flash_attn.newer import FP8, descale, require_absent
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
+from flash.adapters.refusals import refuses_as_peers
 from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
 
 _WHO = "flash_attn_with_kvcache"
+_ARGUMENTS = 22
 
 
+@refuses_as_peers
 def flash_attn_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -94,7 +98,16 @@ def flash_attn_with_kvcache(
         num_splits,
         return_softmax_lse,
     )
-    return _OPERATORS.call(given) if torch.compiler.is_compiling() else _attend(*given)
+    return attend_to_caches(*given)
+
+
+def attend_to_caches(*given: Any) -> Any:
+    """What `flash_attn_with_kvcache` returns for its arguments in order, behind which may be
+    rotary_seqlens, k_descale and v_descale of flash-attn 3.
+    """
+    given += (None,) * (_ARGUMENTS - len(given))
+    listens = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    return _OPERATORS.call(given) if listens else _attend(*given)
 
 
 def _attend(
@@ -117,8 +130,11 @@ def _attend(
     alibi_slopes: object,
     num_splits: object,
     return_softmax_lse: object,
+    rotary_seqlens: object,
+    k_descale: object,
+    v_descale: object,
 ) -> Any:
-    """What `flash_attn_with_kvcache` returns."""
+    """What `attend_to_caches` returns."""
     caches = _caches(q, k_cache, v_cache, k, v, block_table, cache_batch_idx)
     scores = scores_of(_WHO, softmax_scale, causal, window_size, softcap, alibi_slopes)
     interleaved = flag(_WHO, "rotary_interleaved", rotary_interleaved)
@@ -133,7 +149,10 @@ def _attend(
     if rotary_cos is not None or rotary_sin is not None:
         cos, sin = _tables(rotary_cos, rotary_sin, caches, k, q.shape[3])
         assert k is not None  # or `_tables` raises
-        at = before[:, None] + torch.arange(max(k.shape[1], q.shape[1]), device=q.device)
+        first = before
+        if rotary_seqlens is not None:
+            first = check_numbers(_WHO, "rotary_seqlens", rotary_seqlens, (q.shape[0],))
+        at = first[:, None] + torch.arange(max(k.shape[1], q.shape[1]), device=q.device)
         grows = scores.causal or scores.window is not None
         of_q = at[:, : q.shape[1]] if grows else at[:, :1]
         q = rotated(q, cos, sin, of_q, interleaved=interleaved)
@@ -151,6 +170,7 @@ def _attend(
         block_table=caches.table,
         splits=splits_of(_WHO, num_splits),
         **operands,
+        **_scales(q.shape[0], caches, k_scale=k_descale, v_scale=v_descale),
     )
 
 
@@ -169,7 +189,7 @@ def _caches(
         raise LaunchError(f"{_WHO}: {one} is given without {other}; give both, or neither")
     if k is not None:
         tensors |= {"k": (k, "batch n kv_heads head_dim"), "v": (v, "batch n kv_heads head_dim_v")}
-    sizes = check_tensors(_WHO, tensors)
+    sizes = check_tensors(_WHO, tensors, _caches_of_fp8(k_cache, v_cache))
     views_of({name: one for name, (one, _) in tensors.items()}, _WHO)  # raises for gradients
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1 and cache.shape[-1] > 1:
@@ -184,6 +204,36 @@ def _caches(
     if cache_batch_idx is None:  # the cache may have room for a larger batch
         k_cache, v_cache = k_cache[: sizes["batch"]], v_cache[: sizes["batch"]]
     return Caches(k_cache, v_cache, None, sizes["capacity"])
+
+
+def _caches_of_fp8(k_cache: object, v_cache: object) -> tuple[str, ...]:
+    """The names of the caches if both are of one type of fp8, which queries are not."""
+    kinds = {getattr(cache, "dtype", None) for cache in (k_cache, v_cache)}
+    return ("k_cache", "v_cache") if len(kinds) == 1 and kinds <= {*FP8} else ()
+
+
+def _scales(batch: int, caches: Caches, **descales: Any) -> dict[str, torch.Tensor]:
+    """The scales of caches of fp8 for the heads of K, from those [batch, kv_heads] of flash-attn 3, by
+    the names of `DecodeKernel.launch`; 1 for None. Raises `LaunchError` for scales of caches of other
+    types, and for sequences with scales of their own, as far as that is known without waiting for a GPU.
+    """
+    narrow, heads = caches.k.dtype in FP8, caches.k.shape[2]
+    found = {}
+    for name, given in descales.items():
+        argument = name.replace("scale", "descale")
+        if not narrow:
+            require_absent(_WHO, **{argument: given})
+        elif given is None:
+            found[name] = torch.ones(heads, device=caches.k.device)
+        else:
+            rows = descale(_WHO, argument, given, batch, heads)
+            if batch > 1 and rows.stride(0) and (rows.device.type != "cpu" or (rows != rows[:1]).any()):
+                raise LaunchError(
+                    f"{_WHO}: {argument} must be the same for each sequence, as {argument}[:1].expand("
+                    f"{batch}, {heads}) is, because a cache has one scale for each head; got others"
+                )
+            found[name] = rows[:1].reshape(-1).contiguous() if batch else rows.new_ones(heads)
+    return found
 
 
 def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> torch.Tensor:

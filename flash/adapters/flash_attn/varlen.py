@@ -13,12 +13,14 @@ from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_ten
 from flash.adapters.flash_attn.calls import attend_paged, attend_varlen
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.flash_attn.probabilities import probabilities
+from flash.adapters.refusals import refuses_as_peers
 from flash.host.caller import flag
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 
 
+@refuses_as_peers
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -71,6 +73,7 @@ def flash_attn_varlen_func(
     return _over_pages(who, q, k, v, block_table, lengths, scores, deterministic, return_attn_probs)
 
 
+@refuses_as_peers
 def flash_attn_varlen_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -99,6 +102,7 @@ def flash_attn_varlen_kvpacked_func(
     return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
 
 
+@refuses_as_peers
 def flash_attn_varlen_qkvpacked_func(
     qkv: torch.Tensor,
     cu_seqlens: torch.Tensor,

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 import flash
-from flash.adapters.torch import library
+from flash.adapters.torch import flops, library
 from flash.adapters.torch.functions import arrays_of, text_of, trace_of
 from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
 from flash.adapters.torch.tensors import require_no_tangents, require_no_tracking, require_plain, tracked
 from flash.cache.cache import KVCache
 from flash.operands.words import Backend, Causal
+from ptxgen.arguments import in_numbers
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
@@ -101,9 +102,9 @@ def attention_with_kvcache(
         layer,
         cache.head_dim_v,
         causal_word(causal),
-        softmax_scale,
+        in_numbers(softmax_scale),
         sides(window),
-        softcap,
+        in_numbers(softcap),
         text_of("score_mod", score_mod, declared) if score_mod is not None else "",
         text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
         names,
@@ -226,6 +227,16 @@ def _fake(*given: Any) -> tuple[Tensor, Tensor]:
     )
 
 
+def _pairs(given: flops.Given) -> int:
+    """The pairs of queries and keys of a call that has been computed: keys with the new ones."""
+    cache, sequences = _CACHES[int(given["state"][0])], given["cache_batch_idx"]
+    lengths = cache.lengths[given["layer"]].tolist()
+    if sequences is not None:
+        lengths = [lengths[n] for n in sequences.tolist()]
+    _, heads, rows, _ = given["q"].shape
+    return int(heads * rows * sum(lengths))
+
+
 def _refuse_vmap(*_: Any, **__: Any) -> Any:
     raise LaunchError(
         f"{_WHO}: torch.func.vmap cannot map over calls that write to one KV cache; give the sequences "
@@ -236,11 +247,12 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
 _SCHEMA: Final = (
     "Tensor(a!) state, Tensor(b!)? out, Tensor q, Tensor? k, Tensor? v, Tensor? cache_batch_idx, "
     "Tensor? leftpad, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? alibi_slopes, Tensor? mask, "
-    "Tensor? sink, Tensor[]? aux, int layer, int head_dim_v, str causal, float? softmax_scale, "
-    "int[]? window, float? softcap, str score_mod, str mask_mod, str[]? aux_names, "
-    "bool rotary_interleaved, bool return_lse, int? splits, str backend, int? stream"
+    "Tensor? sink, Tensor[]? aux, SymInt layer, int head_dim_v, str causal, float? softmax_scale, "
+    "SymInt[]? window, float? softcap, str score_mod, str mask_mod, str[]? aux_names, "
+    "bool rotary_interleaved, bool return_lse, SymInt? splits, str backend, int? stream"
 )
 _LOWERED: Final = tuple(map(_Call._fields.index, ("q", "k", "v")))
 _OPERATOR: Final = library.declare(_WHO, f"({_SCHEMA}) -> (Tensor, Tensor)", _run, _fake, _LOWERED)
+flops.count(_OPERATOR, _pairs)
 library.refuse_gradients(_OPERATOR, _WHO, _NO_GRADIENTS, written=(0, 1))
 torch.library.register_vmap(f"{library.NAMESPACE}::{_WHO}", _refuse_vmap, lib=library.LIBRARY)

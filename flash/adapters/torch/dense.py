@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Unpack
 
 from torch import Tensor
 
+from flash.adapters.torch.flops import pairs_of_dense
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.tensors import causality_of
 from flash.adapters.torch.vmap import Dense
@@ -14,7 +15,7 @@ from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
 _OPERATORS: Final = Operators(
-    "attention", ("q", "k", "v"), ("alibi_slopes", "bias", "key_bias", "mask", "sink"), Dense
+    "attention", ("q", "k", "v"), ("alibi_slopes", "bias", "key_bias", "mask", "sink"), Dense, pairs_of_dense
 )
 
 _MASKS: Final[tuple[Literal["mask", "bias"], ...]] = (

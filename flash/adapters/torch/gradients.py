@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from flash.adapters.torch import library
+from flash.adapters.torch import flops, library
 from flash.adapters.torch.settings import Settings
 from flash.adapters.torch.tensors import in_transform, require_no_tracking
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Mapped, Varlen
@@ -29,6 +29,7 @@ def differentiate(
     names: Sequence[str],
     compute: Callable[..., tuple[Tensor, ...]],
     where: type[Dense] | type[Varlen],
+    pairs: Callable[[flops.Given], int],
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Give the operator `forward`, which is `ptxgen_flash::who` with the results out and lse, a
     backward pass: the new operator `ptxgen_flash::who_backward`; and both a rule for
@@ -37,7 +38,8 @@ def differentiate(
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `Settings`.
     `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
     and these arguments, the gradients of `MATRICES` and `DIFFERENTIABLE`; those that are not wanted
-    have no elements. `where` says where vmap puts a mapped axis.
+    have no elements. `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys
+    a call has.
     """
     aux = len(names)
 
@@ -58,6 +60,7 @@ def differentiate(
         compute,
         fake,
     )
+    flops.count(back, pairs, is_backward=True)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         arrays = inputs[aux] or []

@@ -4,14 +4,14 @@ gradients; and the calls of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
 import flash
-from flash.adapters.torch import gradients, library
+from flash.adapters.torch import flops, gradients, library
 from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.settings import (
     ANY_SPLITS,
@@ -35,6 +35,7 @@ from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Auto, Backend, Causal, Precision
 from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
+from ptxgen.arguments import in_numbers
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import AUTO
 
@@ -50,7 +51,8 @@ class Operators:
 
     `required` and `optional` are the names of their tensors, q, k and v first; behind them are the
     tensors of aux and the arguments of `Settings`, of which `more` are those that the schema has beside
-    `SCHEMA`. `where` says where torch.func.vmap puts a mapped axis.
+    `SCHEMA`. `where` says where torch.func.vmap puts a mapped axis, `pairs` how many pairs of queries and
+    keys a call has.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Operators:
         required: Sequence[str],
         optional: Sequence[str],
         where: type[Dense] | type[Varlen],
+        pairs: Callable[[flops.Given], int],
         more: str = "",
     ) -> None:
         self.who = who
@@ -76,8 +79,10 @@ class Operators:
             self._fake_into,
             [at + 1 for at in lowered],
         )
+        flops.count(self._run, pairs)
+        flops.count(self._run_into, pairs)
         self._run_in_transform = gradients.differentiate(
-            self._run, who, schema, self._names, self._gradients, where
+            self._run, who, schema, self._names, self._gradients, where, pairs
         )
         library.refuse_gradients(self._run_into, who, _NOT_INTO_OUT)
 
@@ -106,7 +111,7 @@ class Operators:
         require_plain(who, inputs)
         require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        aux, dropout = of.get("aux"), of.get("dropout", 0.0)
+        aux, dropout = of.get("aux"), in_numbers(of.get("dropout", 0.0))
         names, arrays, declared = arrays_of(who, aux)
         if aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
@@ -119,10 +124,10 @@ class Operators:
             arrays,
             causal_word(causal),
             precision,
-            softmax_scale,
+            in_numbers(softmax_scale),
             layout,
             sides(of.get("window")),
-            of.get("softcap"),
+            in_numbers(of.get("softcap")),
             dropout,
             text_of("score_mod", score_mod, declared) if score_mod is not None else "",
             text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",

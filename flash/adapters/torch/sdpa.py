@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from flash.adapters.refusals import refuses_as_peers
 from flash.adapters.torch.dense import attention
 from flash.adapters.torch.tensors import causality_of, dense_rows, is_causal_bias, why_not_plain
 from flash.operands.words import Auto, Causal
@@ -29,6 +30,7 @@ _FOUR: Final = 4  # dimensions that `attention` takes
 _Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, Causal, bool]
 
 
+@refuses_as_peers
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -105,6 +107,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         given = kwargs or {}
         return self.call(*args, **given) if func is _SDPA else func(*args, **given)
 
+    @refuses_as_peers
     def call(self, *args: Any, **given: Any) -> Any:
         """The function in PyTorch's place."""
         found, scale = _in_order(*args, **given)

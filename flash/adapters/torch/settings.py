@@ -9,14 +9,14 @@ import torch
 
 from flash.adapters.torch.functions import trace_of
 from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
-from ptxgen.arguments import integer
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 SCHEMA: Final = (
-    "str causal, str? precision, float? softmax_scale, str layout, int[]? window, float? softcap, "
+    "str causal, str? precision, float? softmax_scale, str layout, SymInt[]? window, float? softcap, "
     "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, "
-    "int? stream, bool deterministic, int splits"
+    "int? stream, bool deterministic, SymInt splits"
 )
 _UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
 ANY_SPLITS: Final = 0  # "auto"; a schema has no numbers that may be words
@@ -129,7 +129,7 @@ def sides(window: Any) -> list[int] | None:
     """`window` as a list of the schema."""
     if window is None:
         return None
-    return [_UNLIMITED if side is None else side for side in window]
+    return [_UNLIMITED if side is None else side for side in in_numbers(window)]
 
 
 def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:

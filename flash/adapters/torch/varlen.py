@@ -6,6 +6,7 @@ from typing import Any, Final, Unpack
 
 from torch import Tensor
 
+from flash.adapters.torch.flops import pairs_of_packed
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
 from flash.operands.words import Backend, Causal, KVLayout, Precision
@@ -17,7 +18,8 @@ _OPERATORS: Final = Operators(
     ("q", "k", "v", "cu_seqlens_q"),
     ("cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "alibi_slopes", "sink"),
     Varlen,
-    ", int? max_seqlen_q, int? max_seqlen_k, str kv_layout",
+    pairs_of_packed,
+    ", SymInt? max_seqlen_q, SymInt? max_seqlen_k, str kv_layout",
 )
 
 

@@ -255,6 +255,7 @@ class Ring(RingMemory):
             raise ConfigError(f"ring {self.name!r}: take is for rings made with dealt=True; use acquire")
         stage = Stage(self, "drain", index, parity)
         stage.wait(0)
+        self._show_copies()
         return stage
 
     # ------------------------------------------------------------------------------ inside
@@ -267,11 +268,15 @@ class Ring(RingMemory):
         cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
         self.wait(stage.ready, cursor.parity)
+        self._show_copies()
+        return stage
+
+    def _show_copies(self) -> None:
+        """Let products see a stage of a `gathered` ring that is full."""
         if self.gathered:
             # The copies end, and arrive, behind all that their threads could execute before: so it is the
-            # reader who lets its products see them (PTX ISA, "Proxies" and "Async proxy").
+            # reader that lets its products see them (PTX ISA, "Proxies" and "Async proxy").
             self.k.fence_proxy_async(space="shared::cta")
-        return stage
 
     def _hold(self, stage: Stage, start: int) -> None:
         """End the turn of an overlapped ring, which began at step `start` of the flight."""

@@ -191,7 +191,7 @@ class Tma:
             raise ConfigError(
                 "ring: gathered=True is for copies by the threads of a CTA; leave out multicast and written"
             )
-        others = multicast, overlapped, written, reworked, gathered
+        others = multicast, overlapped, written, reworked
         _check_dealt(consumer, dealt=dealt, otherwise=any(others))
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
@@ -199,7 +199,7 @@ class Tma:
             name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
             for name, given in tiles.items()
         }
-        _check_parts(parts, [layout.slabs for layout in layouts.values()], dealt=dealt)
+        _check_parts(parts, [layout.slabs for layout in layouts.values()], allowed=dealt and not gathered)
         self._rings += 1
         name = f"ring_{self._rings}"
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
@@ -411,17 +411,20 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
     """Raise `ConfigError` for a dealt ring that is made otherwise, too, or whose consumer has some warps."""
     if dealt and (otherwise or not consumer.warpgroups):
         raise ConfigError(
-            "ring: dealt=True is for copies of tensors and a consumer of whole warpgroups; leave out "
-            "multicast, overlapped, written, reworked and gathered"
+            "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "
+            "overlapped, written and reworked"
         )
 
 
-def _check_parts(parts: int, slabs: list[int], *, dealt: bool) -> None:
-    """Raise `ConfigError` unless tiles with so many slabs may arrive in `parts`."""
-    if not is_count(parts) or (parts > 1 and not dealt) or any(n % parts for n in slabs):
+def _check_parts(parts: int, slabs: list[int], *, allowed: bool) -> None:
+    """Raise `ConfigError` unless tiles with so many slabs may arrive in `parts`, of which there may be
+    several if that is `allowed`.
+    """
+    if not is_count(parts) or (parts > 1 and not allowed) or any(n % parts for n in slabs):
         raise ConfigError(
-            "ring: parts is a positive number, 1 unless the ring is made with dealt=True, and divides the "
-            f"slabs of each tile, of which there are {slabs}; got {shown(parts)}"
+            "ring: parts is a positive number, 1 unless the ring is made with dealt=True and without "
+            f"gathered=True, and divides the slabs of each tile, of which there are {slabs}; got "
+            f"{shown(parts)}"
         )
 
 

@@ -14,18 +14,22 @@ from typing import Any, NamedTuple
 import flash_attn_oracle as oracle
 import pytest
 from flash_attn_cases import in_numpy
+from newer_flash_attn import NewerFlashAttn
 from other_libraries import FlashInfer, Xformers
 
 PAGE = (Path(__file__).parents[3] / "docs" / "migration.md").read_text(encoding="utf-8")
-SECTIONS = ("flash-attn", "PyTorch", "xformers", "FlashInfer")
+SECTIONS = ("flash-attn", "flash-attn 3 and 4", "PyTorch", "xformers", "FlashInfer")
 
 
 class Row(NamedTuple):
-    """A row of a table: the code of the other library, and ours, after the section's `setup`."""
+    """A row of a table: the code of the other library, and ours, after the section's `setup`; and whether
+    the adapter refuses the other library's code.
+    """
 
     setup: str
     theirs: str
     ours: str
+    is_refused: bool
 
 
 def rows() -> Iterator[Any]:
@@ -35,7 +39,8 @@ def rows() -> Iterator[Any]:
         lines = [line for line in section.splitlines() if line.startswith("| `")]
         for number, line in enumerate(lines, 1):
             theirs, ours = re.findall(r"`([^`]+)`", line)[:2]
-            yield pytest.param(Row(setup, theirs, ours), id=f"{name}-{number}")
+            is_refused = line.split(" | ")[-1].startswith("refused")
+            yield pytest.param(Row(setup, theirs, ours, is_refused), id=f"{name}-{number}")
 
 
 ROWS = list(rows())
@@ -134,6 +139,10 @@ def libraries(torch: ModuleType, flash_attn: Any, code: str) -> list[dict[str, A
     name = code.partition("(")[0]
     if name.startswith("flash_attn"):
         return [{name: getattr(library, name)} for library in (flash_attn, FlashAttnByOracle(torch))]
+    if name.startswith("fa"):
+        from flash.adapters.flash_attn import cute, hopper
+
+        return [{"fa3": hopper, "fa4": cute}, {f"fa{n}": NewerFlashAttn(torch, n) for n in (3, 4)}]
     xops = Xformers(torch)
     return [{"xops": xops, "bias": xops.bias, "fi": FlashInfer(torch)}]
 
@@ -142,6 +151,10 @@ def libraries(torch: ModuleType, flash_attn: Any, code: str) -> list[dict[str, A
 def test_both_sides_of_a_row_are_the_same(torch: ModuleType, flash_attn: Any, row: Row) -> None:
     found, after = value_of(row.ours, row.setup, {})
     for given in libraries(torch, flash_attn, row.theirs):
+        if row.is_refused and not isinstance(next(iter(given.values())), NewerFlashAttn):
+            with pytest.raises(RuntimeError, match=r" must be (None|0), got "):
+                value_of(row.theirs, row.setup, given)
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # flex_attention warns that it is not compiled
             wanted, others = value_of(row.theirs, row.setup, given)

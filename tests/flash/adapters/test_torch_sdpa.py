@@ -231,6 +231,19 @@ def test_what_is_refused(ours: Any, torch: Any, make: Any, message: str) -> None
     assert str(caught.value) == f"scaled_dot_product_attention: {message}"
 
 
+def test_a_refusal_is_what_code_with_a_fallback_for_pytorchs_own_errors_catches(
+    ours: Any, torch: Any
+) -> None:
+    q = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="got float64") as caught:
+        ours.scaled_dot_product_attention(q, q, q)
+    assert isinstance(caught.value, LaunchError)
+    with ours.replace_sdpa(), pytest.raises(RuntimeError, match="got float64"):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    with pytest.raises(RuntimeError, match="softmax_scale must be a number"):  # which attention refuses
+        ours.scaled_dot_product_attention(*[q.float()] * 3, scale="big")
+
+
 # -------------------------------------------------------------------------- in PyTorch's place
 
 

@@ -106,6 +106,27 @@ def test_a_sum_that_is_no_number_makes_its_row_nan_and_no_other(wild: float, bac
 
 
 @EITHER
+def test_parts_of_flash_attn_2_say_by_plus_infinity_that_they_have_no_key(backend: str) -> None:
+    outs, lses = parts_of(3, 4, 6)
+    lses[1, 0] = lses[:, 1] = -INF
+    wanted = flash.merge_partials(outs, lses, backend=backend)
+    theirs = np.where(np.isneginf(lses), np.float32(INF), lses)
+    theirs[0, 1] = -INF  # a part of ours beside theirs
+    outs[1, 0] = outs[:, 1] = np.nan
+    found = flash.merge_partials(outs, theirs, empty_lse=INF, backend=backend)
+    assert [array.tobytes() for array in found] == [array.tobytes() for array in wanted]
+
+
+@pytest.mark.parametrize("given", [0.0, np.nan, None, "inf"])
+def test_an_lse_of_no_key_is_an_infinity(given: Any) -> None:
+    with pytest.raises(LaunchError) as caught:
+        flash.merge_partials(*parts_of(2, 3, 4), empty_lse=given)
+    assert str(caught.value) == (
+        f"merge_partials: empty_lse must be -math.inf, or math.inf for parts of flash-attn 2, got {given!r}"
+    )
+
+
+@EITHER
 def test_sums_far_beyond_what_exp_holds_are_merged(backend: str) -> None:
     outs = np.array([[[1.0]], [[3.0]], [[1e30]]], np.float32)
     for sums in ([3e5, 3e5, -3e5], [-3e5, -3e5, -3.4e38]):
@@ -295,6 +316,7 @@ CONFIGS = [
     MergeConfig(target("sm_75"), 21, F32, alignment=4, parts_alignment=4, return_lse=False),
     MergeConfig(target("sm_90"), 512, BF16, BF16),
     MergeConfig(target("sm_90"), 3, F32, F16, alignment=4, parts_alignment=2),
+    MergeConfig(target("sm_80"), 64, F16, F16, plus_is_empty=True),
 ]
 
 

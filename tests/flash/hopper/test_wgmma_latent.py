@@ -176,7 +176,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("page_size", [0, 16, 64])
+@pytest.mark.parametrize("page_size", [0, 16, 64, 1, 3, 100])
 @pytest.mark.parametrize("heads", [5, nightly(128)])
 @pytest.mark.parametrize("seq_q", [1, 2])
 def test_heads_of_a_latent_cache_are_packed(
@@ -193,7 +193,7 @@ def test_heads_of_a_latent_cache_are_packed(
         cache[b, :, n:] = np.nan
     given: dict[str, Any] = {"seqused_k": USED, "splits": splits, "backend": "interpreter"}
     if page_size:
-        columns = 192 // page_size
+        columns = -(-192 // page_size)
         table = rng.permutation(2 * columns).reshape(2, columns).astype(np.int32)
         cache, given["block_table"] = in_pages(cache, page_size, table), table
     out, lse = DecodeKernel(config).launch(q, cache, **given)
@@ -212,6 +212,39 @@ def test_heads_of_a_latent_cache_are_packed(
             causal=True,
             arithmetic=arithmetic,
         )
+
+
+@pytest.mark.parametrize(
+    ("dims", "page_size", "padding"),
+    [
+        (SMALL, 1, 0),
+        pytest.param((376, 296), 5, 3, marks=pytest.mark.slow),  # the second half of V lacks columns
+        pytest.param(MLA, 64, 7, marks=pytest.mark.slow),  # rows of boxes, but for the padding
+    ],
+    ids=str,
+)
+def test_rows_of_latent_pages_are_gathered(
+    dims: tuple[int, int], page_size: int, padding: int, kernels: list[str]
+) -> None:
+    config = config_of(dims, causal=True)
+    rng = np.random.default_rng(4)
+    q, cache = (
+        rng.standard_normal(shape).astype(np.float16) for shape in ((2, 3, 2, dims[0]), (2, 1, 70, dims[0]))
+    )
+    used, pads = np.array([70, 33], np.int32), np.array([padding, 0], np.int32)
+    keys = [cache[b, :, pads[b] : used[b]].copy() for b in range(2)]
+    for b in range(2):
+        cache[b, :, used[b] :] = cache[b, :, : pads[b]] = np.nan
+    table = rng.permutation(2 * -(-70 // page_size)).reshape(2, -1).astype(np.int32)
+    given: dict[str, Any] = {"seqused_k": used, "block_table": table, "backend": "interpreter"}
+    given |= {"leftpad_k": pads} if padding else {}
+    out, lse = DecodeKernel(config).launch(q, in_pages(cache, page_size, table), **given)
+    assert "latent_wgmma" in kernels[0]
+    for b, k in enumerate(keys):
+        one, arithmetic = slice(b, b + 1), arithmetic_of_config(config)
+        how: dict[str, Any] = {"softmax_scale": config.scale, "causal": True, "arithmetic": arithmetic}
+        values = k[None, ..., : dims[1]]
+        assert_attention_is_accurate(out[one], lse[one], q[one], k[None], values, **how)
 
 
 @pytest.mark.slow
@@ -258,6 +291,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "splits": {"splits": True, "page_size": 0},
     "pages": {"splits": True, "page_size": 64},
     "wide boxes": {"splits": False, "page_size": 16},
+    "pages of a row": {"splits": True, "page_size": 1},
+    "pages of three rows": {"splits": False, "page_size": 3},
 }
 
 
@@ -288,7 +323,10 @@ def test_every_access_of_wide_rows_is_proved(how: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", ["pages", *map(nightly, ("decode", "splits", "wide boxes"))])
+@pytest.mark.parametrize(
+    "name",
+    ["pages", "pages of a row", *map(nightly, ("decode", "splits", "wide boxes", "pages of three rows"))],
+)
 def test_no_default_kernel_spills_or_moves_descriptors_in_its_loop(name: str, assembler: Assembler) -> None:
     made = made_of(name)
     assembly = assembler.assemble(made.text, "sm_90a")
@@ -328,6 +366,12 @@ def test_the_tiling_says_what_the_kernel_has() -> None:
         assert found.threads == kernel.tiling.threads
         assert kernel.tiling.shared_bytes - 2048 < found.dynamic_shared_bytes <= kernel.tiling.shared_bytes
         assert list(maps_of(kernel)) == ["Q", "K", "O"]
+    assert list(maps_of(config_of(varlen=True, seqused_k=True, page_size=1).kernel())) == ["Q", "O"]
+
+
+def test_a_config_of_wide_shared_rows_is_for_the_target_that_has_its_kernel() -> None:
+    assert AttentionConfig(*MLA, dtype="f16", shared_kv=True).target == "sm_90a"
+    assert AttentionConfig(192, 128, dtype="f16", shared_kv=True).target is None
 
 
 # ------------------------------------------------------------------------------------------
@@ -377,24 +421,26 @@ def test_the_contract_says_that_values_are_keys() -> None:
 
 
 ALONE = "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma alone, and "
-USE = "; use 'f16' or 'bf16' with target='sm_90a', got "
+OTHERS = "; use other sizes"
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone{USE}'f16' and 'sm_90'"),
+        ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone; use target='sm_90a', got 'f16' and 'sm_90'"),
         (
             {"dtype": "f32"},
             f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
-            f"{USE}'f32' and 'sm_90a'",
+            "; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'",
+        ),
+        (
+            {"dtype": "f32", "target": "sm_80"},
+            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
+            "; use dtype='f16' or 'bf16' and target='sm_90a', got 'f32' and 'sm_80'",
         ),
         ({"tile": 16}, "AttentionConfig: tile must be one of 32, 64, 'auto', got 16"),
         ({"block_q": 128}, "AttentionConfig: block_q must be one of 64, 'auto', got 128"),
-        (
-            {"tile": 64, "stages": 3},
-            f"{ALONE}tile=64 with stages=3 does not fit shared memory{USE}'f16' and 'sm_90a'",
-        ),
+        ({"tile": 64, "stages": 3}, f"{ALONE}tile=64 with stages=3 does not fit shared memory{OTHERS}"),
         (
             {"head_dim": 577},
             "AttentionConfig: head_dim must be an integer from 1 to 576 with shared_kv, got 577",
@@ -407,7 +453,7 @@ USE = "; use 'f16' or 'bf16' with target='sm_90a', got "
         (
             {"head_dim": 320, "head_dim_v": 264},
             "AttentionConfig: head_dim=320 with shared_kv is for kernels with wgmma alone, and head_dim_v=264"
-            f" takes 384 columns, and K has 320{USE}'f16' and 'sm_90a'",
+            f" takes 384 columns, and K has 320{OTHERS}",
         ),
         ({"shared_kv": 1}, "AttentionConfig: shared_kv must be True or False, got 1"),
     ],

@@ -1,0 +1,194 @@
+"""The arguments that flash-attn 3 and 4 have beside those of flash-attn 2: what they ask for, or why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from flash.adapters.flash_attn.arguments import check_numbers, splits_of
+from flash.host.caller import flag, raise_problems
+from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.operands.words import Auto
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, LaunchError, shown
+
+FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
+_MOST_SMS: Final = 1024  # no GPU has more multiprocessors
+_OF_FUNCTIONS: Final = (
+    "it is read by functions in CuTe DSL alone; give flash.adapters.torch.attention tensors in aux"
+)
+_FUNCTION: Final = (
+    "functions in CuTe DSL are not read; write it as docs/score-functions.md has it, and give it to "
+    "flash.adapters.torch.attention"
+)
+_BLOCKS: Final = (
+    "lists of blocks are not read; give flash.adapters.torch.attention a mask, or a mask_mod, by which whole "
+    "blocks are skipped"
+)
+# What is refused, and what computes it.
+_CURES: Final[Mapping[str, str]] = {
+    "qv": "scores of two products are not added; where values are columns of keys, launch "
+    "flash.AttentionKernel or flash.DecodeKernel with AttentionConfig(shared_kv=True, ...), else give q and "
+    "qv as columns of one tensor, and keys likewise",
+    "gather_kv_indices": "lists of keys are not read; gather the keys before the call, or give "
+    "flash.adapters.torch.attention a mask",
+    "cu_seqlens_k_new": "new rows are as many for each sequence; give k and v of [batch, n, kv_heads, "
+    "head_dim], or append with flash.KVCache",
+    "attention_chunk": "chunks of a cache are not hidden; give flash.adapters.torch.attention_varlen a "
+    "mask_mod that compares query // chunk with key // chunk, and the cache as pages",
+    "score_mod": _FUNCTION,
+    "mask_mod": _FUNCTION,
+    "score_mod_bwd": "derivatives of functions follow from the functions; leave it out",
+    "aux_tensors": _OF_FUNCTIONS,
+    "aux_scalars": _OF_FUNCTIONS,
+    "block_sparse_tensors": _BLOCKS,
+    "block_sparse_tensors_bwd": _BLOCKS,
+    "q_descale": "it belongs to tensors of fp8; convert q, k and v, or leave it out",
+    "k_descale": "it belongs to keys of fp8; convert them, or leave it out",
+    "v_descale": "it belongs to values of fp8; convert them, or leave it out",
+}
+
+
+@contextmanager
+def renaming(**names: str) -> Iterator[None]:
+    """A context in which errors say other `names` for words of another interface."""
+    try:
+        yield
+    except (LaunchError, ConfigError) as error:
+        said = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+        raise type(error)(said) from None
+
+
+def require_absent(who: str, *, default: object = None, **given: object) -> None:
+    """Raise `LaunchError` for arguments that are not computed, each with what computes it, if they are
+    other than their `default`.
+    """
+    raise_problems(
+        [
+            f"{name} must be {default}, got {_said(value)}: {_CURES[name]}"
+            for name, value in given.items()
+            if value is not None and not (isinstance(value, int) and value == default)
+        ],
+        who,
+    )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    return f"a {type(value).__name__}" if callable(value) else shown(value)
+
+
+def splits_of_tuning(
+    who: str, num_splits: object, pack_gqa: object, sm_margin: object = 0, scheduler_metadata: object = None
+) -> int | Auto:
+    """The splits of a call, and the arguments that in flash-attn choose a kernel or leave multiprocessors
+    free, checked: here they change nothing. Raises `LaunchError`.
+    """
+    if pack_gqa is not None:
+        flag(who, "pack_gqa", pack_gqa)
+    if integer(sm_margin, 0, _MOST_SMS) is None:
+        raise LaunchError(
+            f"{who}: sm_margin must be a number of multiprocessors from 0 to {_MOST_SMS}, got "
+            f"{shown(sm_margin)}"
+        )
+    if scheduler_metadata is not None and not isinstance(scheduler_metadata, torch.Tensor | tuple):
+        raise LaunchError(
+            f"{who}: scheduler_metadata must be what get_scheduler_metadata returns, or None, got "
+            f"{shown(scheduler_metadata)}"
+        )
+    return splits_of(who, num_splits)
+
+
+def starts_of(
+    who: str, name: str, given: object, rows: int, batch: int, device: torch.device
+) -> torch.Tensor:
+    """cu_seqlens of `batch` sequences: `given`, checked, or if it is None those of sequences of `rows`
+    rows each.
+    """
+    if given is not None:
+        return check_numbers(who, name, given, (batch + 1,))
+    return rows * torch.arange(batch + 1, dtype=torch.int32, device=device)
+
+
+def used_of(who: str, batch: int, **given: object) -> dict[str, torch.Tensor]:
+    """The arguments that are given, int32 tensors [batch]. Raises `LaunchError` for anything else."""
+    return {n: check_numbers(who, n, one, (batch,)) for n, one in given.items() if one is not None}
+
+
+def most_rows(who: str, name: str, given: object) -> int | None:
+    """The most rows of a sequence, checked; None if it is not said."""
+    if given is None:
+        return None
+    found = integer(given, 0, MAX_WINDOWED_SEQ)
+    if found is None:
+        raise LaunchError(
+            f"{who}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, or None, got "
+            f"{shown(given)}"
+        )
+    return found
+
+
+def scales_of_fp8(
+    who: str, tensors: Sequence[torch.Tensor], batch: int, kv_heads: int, **given: object
+) -> dict[str, Any]:
+    """The scales of q, k and v of fp8, [batch, kv_heads] each, by the names of `flash.attention`; 1 for
+    None. Raises `LaunchError` for types that differ and for no such tensors.
+    """
+    types = [x.dtype for x in tensors]
+    if len({*types}) > 1:
+        said = ", ".join(map(str, types))
+        raise LaunchError(f"{who}: q, k and v must be of one type, got {said}; convert them")
+    device = tensors[0].device
+    return {
+        f"{name}_scale": torch.ones(batch, kv_heads, device=device)
+        if given[f"{name}_descale"] is None
+        else descale(who, f"{name}_descale", given[f"{name}_descale"], batch, kv_heads)
+        for name in ("q", "k", "v")
+    }
+
+
+def descale(who: str, name: str, given: object, batch: int, kv_heads: int) -> torch.Tensor:
+    """A tensor float32 [batch, kv_heads]. Raises `LaunchError` for anything else."""
+    if (
+        not isinstance(given, torch.Tensor)
+        or given.dtype != torch.float32
+        or given.shape != (batch, kv_heads)
+    ):
+        raise LaunchError(
+            f"{who}: {name} must be a tensor torch.float32 [batch={batch}, kv_heads={kv_heads}], got "
+            f"{_said(given)}"
+        )
+    return given
+
+
+def in_chunks(
+    who: str, attention_chunk: object, before: torch.Tensor | int, batch: int, device: torch.device
+) -> dict[str, Any]:
+    """The mask by which a query sees the keys of its own chunk alone, `attention_chunk` keys from a
+    multiple of that many on: arguments of `flash.adapters.torch.attention`. `before`, int32 [batch] or one
+    number, is how many more keys than queries a sequence has. No arguments for 0, which is no chunks. Raises
+    `LaunchError` for a number that is negative or none.
+    """
+    chunk = integer(attention_chunk, 0, MAX_WINDOWED_SEQ)
+    if chunk is None:
+        raise LaunchError(
+            f"{who}: attention_chunk must be a number of keys from 0 to {MAX_WINDOWED_SEQ}, 0 for no chunks, "
+            f"got {shown(attention_chunk)}"
+        )
+    if not chunk:
+        return {}
+    if isinstance(before, int):
+        before = torch.full((batch,), before, dtype=torch.int32, device=device)
+    return {"mask_mod": _mask_of_chunks(chunk), "aux": {"before": before}}
+
+
+def _mask_of_chunks(chunk: int) -> Callable[..., Any]:
+    def is_of_its_chunk(batch: Any, head: Any, query: Any, key: Any, before: Any) -> Any:  # noqa: ARG001
+        return (query + before[batch]) // chunk == key // chunk
+
+    return is_of_its_chunk
