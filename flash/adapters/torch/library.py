@@ -61,14 +61,14 @@ def run(
     is_tracked: bool,
 ) -> Any:
     """The results of an operator with a backward pass; `is_tracked` says whether torch tracks gradients
-    of an argument. `differentiated` is the operator for calls inside torch.func.grad, `compute` what
-    the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
+    of an argument. `differentiated` is the operator for calls inside transforms of torch.func, `compute`
+    what the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
     because the dispatcher takes as long as all else that a call does on the host.
     """
     if torch.compiler.is_compiling():
         return operator(*given)
     if in_transform():
-        return differentiated(*given) if is_tracked else operator(*given)
+        return differentiated(*given)
     if is_tracked or _anything_listens(given):
         return operator(*given)
     return compute(*given)
