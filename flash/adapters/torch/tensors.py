@@ -85,6 +85,13 @@ def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
 
+def heads_alternate(tensor: torch.Tensor) -> bool:
+    """Whether a tensor [..., heads, rows, d] has the heads of a row side by side in memory, as a projection
+    of rows has them.
+    """
+    return 0 < tensor.stride(-3) < tensor.stride(-2)
+
+
 def tracked(tensors: Mapping[str, Any]) -> list[str]:
     """The names of the tensors whose gradients torch tracks now."""
     if not torch.is_grad_enabled():
