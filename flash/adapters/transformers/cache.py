@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 import flash
-from flash.adapters.transformers.masks import OTHERS, WHO, Mask
+from flash.adapters.transformers.masks import OTHERS, WHO, Seen
 from flash.operands.words import CacheDTypeLike
 from ptxgen.errors import ConfigError, LaunchError
 
@@ -114,7 +114,11 @@ def cache_for(
     arguments that `flash.KVCache` refuses.
     """
     config = model.config.get_text_config(decoder=True)
-    require_decoder("cache_for", config)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigError(
+            f"cache_for: models must be decoders only, but {type(config).__name__} has an encoder, and "
+            "layers that keep the keys of its tokens; leave cache out, and generate makes one"
+        )
     kinds = sorted(set(getattr(config, "layer_types", None) or ()) - set(_KINDS))
     if getattr(config, "attention_chunk_size", None) is not None:
         kinds.append("chunked_attention")
@@ -138,15 +142,6 @@ def cache_for(
             **options,
         )
     )
-
-
-def require_decoder(who: str, config: Any) -> None:
-    """Raise `ConfigError` for a model with an encoder, whose decoder has cross-attention."""
-    if getattr(config, "is_encoder_decoder", False):
-        raise ConfigError(
-            f"{who}: models must be decoders only, but {type(config).__name__} has an encoder and "
-            f"cross-attention; {OTHERS}"
-        )
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not analysed
@@ -192,33 +187,42 @@ class NewRows:
     def __init__(self, kv: flash.KVCache, layer: int, keys: Any, values: Any) -> None:
         self._of = kv, layer, keys, values
 
-    def attend(self, query: Any, mask: Mask, **scores: Any) -> Any:
+    def attend(self, query: Any, seen: Seen, **scores: Any) -> Any:
         """Append the rows to the cache, and attend with `query` [items, heads, n, head_dim] to all
-        keys of the layer: [items, heads, n, head_dim_v], of the query's dtype. `scores` are further
-        arguments of `flash.attention_with_kvcache`.
+        keys of the layer that are `seen`: [items, n, heads, head_dim_v], dense, of the query's dtype.
+        `scores` are further arguments of `flash.attention_with_kvcache`.
 
         Raises what `flash.attention_with_kvcache` raises, and `LaunchError` for a batch that is
-        larger than the cache's.
+        larger than the cache's, and for biases.
         """
         kv, layer, keys, values = self._of
-        items = query.shape[0]
+        items, heads, n, _ = query.shape
         if items > kv.batch:
             raise LaunchError(
                 f"{WHO}: the batch has {items} items, beams included, but the cache has {kv.batch} "
                 f"sequences; make it with batch={items}"
             )
+        if seen.bias is not None:
+            raise LaunchError(
+                f"{WHO}: attention over a FlashCache has no bias of each score, as a float mask and "
+                "position_bias are; give attention_mask as [items, tokens] or of bool, or use a DynamicCache"
+            )
         rows = (query, keys, values)
         if not kv.element.is_narrow:
             dtype = getattr(torch, kv.element.array_name)
             rows = tuple(x.to(dtype) for x in rows)
-        out = flash.attention_with_kvcache(
+        out = rows[0].new_empty((items, n, heads, kv.head_dim_v))
+        flash.attention_with_kvcache(
             rows[0],
             kv,
             rows[1],
             rows[2],
             layer=layer,
+            causal=seen.causal,
             cache_batch_idx=range(items),
-            leftpad=mask.leftpad,
+            leftpad=seen.leftpad,
+            mask=None if seen.leftpad is not None else seen.mask,
+            out=out.transpose(1, 2),
             backend=kv.backend,
             **scores,
         )
