@@ -19,8 +19,8 @@ Array = NDArray[Any]
 
 
 class State(NamedTuple):
-    """What a cache holds, on the host: lengths int32 [layers, batch], scales of heads, the pages of sequences,
-    the stretches of memory that hold rows, and these rows, of each layer as `KVMemory.raw` returns them.
+    """What a cache holds, on the host: lengths int32 [layers, batch], scales of heads, the pages of
+    sequences, the runs of memory that hold rows, and these rows, of each layer as `KVMemory.raw` has them.
     """
 
     lengths: Array

@@ -103,8 +103,8 @@ class KVMemory(Protocol):
         """
 
     def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if each
-        token has its own, their scales [kv_heads, rows, 1].
+        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if
+        each token has its own, their scales [kv_heads, rows, 1].
         """
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,8 @@ from transformers_models import (
     OTHERS,
     PROMPT,
     SIZES,
+    VOCABULARY,
+    WINDOW,
     logits,
     model_of,
     prompts,
@@ -307,6 +311,65 @@ def test_items_of_a_cache_are_selected_repeated_and_reset(adapter: ModuleType) -
     assert repr(cache).startswith("FlashCache(<KVCache(1, 4, 1, 2, 6, ")
 
 
+GEMMA_4: dict[str, Any] = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "head_dim": DIM,
+    "global_head_dim": 2 * DIM,
+    "sliding_window": WINDOW,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": DIM,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("shared", "how"),
+    [(2, {"num_beams": 2}), *(pytest.param(n, {}, marks=pytest.mark.slow) for n in (0, 2))],
+    ids=str,
+)
+def test_layers_of_other_sizes_have_caches_of_their_own(
+    shared: int, how: dict[str, Any], adapter: ModuleType, transformers: ModuleType
+) -> None:
+    """Gemma 4 has longer rows in layers without a window, and layers that attend to the keys of others."""
+    import torch
+
+    torch.manual_seed(0)
+    config = transformers.Gemma4TextConfig(**GEMMA_4, num_kv_shared_layers=shared)
+    config._attn_implementation = "eager"
+    model = transformers.Gemma4ForCausalLM(config).eval()
+    wanted = text(model, 2, min_new_tokens=NEW, **how)
+    adapter.register(model)
+    cache = adapter.cache_for(model, 2 * how.get("num_beams", 1), PROMPT + NEW, page_size=4)
+    assert [(kv.layers, kv.head_dim) for kv in cache.kvs] == [
+        (2 - shared // 2, DIM),
+        (2 - shared // 2, 2 * DIM),
+    ]
+    assert text(model, 2, cache, min_new_tokens=NEW, **how) == wanted
+    cache.crop(-NEW)
+    assert {int(kv.lengths.max()) for kv in cache.kvs} == {PROMPT - 1}
+    assert refused(lambda: cache.kv) == (
+        "FlashCache.kv: the layers of this model are in 2 caches; use FlashCache.kvs"
+    )
+
+
+@pytest.mark.parametrize("kind", ["deepcopy", "pickle"])
+def test_a_prompt_is_continued_several_times(kind: str, adapter: ModuleType) -> None:
+    import torch
+
+    model = model_of("mistral")
+    adapter.register(model)
+    tokens = prompts(1)["input_ids"]
+    cache = adapter.cache_for(model, 1, PROMPT + NEW, page_size=4)
+    logits(model, tokens[:, :-2], cache=cache)
+    for last in (tokens, tokens.flip(1)):
+        whole = torch.cat([tokens[:, :-2], last[:, -2:]], dim=1)
+        wanted = model.generate(whole, max_new_tokens=3, do_sample=False)
+        own = copy.deepcopy(cache) if kind == "deepcopy" else pickle.loads(pickle.dumps(cache))
+        assert torch.equal(model.generate(whole, max_new_tokens=3, do_sample=False, cache=own), wanted)
+        assert cache.kv.lengths.tolist() == [[PROMPT - 2]] * LAYERS
+
+
 def test_a_cache_is_made_in_the_sizes_of_a_model(adapter: ModuleType) -> None:
     import torch
 
@@ -385,8 +448,9 @@ def test_what_a_cache_cannot_do_is_said(adapter: ModuleType) -> None:
         "[1, 1] hold; make the cache with page_size, such as page_size=16"
     )
     assert refused(lambda: adapter.FlashCache([kv]), ConfigError) == (
-        "FlashCache: kv must be a flash.KVCache, got list; make one with flash.KVCache(layers, batch, "
-        "kv_heads, head_dim, capacity), or use cache_for(model, ...)"
+        "FlashCache: kv must be a flash.KVCache, or a list with (flash.KVCache, layer) or None for each "
+        "layer of the model, got list; make one with flash.KVCache(layers, batch, kv_heads, head_dim, "
+        "capacity), or use cache_for(model, ...)"
     )
 
 
@@ -400,12 +464,13 @@ def test_caches_are_of_decoders_whose_layers_keep_all_keys(
         "cache_for: models must be decoders only, but T5Config has an encoder, and layers that keep the keys "
         "of its tokens; leave cache out, and generate makes one"
     )
-    chunked = model_of("llama")
-    chunked.config.attention_chunk_size = 4
-    assert refused(lambda: adapter.cache_for(chunked, 1, 8), ConfigError) == (
-        "cache_for: layers must be full_attention or sliding_attention, but LlamaForCausalLM has "
-        f"chunked_attention; {OTHERS}"
-    )
+    for name, kind in (("attention_chunk_size", "chunked_attention"), ("kv_lora_rank", "latents")):
+        model = model_of("llama")
+        setattr(model.config, name, 4)
+        assert refused(functools.partial(adapter.cache_for, model, 1, 8), ConfigError) == (
+            "cache_for: layers must be full_attention or sliding_attention, but LlamaForCausalLM has "
+            f"{kind}; {OTHERS}"
+        )
 
 
 def test_names_and_backends_are_checked(adapter: ModuleType) -> None:

@@ -39,8 +39,8 @@ def rows(cache: Any, items: int, n: int, seed: int) -> list[Array]:
 
 
 def filled(**how: Any) -> Any:
-    """A cache of two layers and three sequences: of 5 and 3 rows and none, or with pages of 5 rows twice, which
-    share two pages. The last layer has a row less.
+    """A cache of two layers and three sequences: of 5 and 3 rows and none, or with pages of 5 rows twice,
+    which share their pages. The last layer has a row less.
     """
     cache = flash.KVCache(2, 3, 2, 4, 8, **how)
     if cache.scales is not None:
