@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from flash.adapters.torch.dense import attention
 from flash.adapters.torch.tensors import (
+    autocast_lowers,
     causality_of,
     dense_rows,
     heads_alternate,
@@ -194,13 +195,13 @@ def _problem(
 
 def _problem_of_types(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
     device, types = query.device, [query.dtype, key.dtype, value.dtype]
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda", "meta"):
         return f"query must be on the CPU or a CUDA device, got {device}; move it, or use PyTorch's function"
     others = {"key": key, "value": value} | ({} if mask is None else {"attn_mask": mask})
     for name, tensor in others.items():
         if tensor.device != device:
             return f"{name} must be on {device} as query is, got {tensor.device}; move it"
-    lowered = torch.is_autocast_enabled(device.type)  # to one type
+    lowered = autocast_lowers(query)  # to one type
     if not {*types} <= {*_TYPES} or (len({*types}) > 1 and not lowered):
         wanted = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
         got = ", ".join(str(t).removeprefix("torch.") for t in types)

@@ -98,7 +98,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these items, in this order."""
-        sources, items = torch.arange(self._items())[indices.cpu()].tolist(), self._items()
+        sources, items = torch.arange(self._items(), device="cpu")[indices.cpu()].tolist(), self._items()
         self._reorder(sources)
         for kv in self.kvs:
             kv.truncate(0, range(len(sources), max(items, len(sources))))

@@ -18,7 +18,7 @@ WHO: Final = "flash.adapters.transformers"
 OTHERS: Final = "use attn_implementation='sdpa' or 'eager' for this model"  # the cure for what is refused
 
 # transformers makes masks of nested functions: two of one origin have one code object.
-_NOTHING: Final = torch.zeros(1, 0, dtype=torch.int64)
+_NOTHING: Final = torch.zeros(1, 0, dtype=torch.int64, device="cpu")
 _AND: Final = masking_utils.and_masks(causal_mask_function).__code__
 _WINDOW: Final = masking_utils.sliding_window_overlay(1).__code__
 _WINDOW_OF_BOTH: Final = masking_utils.sliding_window_bidirectional_overlay(1).__code__
@@ -170,7 +170,7 @@ def _shown(tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
             "give one for all tokens of each item, those in the cache included"
         )
     shown = tokens[:, begin:end]
-    return None if bool(shown.all()) else shown
+    return shown if shown.is_meta or not bool(shown.all()) else None
 
 
 def _pattern(function: Callable[..., Any]) -> Pattern | None:
