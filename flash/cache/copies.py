@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,8 @@ from flash.pages.placement import Run
 from ptxgen.arrays.views import HOST
 from ptxgen.runtime.cuda import CudaBackend
 
-if TYPE_CHECKING:
-    from flash.cache.cache import KVCache
-
 Array = NDArray[Any]
+Cache = TypeVar("Cache", bound=Any)  # a `KVCache`, whose module imports this one
 
 
 class State(NamedTuple):
@@ -30,7 +28,7 @@ class State(NamedTuple):
     rows: list[list[Array]]
 
 
-def arguments_of(cache: KVCache) -> dict[str, Any]:
+def arguments_of(cache: Any) -> dict[str, Any]:
     """The arguments that make an empty cache like this one, on the same device."""
     on_gpu = cache.memory.device != HOST
     return {
@@ -49,7 +47,7 @@ def arguments_of(cache: KVCache) -> dict[str, Any]:
     }
 
 
-def state_of(cache: KVCache) -> State:
+def state_of(cache: Any) -> State:
     """What a cache holds, copied to the host in the order of its last work."""
     lengths, scales, pages = cache.lengths, cache.scales, cache.placement
     runs = pages.held(lengths.max(axis=0).tolist())
@@ -58,8 +56,8 @@ def state_of(cache: KVCache) -> State:
 
 
 def restored(
-    kind: type[KVCache], arguments: Mapping[str, Any], state: State, cuda: CudaBackend | None = None
-) -> KVCache:
+    kind: Callable[..., Cache], arguments: Mapping[str, Any], state: State, cuda: CudaBackend | None = None
+) -> Cache:
     """A new cache of the class `kind`, made with `arguments`, that holds `state`; on a GPU of `cuda`, by
     default the process's. Raises what `KVCache` raises.
     """

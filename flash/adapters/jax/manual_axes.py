@@ -22,7 +22,7 @@ _EAGER: Final = "jax._src.shard_map"  # the module of its tracers outside of jax
 def varying(array: Any) -> frozenset[Any]:
     """The axes of meshes over which an array of JAX, or its abstract value, varies."""
     abstract = array if isinstance(array, ShapedArray) else jax.typeof(array)
-    found = getattr(abstract, _TYPE, frozenset())
+    found: Any = getattr(abstract, _TYPE, frozenset())
     axes: frozenset[Any] = getattr(found, "varying", found)
     return axes
 

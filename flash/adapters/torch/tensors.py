@@ -88,7 +88,8 @@ def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 def autocast_lowers(tensor: torch.Tensor) -> bool:
     """Whether autocast is on for the device of a tensor; PyTorch knows of none for some devices."""
-    return tensor.device.type in _WITH_AUTOCAST and torch.is_autocast_enabled(tensor.device.type)
+    device = tensor.device.type
+    return bool(device in _WITH_AUTOCAST and torch.is_autocast_enabled(device))
 
 
 def require_values(who: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:

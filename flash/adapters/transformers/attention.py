@@ -154,7 +154,7 @@ def attend(
     scores |= {"dropout": dropout, "backend": backend, "deterministic": deterministic}
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     if seen.starts is not None:
-        return _attend_each(q, k, v, seen, scores), None
+        return _attend_each(q, k, v, seen.starts, scores | {"causal": seen.causal}), None
     out = attention(
         q,
         k[:, : seen.keys],
@@ -169,19 +169,14 @@ def attend(
     return out, None
 
 
-def _attend_each(q: Any, k: Any, v: Any, seen: Seen, scores: Mapping[str, Any]) -> Any:
-    """Attention of each of several sequences that are in a row in q, k and v [items, n, heads, d]."""
-    longest = int(seen.starts.diff().max())
-    out = attention_varlen(
-        *(x.flatten(0, 1) for x in (q, k, v)),
-        seen.starts,
-        seen.starts,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        causal=seen.causal,
-        **scores,
-    )
-    return out.unflatten(0, q.shape[:2])
+def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any]) -> Any:
+    """Attention of each of several sequences that are in a row in q, k and v [items, n, heads, d] and begin
+    at `starts`.
+    """
+    longest, rows = int(starts.diff().max()), q.shape[:2]
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    out = attention_varlen(q, k, v, starts, starts, max_seqlen_q=longest, max_seqlen_k=longest, **scores)
+    return out.unflatten(0, rows)
 
 
 def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, position_bias: Any) -> Seen:

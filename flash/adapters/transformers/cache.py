@@ -279,7 +279,7 @@ class NewRows:
                 f"{WHO}: attention over a FlashCache has no bias of each score, as a float mask and "
                 "position_bias are; give attention_mask as [items, tokens] or of bool, or use a DynamicCache"
             )
-        rows = (query, None, None) if self._kept else (query, keys, values)
+        rows: tuple[Any, ...] = (query, None, None) if self._kept else (query, keys, values)
         if not kv.element.is_narrow:
             dtype = getattr(torch, kv.element.array_name)
             rows = tuple(x if x is None else x.to(dtype) for x in rows)
