@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.cache.copies import arguments_of, restored, state_of
 from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
@@ -123,6 +124,15 @@ class KVCache:
             f"{self.capacity}{values}, dtype={self.dtype!r}{pages}, backend={self.backend!r}): "
             f"lengths {self._lengths.max(axis=0).tolist()}, {free}{self.nbytes} bytes>"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (type(self), arguments_of(self), state_of(self))
+
+    def __deepcopy__(self, memo: object) -> KVCache:
+        return restored(type(self), arguments_of(self), state_of(self), self.cuda)
+
+    def __copy__(self) -> KVCache:
+        return self.__deepcopy__({})  # two caches of one memory would write over each other's rows
 
     # ---------------------------------------------------------------------------------- looking
 

@@ -181,6 +181,31 @@ class CudaMemory:
             first += n
         return rows
 
+    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
+        """The rows of `runs` as they are stored, copied to the host."""
+        found = [self._fetched(memory, layer, runs, *of) for memory, of in self._of_rows()]
+        self.wait(self.stream)
+        return found
+
+    def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
+        """Write to `runs` what `raw` has returned."""
+        for (memory, _), rows in zip(self._of_rows(), arrays, strict=True):
+            first = 0
+            for place, begin, count in runs:
+                for head in range(self._kv_heads):
+                    part = np.ascontiguousarray(rows[head, first : first + count])
+                    at = self._at(memory, layer, place, head, begin)
+                    self._cuda.copy_to_device(
+                        at, part.ctypes.data, part.nbytes, self.stream, ordinal=self._ordinal
+                    )
+                    self.wait(self.stream)  # `part` is read until then
+                first += count
+
+    def _of_rows(self) -> list[tuple[DeviceArray, tuple[int, DType]]]:
+        """The arrays with an item for each row, and the elements of an item and their type."""
+        sides = [(side, (dim, self._dtype)) for side, dim in zip(self._sides, self._dims, strict=True)]
+        return [*sides, *[(scales, (1, F32)) for scales in self._token_scales]]
+
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer; lengths, block table and scales are as `update` left them."""
         found = self._layers_there.get(layer)

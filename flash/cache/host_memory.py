@@ -102,6 +102,14 @@ class KVMemory(Protocol):
         [kv_heads, rows, 1]; None without scales.
         """
 
+    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
+        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if
+        each token has its own, their scales [kv_heads, rows, 1].
+        """
+
+    def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
+        """Write to `runs` what `raw` has returned; complete on return."""
+
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, always at the same addresses."""
 
@@ -198,6 +206,22 @@ class HostMemory:
             return k, v
         k, v = (_rows(memory[layer], runs)[..., None] for memory in self.token_scales)
         return k, v
+
+    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
+        """The rows of `runs` as they are stored, copies."""
+        return [np.array(_rows(memory[layer], runs)) for memory in self._of_rows()]
+
+    def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
+        """Write to `runs` what `raw` has returned."""
+        for memory, rows in zip(self._of_rows(), arrays, strict=True):
+            first = 0
+            for place, begin, count in runs:
+                memory[layer, place, :, begin : begin + count] = rows[:, first : first + count]
+                first += count
+
+    def _of_rows(self) -> list[Array]:
+        """The arrays [layers, places, kv_heads, rows, n] with n elements for each row of a head."""
+        return [self.k, self.v, *[scales[..., None] for scales in self.token_scales]]
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""

@@ -48,6 +48,14 @@ class PagePool:
         if not self._users[page]:
             journal.write(self._free, slice(len(self._free), None), [page])
 
+    def state(self) -> tuple[list[int], list[int]]:
+        """The users of each page, and the free pages, the next last; copies."""
+        return list(self._users), list(self._free)
+
+    def restore(self, state: tuple[list[int], list[int]]) -> None:
+        """Take over the `state` of a pool of as many pages."""
+        self._users[:], self._free[:] = state
+
     def _require_used(self, page: int, what: str) -> None:
         if not 0 <= page < self.pages or not self._users[page]:
             raise LaunchError(

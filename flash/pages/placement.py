@@ -81,6 +81,15 @@ class Placement(Protocol):
     def runs(self, stretch: Stretch) -> Iterator[Run]:
         """The places of the rows of a sequence, in order."""
 
+    def held(self, lengths: Sequence[int]) -> list[Run]:
+        """All rows of sequences of these lengths, each once."""
+
+    def state(self) -> tuple[Any, ...]:
+        """Which places sequences have, copied."""
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Let sequences have the places of a `state` of a placement of the same sizes."""
+
 
 # Unused arguments of a method are used by the other of the two placements.
 class Contiguous:
@@ -133,6 +142,17 @@ class Contiguous:
         sequence, begin, end = stretch
         if end > begin:
             yield Run(sequence, begin, end - begin)
+
+    def held(self, lengths: Sequence[int]) -> list[Run]:
+        """A run for each sequence with rows."""
+        return [Run(sequence, 0, length) for sequence, length in enumerate(lengths) if length]
+
+    def state(self) -> tuple[Any, ...]:
+        """Nothing: places do not change."""
+        return ()
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Nothing to do."""
 
 
 class Paged:
@@ -229,6 +249,20 @@ class Paged:
             first = max(begin, n * self.rows)
             stop = min(end, (n + 1) * self.rows)
             yield Run(int(self.table[sequence, n]), first - n * self.rows, stop - first)
+
+    def held(self, lengths: Sequence[int]) -> list[Run]:  # noqa: ARG002
+        """A run for each page that is used."""
+        return [Run(page, 0, self.rows) for page in range(self.places) if self.pool.users(page)]
+
+    def state(self) -> tuple[Any, ...]:
+        """The table, the number of pages of each sequence, and the state of the pool."""
+        return self.table.copy(), list(self._counts), self.pool.state()
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """See `Placement.restore`."""
+        self.table[...], self._counts[:], pool = state
+        self.pool.restore(pool)
+        self.changed.update(dict.fromkeys(range(len(self._counts))))
 
     def _write(self, sequence: int, n: int | slice, pages: Any, journal: Journal) -> None:
         """Write pages to a row of the table; after an undo the row is still in `changed`."""

@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from flash.adapters.jax import host
+from flash.adapters.jax import host, manual_axes
 from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, SPLITS, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
@@ -119,7 +119,10 @@ def _called(
     if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
         found = _now(call, given, call.return_lse)
     else:
-        found = _attend(call, given)
+        attend = functools.partial(_attend, call)
+        if manual_axes.is_eager(given):
+            attend = jax.jit(attend)
+        found = attend(manual_axes.alike(given))
     return found if call.return_lse else found[0]
 
 
@@ -180,7 +183,8 @@ class _Work:
 
 
 def _traced(work: _Work, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(_WORK.bind(*map(jnp.asarray, arrays.values()), work=work))
+    alike = manual_axes.alike({name: jnp.asarray(array) for name, array in arrays.items()})
+    return tuple(_WORK.bind(*alike.values(), work=work))
 
 
 def _eagerly(*arrays: Any, work: _Work) -> Sequence[Any]:
@@ -230,7 +234,7 @@ _WORK: Final = Primitive("ptxgen_attention")
 _WORK.multiple_results = True
 _WORK.def_impl(_eagerly)
 _WORK.def_abstract_eval(
-    lambda *arrays, work: [jax.core.ShapedArray(of.shape, of.dtype) for of in work.results(*arrays)]
+    lambda *arrays, work: [manual_axes.result(of.shape, of.dtype, *arrays) for of in work.results(*arrays)]
 )
 batching.primitive_batchers[_WORK] = _mapped
 ad.primitive_jvps[_WORK] = _refuse_second_derivatives

@@ -19,7 +19,13 @@ import flash
 from flash.adapters.torch import flops, library
 from flash.adapters.torch.functions import arrays_of, text_of, trace_of
 from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
-from flash.adapters.torch.tensors import require_no_tangents, require_no_tracking, require_plain, tracked
+from flash.adapters.torch.tensors import (
+    require_no_tangents,
+    require_no_tracking,
+    require_plain,
+    require_values,
+    tracked,
+)
 from flash.cache.cache import KVCache
 from flash.operands.words import Backend, Causal
 from ptxgen.arguments import in_numbers
@@ -140,7 +146,7 @@ def _new_state(cache: KVCache) -> Tensor:
         raise LaunchError(f"{_WHO}: cache must be a flash.KVCache, got {type(cache).__name__}")
     number = next(_NUMBERS)
     _CACHES[number] = cache
-    state = torch.tensor([number, 0])
+    state = torch.tensor([number, 0], device="cpu")  # whatever the default device is
     setattr(cache, _STATE, state)
     return state
 
@@ -148,7 +154,7 @@ def _new_state(cache: KVCache) -> Tensor:
 def _integers(given: Any) -> Tensor | None:
     if given is None or isinstance(given, Tensor):
         return given
-    return torch.as_tensor(given)
+    return torch.as_tensor(given, device="cpu")
 
 
 class _Call(NamedTuple):
@@ -220,6 +226,7 @@ def _run(*given: Any) -> tuple[Tensor, Tensor]:
 
 def _fake(*given: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*given)
+    require_values(_WHO, call.q, {name: x for name, x in call._asdict().items() if isinstance(x, Tensor)})
     rows = tuple(call.q.shape[:-1])
     return (
         call.q.new_empty((*rows, call.head_dim_v) if call.out is None else (0,)),

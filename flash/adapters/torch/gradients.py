@@ -33,7 +33,7 @@ def differentiate(
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Give the operator `forward`, which is `ptxgen_flash::who` with the results out and lse, a
     backward pass: the new operator `ptxgen_flash::who_backward`; and both a rule for
-    torch.func.vmap. Returns the operator for calls inside torch.func.grad.
+    torch.func.vmap. Returns the operator for calls inside transforms of torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `Settings`.
     `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
@@ -79,8 +79,7 @@ def differentiate(
         *given, out, lse = ctx.saved_tensors
         arrays = given[aux:] if ctx.has_aux else None
         needed = dict(zip(names, ctx.needs_input_grad, strict=False))
-        run = of_back if torch.is_grad_enabled() and in_transform() else back
-        found = run(
+        found = (of_back if in_transform() else back)(
             torch.zeros_like(out) if dout is None else dout,
             dlse,
             out,
@@ -95,17 +94,15 @@ def differentiate(
         return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
     rules = Mapped(who, where, names)
-    rule = functools.partial(rules.forward, forward)
-    ready = _Formula(who, forward, save, backward, rule).registered()
-    rule = functools.partial(rules.backward, back)
-    of_back = _Formula(who, back, _save_nothing, _refusing(who), rule).registered()
+    ready = _Formula(who, forward, save, backward, rules.forward).registered()
+    of_back = _Formula(who, back, _save_nothing, _refusing(who), rules.backward).registered()
     return ready
 
 
 @dataclass(frozen=True)
 class _Formula:
     """The backward pass of an operator of the function `who`, what it keeps for that, and its rule for
-    torch.func.vmap.
+    torch.func.vmap, which is given the operator for calls inside transforms.
     """
 
     who: str
@@ -115,12 +112,18 @@ class _Formula:
     rule: Callable[..., Any]
 
     def registered(self) -> Callable[..., Any]:
-        """Register all in PyTorch's dispatcher. Returns the operator for calls inside torch.func.grad
-        and its like, which take no registered formula but a `torch.autograd.Function`.
+        """Register all in PyTorch's dispatcher. Returns the operator for calls inside transforms:
+        torch.func.grad and its like take no registered formula but a `torch.autograd.Function`, also
+        below a mapping.
         """
         formula, name = self, self.operator._schema.name
+
+        def in_any(*given: Any) -> Any:
+            return Differentiated.apply(*given) if in_transform() else formula.operator(*given)
+
+        rule = functools.partial(self.rule, in_any)
         torch.library.register_autograd(name, self.backward, setup_context=self.save, lib=library.LIBRARY)
-        torch.library.register_vmap(name, self.rule, lib=library.LIBRARY)
+        torch.library.register_vmap(name, rule, lib=library.LIBRARY)
 
         class Differentiated(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
             """The operator with its formula."""
@@ -144,9 +147,9 @@ class _Formula:
 
             @staticmethod
             def vmap(info: Any, dims: Any, *given: Any) -> Any:
-                return formula.rule(info, dims, *given)
+                return rule(info, dims, *given)
 
-        return Differentiated.apply  # type: ignore[no-any-return]
+        return in_any
 
 
 def _of_aux(needed: Sequence[Any], begin: int, count: int) -> list[str]:

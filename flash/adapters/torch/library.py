@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from flash.adapters.torch.tensors import PLAIN, in_transform, require_no_tracking, tracked
+from flash.adapters.torch.tensors import PLAIN, autocast_lowers, in_transform, require_no_tracking, tracked
 
 NAMESPACE: Final = "ptxgen_flash"
 LIBRARY: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -61,28 +61,29 @@ def run(
     is_tracked: bool,
 ) -> Any:
     """The results of an operator with a backward pass; `is_tracked` says whether torch tracks gradients
-    of an argument. `differentiated` is the operator for calls inside torch.func.grad, `compute` what
-    the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
+    of an argument. `differentiated` is the operator for calls inside transforms of torch.func, `compute`
+    what the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
     because the dispatcher takes as long as all else that a call does on the host.
     """
     if torch.compiler.is_compiling():
         return operator(*given)
     if in_transform():
-        return differentiated(*given) if is_tracked else operator(*given)
+        return differentiated(*given)
     if is_tracked or _anything_listens(given):
         return operator(*given)
     return compute(*given)
 
 
 def _anything_listens(given: Sequence[Any]) -> bool:
-    """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors (q, k and v are
-    the first arguments), modes, autocast, tracing and profiling.
+    """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors and tensors without
+    elements (q, k and v are the first arguments), modes, autocast, tracing and profiling.
     """
     q, k, v = given[:3]
     return bool(
         not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN)
+        or q.is_meta
         or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled(q.device.type)
+        or autocast_lowers(q)
         or torch._C._get_tracing_state()
         or torch.autograd._profiler_enabled()
     )

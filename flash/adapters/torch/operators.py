@@ -27,6 +27,7 @@ from flash.adapters.torch.tensors import (
     require_no_tangents,
     require_no_tracking,
     require_plain,
+    require_values,
     tracked,
 )
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
@@ -212,8 +213,12 @@ class Operators:
     def _fake(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         return q.new_empty((*q.shape[:-1], v.shape[-1])), self._fake_into(q, q, k, v, *given)
 
-    def _fake_into(self, _: Tensor, q: Tensor, *given: Any) -> Tensor:
-        settings = Settings(*given[len(self._names) :])
+    def _fake_into(self, out: Tensor, q: Tensor, *given: Any) -> Tensor:
+        count = len(self._names)
+        settings = Settings(*given[count:])
+        named = {"out": out, **dict(zip(self._names[1:], given, strict=False))}
+        named |= zip(settings.aux_names or (), given[count - 1] or (), strict=True)
+        require_values(self.who, q, {name: x for name, x in named.items() if x is not None})
         return q.new_empty(settings.lse_shape(q) if settings.return_lse else (0,), dtype=torch.float32)
 
 

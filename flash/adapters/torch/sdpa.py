@@ -13,7 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from flash.adapters.refusals import refuses_as_peers
 from flash.adapters.torch.dense import attention
-from flash.adapters.torch.tensors import causality_of, dense_rows, is_causal_bias, why_not_plain
+from flash.adapters.torch.tensors import (
+    autocast_lowers,
+    causality_of,
+    dense_rows,
+    heads_alternate,
+    is_causal_bias,
+    why_not_plain,
+)
 from flash.operands.words import Auto, Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.splits import splits_of
@@ -48,7 +55,9 @@ def scaled_dot_product_attention(
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
     scores), to [..., heads, L, S], or a `torch.nn.attention.bias.CausalBias` of L and S. Any strides.
     `is_causal` lets query i see keys 0 to i. With `enable_gqa`
-    the heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
+    the heads of key and value divide those of query. Returns [..., heads, L, Ev], in the memory order of a
+    query of four dimensions, so that what was projected to [batch, L, heads, E] and transposed gives a
+    result whose heads are flattened without a copy, as by PyTorch's fused kernels. A row without a key
     gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
 
@@ -189,13 +198,13 @@ def _problem(
 
 def _problem_of_types(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
     device, types = query.device, [query.dtype, key.dtype, value.dtype]
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda", "meta"):
         return f"query must be on the CPU or a CUDA device, got {device}; move it, or use PyTorch's function"
     others = {"key": key, "value": value} | ({} if mask is None else {"attn_mask": mask})
     for name, tensor in others.items():
         if tensor.device != device:
             return f"{name} must be on {device} as query is, got {tensor.device}; move it"
-    lowered = torch.is_autocast_enabled(device.type)  # to one type
+    lowered = autocast_lowers(query)  # to one type
     if not {*types} <= {*_TYPES} or (len({*types}) > 1 and not lowered):
         wanted = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
         got = ", ".join(str(t).removeprefix("torch.") for t in types)
@@ -270,7 +279,10 @@ def _attend(
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
     lead = torch.broadcast_shapes(*[t.shape[:-shared] for t in (query, key, value)])
     wide = [t.expand(*lead, *t.shape[-shared:]) for t in (query, key, value)]
+    is_projected = wide[0].dim() == _FOUR and heads_alternate(wide[0])
     q, k, v = (dense_rows(_in_four(t)) for t in wide)
+    if is_projected:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     if mask is not None and mask.dim() >= _FOUR and wide[0].dim() > _FOUR:
         mask = _in_four(mask.expand(*wide[0].shape[:-3], *mask.shape[-3:]))
     found = attention(
@@ -282,8 +294,11 @@ def _attend(
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         dropout=dropout_p,
+        layout="bshd" if is_projected else "bhsd",
         splits=splits,
     )
+    if is_projected:
+        return found.transpose(1, 2)
     return found.reshape(*wide[0].shape[:-1], value.shape[-1])
 
 

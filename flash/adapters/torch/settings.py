@@ -149,7 +149,7 @@ def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
                 f"{who}: dropout in a captured CUDA graph needs a dropout_seed: it is a number of the "
                 "launch, so that each replay drops the same weights; give it, or capture without dropout"
             )
-        return torch.randint(-_LARGEST_INT, _LARGEST_INT - 1, (), dtype=torch.int64)
+        return torch.randint(-_LARGEST_INT, _LARGEST_INT - 1, (), dtype=torch.int64, device="cpu")
     if isinstance(seed, torch.Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1 or seed.device.type != "cpu":
             raise LaunchError(
@@ -163,7 +163,7 @@ def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
             f"{who}: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
             f"generator, got {shown(seed)}"
         )
-    return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT)
+    return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT, device="cpu")
 
 
 def _is_capturing() -> bool:

@@ -14,6 +14,7 @@ from ptxgen.errors import LaunchError
 
 _DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
 _MATRIX: Final = 2  # dimensions
+_WITH_AUTOCAST: Final = ("cpu", "cuda")
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -83,6 +84,33 @@ def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 0 or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1:
         return tensor
     return tensor.contiguous()
+
+
+def autocast_lowers(tensor: torch.Tensor) -> bool:
+    """Whether autocast is on for the device of a tensor; PyTorch knows of none for some devices."""
+    device = tensor.device.type
+    return bool(device in _WITH_AUTOCAST and torch.is_autocast_enabled(device))
+
+
+def require_values(who: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise `LaunchError` for tensors on the meta device, which have no elements, unless q is there, too, and
+    the result is.
+    """
+    if q.device.type == "meta":
+        return
+    for name, tensor in tensors.items():
+        if tensor.device.type == "meta":
+            raise LaunchError(
+                f"{who}: {name} is on the meta device and has no elements, but q is on {q.device}; give all "
+                "of them with elements, or all without"
+            )
+
+
+def heads_alternate(tensor: torch.Tensor) -> bool:
+    """Whether a tensor [..., heads, rows, d] has the heads of a row side by side in memory, as a projection
+    of rows has them.
+    """
+    return 0 < tensor.stride(-3) < tensor.stride(-2)
 
 
 def tracked(tensors: Mapping[str, Any]) -> list[str]:

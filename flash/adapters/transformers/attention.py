@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.utils.output_capturing import _active_collector
 
-from flash.adapters.torch import attention
+from flash.adapters.torch import attention, attention_varlen
 from flash.adapters.torch.tensors import tracked
-from flash.adapters.transformers.cache import NewRows, require_decoder
-from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
+from flash.adapters.transformers.cache import NewRows
+from flash.adapters.transformers.masks import OTHERS, WHO, Mask, Seen, read_mask
 from flash.host.caller import flag
 from flash.operands.words import Auto, Backend
 from flash.problem.splits import splits_of
@@ -37,7 +39,7 @@ _NO_MATTER: Final = frozenset(
         "use_cache",
     )
 )
-_CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
+_WEIGHTS: Final = "attentions"  # the end of the names of outputs that are weights
 
 
 def register(
@@ -55,13 +57,13 @@ def register(
         `flash.attention_with_kvcache`: with a number the bits of an item do not depend on the batch. The
         name of a model's attention then ends with "_splits" and the number.
 
-    Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
-    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. Without a `FlashCache`
-    models train, with attention dropout as `flash.adapters.torch.attention` has it. What it cannot do
-    is refused, each by name, when it is called.
+    Attention has the masks, softcap, sinks and biases of positions of the model, over keys of no cache, of
+    one of transformers, or of a `FlashCache`. Without a `FlashCache` models train, with attention dropout
+    as `flash.adapters.torch.attention` has it. What it cannot do is refused, each by name, when it is
+    called.
 
     Raises `ConfigError` for an unknown backend, for splits that no call has, for a name that has "flash"
-    in it or is that of another attention, and for models with an encoder or without exchangeable attention.
+    in it or is that of another attention, and for models without exchangeable attention.
     """
     check_backend(backend, "register")
     number = splits_of("register", splits, ConfigError)
@@ -78,7 +80,6 @@ def register(
             f"register: model must be a PreTrainedModel of transformers, or a name, got {shown(model)}; call "
             "register(model) with what from_pretrained returns"
         )
-    require_decoder("register", model.config)
     name = NAME if backend == AUTO else f"{NAME}_{backend}"
     if not deterministic:
         name += "_non_deterministic"
@@ -120,69 +121,117 @@ def attend(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Any = None,
+    position_bias: Any = None,
+    is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Any, None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
-    and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]; `backend`
-    is that of `register`, and so are `deterministic` and `splits`, unless a call of the model gives them.
-    Returns [items, n, heads, head_dim_v], and None for the weights, which are not made.
+    and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, a mask of `read_mask` or [items, 1 or
+    heads, n, m], sinks `s_aux` [heads], `position_bias` [1 or items, heads, n, m], which is added to scores;
+    `backend` is that of `register`, and so are `deterministic` and `splits`, unless a call of the model
+    gives them. Without a mask, all keys are seen if `is_causal`, of the call or else the module, is False.
+    Returns [items, n, heads, head_dim_v], dense, and None for the weights, which are not made.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
     """
-    mask = _checked_mask(module, attention_mask)
     _refuse_others(module, others)
-    keys = key.length if isinstance(key, NewRows) else key.shape[2]
-    if (query.shape[2], keys) != (mask.queries, mask.keys):
-        raise LaunchError(
-            f"{WHO}: the mask is for {mask.queries} queries and {mask.keys} keys, got {query.shape[2]} and "
-            f"{keys}; {OTHERS}"
-        )
+    rows = key if isinstance(key, NewRows) else None
+    keys = rows.length if rows is not None else key.shape[2]
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    seen = _seen(module, attention_mask, query, keys, is_causal=is_causal, position_bias=position_bias)
     scores: dict[str, Any] = {
         "softmax_scale": scaling,
-        "window": None if mask.window is None else (mask.window - 1, 0),
+        "window": seen.window,
         "softcap": softcap,
         "sink": None if s_aux is None else s_aux.float(),
-        "splits": splits,
     }
-    if isinstance(key, NewRows):
-        new_k, new_v = key.tensors
+    if rows is not None:
+        new_k, new_v = rows.tensors
         _refuse_training(dropout, {"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
-        out = key.attend(query, mask, **scores)
-    else:
-        scores |= {"mask": _seen(mask, query), "dropout": dropout}
-        scores |= {"backend": backend, "deterministic": deterministic}
-        out = attention(query, key, value, causal="bottom_right", **scores)
-    return out.transpose(1, 2), None
-
-
-def _seen(mask: Mask, query: Any) -> Any:
-    """Which keys are no padding, bool [items, 1, 1, keys]; None if all are tokens."""
-    if mask.leftpad is None:
-        return None
-    first = torch.tensor(mask.leftpad, device=query.device) - mask.first_key
-    return (torch.arange(mask.keys, device=query.device) >= first[:, None])[:, None, None]
-
-
-def _checked_mask(module: Any, mask: Any) -> Mask:
-    """The mask that `read_mask` made. Raises `LaunchError` for any other, and for none."""
-    if getattr(module, "is_causal", True) is False:
-        raise LaunchError(
-            f"{WHO}: {type(module).__name__} is not causal, as cross-attention and encoders are; {OTHERS}"
-        )
-    if isinstance(mask, Mask):
-        return mask
-    kind = "none" if mask is None else f"one of shape {list(getattr(mask, 'shape', ()))}"
-    raise LaunchError(
-        f"{WHO}: {type(module).__name__} needs a mask of transformers.masking_utils, got {kind}; give "
-        f"attention_mask as [items, tokens], or {OTHERS}"
+        return rows.attend(query, seen, splits=splits, **scores), None
+    scores |= {"dropout": dropout, "backend": backend, "deterministic": deterministic}
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if seen.starts is not None:
+        return _attend_each(q, k, v, seen.starts, scores | {"causal": seen.causal}), None
+    out = attention(
+        q,
+        k[:, : seen.keys],
+        v[:, : seen.keys],
+        causal=seen.causal,
+        mask=seen.mask,
+        bias=seen.bias,
+        layout="bshd",
+        splits=splits,
+        **scores,
     )
+    return out, None
 
 
-def _refuse_others(module: Any, others: dict[str, Any]) -> None:
-    """Raise `LaunchError` for arguments whose meaning would be lost."""
+def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any]) -> Any:
+    """Attention of each of several sequences that are in a row in q, k and v [items, n, heads, d] and begin
+    at `starts`.
+    """
+    longest, rows = int(starts.diff().max()), q.shape[:2]
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    out = attention_varlen(q, k, v, starts, starts, max_seqlen_q=longest, max_seqlen_k=longest, **scores)
+    return out.unflatten(0, rows)
+
+
+def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, position_bias: Any) -> Seen:
+    """Which of so many keys queries [items, heads, n, head_dim] see, and what is added to their scores.
+    Raises `LaunchError` for masks of other shapes, and if it is not said.
+    """
+    who, queries = type(module).__name__, query.shape[2]
+    if isinstance(mask, Mask):
+        seen, wanted = mask.seen, (mask.seen.queries, mask.keys)
+        if wanted != (queries, keys):
+            raise LaunchError(
+                f"{WHO}: the mask is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and {keys}; "
+                f"{OTHERS}"
+            )
+    elif isinstance(mask, torch.Tensor):
+        seen = _of_elements(who, mask, query, keys)
+    elif mask is None and (not is_causal or (queries, keys) == (1, 1)):
+        seen = Seen(queries, keys)
+    else:
+        got = "none" if mask is None else f"a {type(mask).__name__}"
+        raise LaunchError(
+            f"{WHO}: {who} needs a mask of transformers.masking_utils, got {got}; give attention_mask as "
+            f"[items, tokens], or {OTHERS}"
+        )
+    if position_bias is None:
+        return seen
+    if seen.starts is not None:  # sequences of different lengths, which have no common bias
+        seen = Seen(queries, keys, mask=mask.elements)
+    bias = position_bias if seen.bias is None else position_bias + seen.bias
+    return replace(seen, bias=bias[..., : seen.keys])
+
+
+def _of_elements(who: str, mask: Any, query: Any, keys: int) -> Seen:
+    """A ready mask, bool or added to scores. Raises `LaunchError` for other shapes and types."""
+    items, heads, queries, _ = query.shape
+    wanted = (items, heads, queries, keys)
+    fits = mask.dim() == len(wanted) and all(n in (1, m) for n, m in zip(mask.shape, wanted, strict=True))
+    if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise LaunchError(
+            f"{WHO}: {who} needs a mask of bool or float {list(wanted)} or 1 for any of these, got one of "
+            f"{mask.dtype} {list(mask.shape)}; give attention_mask as [items, tokens], or {OTHERS}"
+        )
+    if mask.dtype == torch.bool:
+        return Seen(queries, keys, mask=mask)
+    return Seen(queries, keys, bias=mask if mask.dtype == query.dtype else mask.float())
+
+
+def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
+    """Raise `LaunchError` for arguments whose meaning would be lost, and if weights are asked for."""
     given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
-    lost = [name for name, value in given.items() if value is not _CHANGES_NOTHING.get(name, False)]
+    lost = {name for name, value in given.items() if value is not False}
+    # Models may leave it to transformers to keep weights, which would keep none.
+    asked = () if torch.compiler.is_compiling() else _active_collector.get() or ()
+    if any(name.endswith(_WEIGHTS) for name in asked):
+        lost.add("output_attentions")
     if lost:
         raise LaunchError(
             f"{WHO}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "

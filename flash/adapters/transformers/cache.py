@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
+import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from numpy.typing import NDArray
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, get_layer_types_and_kwargs
 
 import flash
-from flash.adapters.transformers.masks import OTHERS, WHO, Mask
+from flash.adapters.transformers.masks import OTHERS, WHO, Seen
 from flash.operands.words import CacheDTypeLike
+from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError
 
 PAGE_SIZE: Final = 16  # tokens; pages let beams share the tokens that they have in common
 _KINDS: Final = ("full_attention", "sliding_attention")  # of layers whose keys are all kept
+_NONE: Final = "dummy"  # of layers that keep none, such as those that attend to keys of another
 
 
 class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
-    """The layers of `kv`, as `cache` of a model whose attention is registered by
-    `register`. Item i of a batch is sequence i of `kv`; the batch may be smaller than that of `kv`.
+    """Keys and values in `flash.KVCache`s, as `cache` of a model whose attention is registered by `register`.
+    Item i of a batch is sequence i of each; the batch may be smaller than theirs.
 
-    Tokens are cut for prompt lookup and assisted generation. Beams need a `kv` with pages. A layer
-    with a sliding window keeps all its tokens. Queries, keys and values are converted to the dtype
-    of `kv`, and results back; a `kv` of "e4m3" or "e5m2" takes them as they are.
+    kv: a `flash.KVCache` with the layers of the model; or for each layer of the model a pair of a
+        `flash.KVCache` and the number of its layer, or None for a layer that keeps no keys of its own:
+        layers of other head sizes need caches of their own.
 
-    Raises `ConfigError` if `kv` is no `flash.KVCache`.
+    Tokens are cut for prompt lookup and assisted generation. Beams need pages. A layer with a sliding
+    window keeps all its tokens. Queries, keys and values are converted to the dtype of their cache, and
+    results back; caches of "e4m3" or "e5m2" take them as they are. `copy.deepcopy` and `pickle` copy the
+    tokens, too, as for going on from one prompt several times.
+
+    Raises `ConfigError` if `kv` is nothing of that.
     """
 
-    def __init__(self, kv: flash.KVCache) -> None:
-        if not isinstance(kv, flash.KVCache):
-            raise ConfigError(
-                f"FlashCache: kv must be a flash.KVCache, got {type(kv).__name__}; make one with "
-                "flash.KVCache(layers, batch, kv_heads, head_dim, capacity), or use cache_for(model, ...)"
+    def __init__(self, kv: flash.KVCache | Sequence[tuple[flash.KVCache, int] | None]) -> None:
+        pairs = [(kv, n) for n in range(kv.layers)] if isinstance(kv, flash.KVCache) else _pairs(kv)
+        super().__init__(layers=[DummyLayer() if of is None else _Layer(*of) for of in pairs])
+        self.kvs = tuple({id(of[0]): of[0] for of in pairs if of is not None}.values())
+
+    @property
+    def kv(self) -> flash.KVCache:
+        """The only cache of `kvs`. Raises `LaunchError` if there are several."""
+        if len(self.kvs) > 1:
+            raise LaunchError(
+                f"FlashCache.kv: the layers of this model are in {len(self.kvs)} caches; use FlashCache.kvs"
             )
-        super().__init__(layers=[_Layer(kv, number) for number in range(kv.layers)])
-        self.kv = kv
+        return self.kvs[0]
 
     def __repr__(self) -> str:
-        return f"FlashCache({self.kv!r})"
+        return f"FlashCache({', '.join(map(repr, self.kvs))})"
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last `-tokens_to_remove` tokens of each sequence that has any, in all layers.
@@ -50,7 +65,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
                 f"FlashCache.crop: tokens_to_remove must be 0 or negative, got {tokens_to_remove}; crop(-n) "
                 "removes n tokens"
             )
-        lengths = self.kv.lengths.min(axis=0)
+        lengths = self._lengths().min(axis=0)
         used = [int(sequence) for sequence in lengths.nonzero()[0]]
         if tokens_to_remove and used:
             left = [int(lengths[sequence]) + tokens_to_remove for sequence in used]
@@ -59,42 +74,74 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
                     f"FlashCache.crop: {-tokens_to_remove} tokens are to be removed, but a sequence has "
                     f"{int(lengths[used].min())}; remove at most as many"
                 )
-            self.kv.truncate(left, used)
+            for kv in self.kvs:
+                kv.truncate(left, used)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Let item i go on from item `beam_idx[i]`, in all layers. No key is copied.
 
-        Raises `LaunchError` for a `kv` without pages.
+        Raises `LaunchError` for caches without pages.
         """
-        sources = beam_idx.tolist()
-        self.kv.reorder(sources, range(len(sources)))
+        self._reorder(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Make `repeats` items of each item, side by side. Raises `LaunchError` for more items than
-        `kv` has sequences.
+        there are sequences.
         """
-        items = self._items()
-        if items * repeats > self.kv.batch:
+        items, batch = self._items(), min(kv.batch for kv in self.kvs)
+        if items * repeats > batch:
             raise LaunchError(
                 f"FlashCache.batch_repeat_interleave: {items} items become {items * repeats}, but the cache "
-                f"has {self.kv.batch} sequences; make it with batch={items * repeats}"
+                f"has {batch} sequences; make it with batch={items * repeats}"
             )
-        self.kv.reorder([n // repeats for n in range(items * repeats)], range(items * repeats))
+        self._reorder([n // repeats for n in range(items * repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these items, in this order."""
-        sources, items = torch.arange(self._items())[indices.cpu()].tolist(), self._items()
-        self.kv.reorder(sources, range(len(sources)))
-        self.kv.truncate(0, range(len(sources), max(items, len(sources))))
+        sources, items = torch.arange(self._items(), device="cpu")[indices.cpu()].tolist(), self._items()
+        self._reorder(sources)
+        for kv in self.kvs:
+            kv.truncate(0, range(len(sources), max(items, len(sources))))
 
     def reset(self) -> None:
         """Remove all tokens."""
-        self.kv.reset()
+        for kv in self.kvs:
+            kv.reset()
+
+    def _lengths(self) -> NDArray[np.int32]:
+        """The tokens of each sequence in each layer that keeps any, int32 [layers, sequences]."""
+        batch = min(kv.batch for kv in self.kvs)
+        return np.concatenate([kv.lengths[:, :batch] for kv in self.kvs])
 
     def _items(self) -> int:
         """The number of items of a batch: sequences up to the last with tokens."""
-        used = self.kv.lengths.max(axis=0).nonzero()[0]
+        used = self._lengths().max(axis=0).nonzero()[0]
         return int(used[-1]) + 1 if used.size else 0
+
+    def _reorder(self, sources: Sequence[int]) -> None:
+        """Let item i hold what item `sources[i]` held. Nothing has changed if that is refused."""
+        for kv in sorted(self.kvs, key=lambda kv: kv.page_size is not None):  # only others refuse
+            kv.reorder(sources, range(len(sources)))
+
+
+def _pairs(kv: Any) -> list[tuple[flash.KVCache, int] | None]:
+    """The caches of layers, and their layers. Raises `ConfigError` for anything else."""
+    found = list(kv) if isinstance(kv, (list, tuple)) else []
+    for pair in found:
+        if pair is not None and not (
+            isinstance(pair, tuple)
+            and len(pair) == len(("cache", "layer"))
+            and isinstance(pair[0], flash.KVCache)
+            and integer(pair[1], 0, pair[0].layers - 1) is not None
+        ):
+            found = []
+    if not any(found):
+        raise ConfigError(
+            "FlashCache: kv must be a flash.KVCache, or a list with (flash.KVCache, layer) or None for each "
+            f"layer of the model, got {type(kv).__name__}; make one with flash.KVCache(layers, batch, "
+            "kv_heads, head_dim, capacity), or use cache_for(model, ...)"
+        )
+    return found
 
 
 def cache_for(
@@ -108,45 +155,64 @@ def cache_for(
 ) -> FlashCache:
     """A cache for `model`: for batches of up to `batch` items, with beams `batch * num_beams`, of up
     to `capacity` tokens each, prompt included. dtype is by default the model's. `page_size` and
-    `options` are those of `flash.KVCache`, such as `pages`, `backend` and `device`.
+    `options` are those of `flash.KVCache`, such as `pages`, `backend` and `device`. Layers of other head
+    sizes have a `flash.KVCache` of their own, each made so; layers that attend to the keys of another have
+    none.
 
     Raises `ConfigError` for layers that keep something else than all their keys and values, and for
     arguments that `flash.KVCache` refuses.
     """
     config = model.config.get_text_config(decoder=True)
-    require_decoder("cache_for", config)
-    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - set(_KINDS))
-    if getattr(config, "attention_chunk_size", None) is not None:
-        kinds.append("chunked_attention")
-    if getattr(config, "num_kv_shared_layers", 0):
-        kinds.append("layers that share keys")
-    if kinds:
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigError(
+            f"cache_for: models must be decoders only, but {type(config).__name__} has an encoder, and "
+            "layers that keep the keys of its tokens; leave cache out, and generate makes one"
+        )
+    kinds, _ = get_layer_types_and_kwargs(config)
+    others = sorted({*kinds} - {*_KINDS, _NONE})
+    if getattr(config, "kv_lora_rank", None) is not None:
+        others.append("latents")
+    if others:
         raise ConfigError(
             f"cache_for: layers must be {' or '.join(_KINDS)}, but {type(model).__name__} has "
-            f"{', '.join(kinds)}; {OTHERS}"
+            f"{', '.join(others)}; {OTHERS}"
         )
-    heads = config.num_attention_heads
-    return FlashCache(
-        flash.KVCache(
-            config.num_hidden_layers,
+    sizes = [
+        None if kind == _NONE else _sizes(of) for kind, of in zip(kinds, config.per_layer_config, strict=True)
+    ]
+    caches = {
+        of: flash.KVCache(
+            sizes.count(of),
             batch,
-            getattr(config, "num_key_value_heads", None) or heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads,
+            of.heads,
+            of.dim,
             capacity,
             dtype=dtype or model.dtype,
             page_size=page_size,
             **options,
         )
+        for of in dict.fromkeys(sizes)
+        if of is not None
+    }
+    if len(caches) == 1 and None not in sizes:
+        return FlashCache(*caches.values())
+    return FlashCache(
+        [None if of is None else (caches[of], sizes[:n].count(of)) for n, of in enumerate(sizes)]
     )
 
 
-def require_decoder(who: str, config: Any) -> None:
-    """Raise `ConfigError` for a model with an encoder, whose decoder has cross-attention."""
-    if getattr(config, "is_encoder_decoder", False):
-        raise ConfigError(
-            f"{who}: models must be decoders only, but {type(config).__name__} has an encoder and "
-            f"cross-attention; {OTHERS}"
-        )
+class _Sizes(NamedTuple):
+    """Of a layer: heads of keys and values, and the elements of one."""
+
+    heads: int
+    dim: int
+
+
+def _sizes(layer: Any) -> _Sizes:
+    """The sizes of a layer by its configuration."""
+    heads = layer.num_attention_heads
+    dim = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    return _Sizes(getattr(layer, "num_key_value_heads", None) or heads, dim)
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not analysed
@@ -191,37 +257,48 @@ class NewRows:
 
     def __init__(self, kv: flash.KVCache, layer: int, keys: Any, values: Any) -> None:
         self._of = kv, layer, keys, values
+        self._kept = False
 
-    def attend(self, query: Any, mask: Mask, **scores: Any) -> Any:
-        """Append the rows to the cache, and attend with `query` [items, heads, n, head_dim] to all
-        keys of the layer: [items, heads, n, head_dim_v], of the query's dtype. `scores` are further
-        arguments of `flash.attention_with_kvcache`.
+    def attend(self, query: Any, seen: Seen, **scores: Any) -> Any:
+        """Append the rows to the cache, the first time, and attend with `query` [items, heads, n, head_dim]
+        to all keys of the layer that are `seen`: [items, n, heads, head_dim_v], dense, of the query's dtype.
+        `scores` are further arguments of `flash.attention_with_kvcache`.
 
         Raises what `flash.attention_with_kvcache` raises, and `LaunchError` for a batch that is
-        larger than the cache's.
+        larger than the cache's, and for biases.
         """
         kv, layer, keys, values = self._of
-        items = query.shape[0]
+        items, heads, n, _ = query.shape
         if items > kv.batch:
             raise LaunchError(
                 f"{WHO}: the batch has {items} items, beams included, but the cache has {kv.batch} "
                 f"sequences; make it with batch={items}"
             )
-        rows = (query, keys, values)
+        if seen.bias is not None:
+            raise LaunchError(
+                f"{WHO}: attention over a FlashCache has no bias of each score, as a float mask and "
+                "position_bias are; give attention_mask as [items, tokens] or of bool, or use a DynamicCache"
+            )
+        rows: tuple[Any, ...] = (query, None, None) if self._kept else (query, keys, values)
         if not kv.element.is_narrow:
             dtype = getattr(torch, kv.element.array_name)
-            rows = tuple(x.to(dtype) for x in rows)
-        out = flash.attention_with_kvcache(
+            rows = tuple(x if x is None else x.to(dtype) for x in rows)
+        out = rows[0].new_empty((items, n, heads, kv.head_dim_v))
+        flash.attention_with_kvcache(
             rows[0],
             kv,
             rows[1],
             rows[2],
             layer=layer,
+            causal=seen.causal,
             cache_batch_idx=range(items),
-            leftpad=mask.leftpad,
+            leftpad=seen.leftpad,
+            mask=None if seen.leftpad is not None else seen.mask,
+            out=out.transpose(1, 2),
             backend=kv.backend,
             **scores,
         )
+        self._kept = True
         return out.to(query.dtype)
 
     @property
@@ -233,7 +310,8 @@ class NewRows:
     def length(self) -> int:
         """The number of keys of the layer, the new ones included."""
         kv, layer, keys, _ = self._of
-        return int(kv.lengths[layer, : keys.shape[0]].max(initial=0)) + int(keys.shape[2])
+        before = int(kv.lengths[layer, : keys.shape[0]].max(initial=0))
+        return before if self._kept else before + int(keys.shape[2])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transformers.masking_utils import and_masks, causal_mask_function, or_masks, sliding_window_overlay
+import torch
+from transformers import masking_utils
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from ptxgen.errors import LaunchError
 
@@ -15,64 +18,202 @@ WHO: Final = "flash.adapters.transformers"
 OTHERS: Final = "use attn_implementation='sdpa' or 'eager' for this model"  # the cure for what is refused
 
 # transformers makes masks of nested functions: two of one origin have one code object.
-_AND: Final = and_masks(causal_mask_function).__code__
-_OR: Final = or_masks(causal_mask_function).__code__
-_WINDOW: Final = sliding_window_overlay(1).__code__
+_NOTHING: Final = torch.zeros(1, 0, dtype=torch.int64, device="cpu")
+_AND: Final = masking_utils.and_masks(causal_mask_function).__code__
+_WINDOW: Final = masking_utils.sliding_window_overlay(1).__code__
+_WINDOW_OF_BOTH: Final = masking_utils.sliding_window_bidirectional_overlay(1).__code__
+_REMAPPED: Final = masking_utils.remap_positions_for_packed_sequence(causal_mask_function, _NOTHING).__code__
+_PACKED: Final = masking_utils.packed_sequence_mask_function(_NOTHING).__code__
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """A causal mask of `queries` queries and `keys` keys, the last ones of a sequence, whose first
-    key has index `first_key`. A query sees `window` keys, itself included; None is all. The first
-    `leftpad[b]` keys of item b, counted from index 0, are padding; None is no padding.
+@dataclass(frozen=True)
+class Pattern:
+    """Which keys a query sees, apart from padding: with `causal` none behind it; with `window` none that is
+    further to its left or right than these numbers say (None is all); with `sequences`, int [items,
+    tokens] that grow, those of tokens of one number.
+    """
+
+    causal: bool = False
+    window: tuple[int | None, int | None] = (None, None)
+    sequences: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A mask as arguments of `flash`, of `queries` queries and the first `keys` keys: no query sees others.
+    `causal` and `window` are those of `flash.attention`, from the last query and key on; `mask`, bool, and
+    `bias`, float, broadcast to [items, heads, queries, keys]; `starts`, int32 [sequences + 1], are the
+    `cu_seqlens` of sequences in one row of tokens, which see none of each other.
     """
 
     queries: int
     keys: int
-    first_key: int
-    window: int | None
-    leftpad: list[int] | None
+    causal: bool = False
+    window: tuple[int | None, int | None] | None = None
+    mask: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    starts: torch.Tensor | None = None
+
+    @functools.cached_property
+    def leftpad(self) -> list[int] | None:
+        """How many keys at the beginning of each item are hidden, if `mask` hides these and no others."""
+        if self.mask is None or self.mask.shape[1:3] != (1, 1):
+            return None
+        shown = self.mask[:, 0, 0]
+        hidden = (~shown).sum(dim=1)
+        columns = torch.arange(shown.shape[1], device=shown.device)
+        if not torch.equal(shown, columns >= hidden[:, None]):
+            return None
+        found: list[int] = hidden.tolist()
+        return found
+
+
+class Mask(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
+    """What `read_mask` gives to a model in place of a mask: a bool tensor [items, 1, queries, keys] whose
+    elements are made when something reads them; attention reads what is `seen` instead.
+    """
+
+    seen: Seen
+    keys: int
+    _made: Callable[[], torch.Tensor]
+    _elements: torch.Tensor | None
+
+    @classmethod
+    def of(cls, seen: Seen, shape: tuple[int, ...], device: Any, made: Callable[[], torch.Tensor]) -> Mask:
+        """The mask of these arguments, whose elements `made` makes."""
+        found: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        found.seen, found.keys, found._made, found._elements = seen, shape[-1], made, None
+        return found
+
+    @property
+    def elements(self) -> torch.Tensor:
+        """Whether each query sees each key, bool [items, 1, queries, keys]."""
+        if self._elements is None:
+            self._elements = self._made()
+        return self._elements
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Let operators of torch take the elements."""
+        given = torch.utils._pytree.tree_map_only(Mask, lambda mask: mask.elements, (args, kwargs or {}))
+        return func(*given[0], **given[1])
 
 
 def read_mask(
     *,
     q_length: int,
     kv_length: int,
+    batch_size: int = 1,
     q_offset: Any = 0,
     kv_offset: Any = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Any = None,
-    **_: Any,
+    device: Any = "cpu",
+    **others: Any,
 ) -> Mask:
     """What transformers' mask says. It is registered as the function that makes masks and has the
     arguments of these functions; the result reaches attention as its `attention_mask`.
 
-    Raises `LaunchError` for masks that are neither causal nor causal with a sliding window, for
-    padding that is not on the left, and for keys behind the last query, as static caches have them.
+    Raises `LaunchError` for an `attention_mask` [items, tokens] without a column for each token.
     """
-    window = _window(mask_function)
-    first, end = int(kv_offset), int(kv_offset) + int(kv_length)
-    if int(q_offset) + q_length != end:
-        raise LaunchError(
-            f"{WHO}: the last key must be that of the last query, but queries end at "
-            f"{int(q_offset) + q_length} and keys at {end}, as in a static cache; use a FlashCache or a "
-            "DynamicCache"
-        )
-    return Mask(q_length, int(kv_length), first, window, _leftpad(attention_mask, end))
-
-
-def _window(mask_function: Callable[..., Any]) -> int | None:
-    """The keys that a query sees. Raises `LaunchError` for any other function."""
-    if mask_function is causal_mask_function:
-        return None
-    if (parts := _parts(mask_function, _AND)) and len(parts) == 2 and parts[1] is causal_mask_function:
-        window = _inside(parts[0], _WINDOW).get("sliding_window")
-        if window is not None:
-            return int(window)
-    raise LaunchError(
-        f"{WHO}: masks must be causal, with or without a sliding window, but this model's is "
-        f"{_described(mask_function)}; {OTHERS}"
+    made = functools.partial(
+        masking_utils.sdpa_mask,
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        device=device,
+        **{**others, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
     )
+    pattern, first, keys = _pattern(mask_function), int(kv_offset), int(kv_length)
+    end = int(q_offset) + q_length
+    seen = None if pattern is None else _seen(pattern, q_length, end, first, keys, attention_mask)
+    if seen is None:
+        seen = Seen(q_length, keys, mask=made())
+    return Mask.of(seen, (batch_size, 1, q_length, keys), device, made)
+
+
+def _seen(
+    pattern: Pattern, queries: int, end: int, first: int, keys: int, tokens: torch.Tensor | None
+) -> Seen | None:
+    """What a pattern says of so many queries, the last of which has index `end - 1` in its sequence, and so
+    many keys from index `first` on, where `tokens`, bool [items, tokens], is False for padding. None if
+    arguments of `flash` do not say it.
+    """
+    left, right = pattern.window
+    if pattern.causal:
+        keys = min(keys, end - first)  # a static cache has rows behind those of tokens
+        right = None if left is None else 0
+    window = None if left is right is None else (left, right)
+    if (pattern.causal or window) and end != first + keys:
+        return None
+    shown = None if tokens is None else _shown(tokens, first, first + keys)
+    if pattern.sequences is None:
+        return Seen(queries, keys, pattern.causal, window, None if shown is None else shown[:, None, None])
+    if shown is not None or first or queries != keys:
+        return None
+    return Seen(queries, keys, pattern.causal, window, starts=_starts(pattern.sequences))
+
+
+def _shown(tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
+    """Which of these tokens are no padding, bool [items, end - begin]; None if all are."""
+    if tokens.shape[1] < end:
+        raise LaunchError(
+            f"{WHO}: attention_mask must have a column for each of {end} tokens, got {list(tokens.shape)}; "
+            "give one for all tokens of each item, those in the cache included"
+        )
+    shown = tokens[:, begin:end]
+    return shown if shown.is_meta or not bool(shown.all()) else None
+
+
+def _pattern(function: Callable[..., Any]) -> Pattern | None:
+    """What a function says of each query and key; None if it is not known."""
+    if function is causal_mask_function:
+        return Pattern(causal=True)
+    if function is bidirectional_mask_function:
+        return Pattern()
+    inside = functools.partial(_inside, function)
+    if window := inside(_WINDOW):  # keys to the left, that of the query included
+        return Pattern(window=(int(window["sliding_window"]) - 1, None))
+    if window := inside(_WINDOW_OF_BOTH):
+        return Pattern(window=(int(window["sliding_window"]),) * 2)
+    parts = inside(_AND).get("mask_functions", ())
+    if len(parts) == 2 and (found := _packed(*parts)):
+        return found
+    known = [_pattern(part) for part in parts]
+    return functools.reduce(_both, known) if known else None
+
+
+def _packed(of_each: Callable[..., Any], together: Callable[..., Any]) -> Pattern | None:
+    """The pattern of each of several sequences that are packed in a row: `of_each` takes the positions in
+    their sequences, and `together` says which tokens are of one. None for other functions.
+    """
+    remapped, packed = _inside(of_each, _REMAPPED), _inside(together, _PACKED)
+    if not (remapped and packed):
+        return None
+    pattern = _pattern(remapped["mask_function"])
+    numbers = masking_utils.find_packed_sequence_indices(remapped["position_ids"])
+    if pattern is None or numbers is None or not torch.equal(numbers, packed["packed_sequence_mask"]):
+        return None
+    return Pattern(pattern.causal, pattern.window, numbers)
+
+
+def _both(a: Pattern | None, b: Pattern | None) -> Pattern | None:
+    """The keys that both show."""
+    if a is None or b is None or a.sequences is not None or b.sequences is not None:
+        return None
+    left, right = (
+        min([side for side in sides if side is not None], default=None)
+        for sides in zip(a.window, b.window, strict=True)
+    )
+    return Pattern(a.causal or b.causal, (left, right))
 
 
 def _inside(function: Callable[..., Any], code: Any) -> dict[str, Any]:
@@ -82,34 +223,9 @@ def _inside(function: Callable[..., Any], code: Any) -> dict[str, Any]:
     return dict(inspect.getclosurevars(function).nonlocals)
 
 
-def _parts(function: Callable[..., Any], code: Any) -> tuple[Callable[..., Any], ...]:
-    parts: tuple[Callable[..., Any], ...] = _inside(function, code).get("mask_functions", ())
-    return parts
-
-
-def _described(function: Callable[..., Any]) -> str:
-    """The functions that a mask is made of, by the names that transformers gives them."""
-    for code, word in ((_AND, " and "), (_OR, " or ")):
-        if parts := _parts(function, code):
-            return f"({word.join(map(_described, parts))})"
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name.partition(".<locals>")[0]
-
-
-def _leftpad(attention_mask: Any, end: int) -> list[int] | None:
-    """The padding of each item of a mask [items, n], bool; None if there is none."""
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    if attention_mask.shape[1] != end:
-        raise LaunchError(
-            f"{WHO}: attention_mask must have a column for each of {end} tokens, got "
-            f"{list(attention_mask.shape)}; give one for all tokens of each item, those in the cache included"
-        )
-    padding: list[int] = (~attention_mask).sum(dim=1).tolist()
-    for item, n in enumerate(padding):
-        if not attention_mask[item, n:].all():
-            raise LaunchError(
-                f"{WHO}: padding must be on the left, but item {item} of attention_mask is "
-                f"{attention_mask[item].int().tolist()}; make the tokenizer pad there"
-            )
-    return padding
+def _starts(sequences: torch.Tensor) -> torch.Tensor:
+    """Where sequences begin in the tokens of all items in a row, and the number of tokens, int32."""
+    begins = torch.ones_like(sequences, dtype=torch.bool)
+    begins[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
+    starts = begins.flatten().nonzero()[:, 0]
+    return torch.nn.functional.pad(starts, (0, 1), value=sequences.numel()).int()

@@ -289,6 +289,70 @@ def test_backward_of_a_mapped_function(ours: Any, torch: Any) -> None:
     torch.testing.assert_close(found, weight.grad, atol=1e-5, rtol=1e-5)
 
 
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "grad of vmap": lambda f, loss, func, x: func.grad(lambda x: loss(func.vmap(f)(x)))(x),
+    "vmap of grad of vmap": lambda f, loss, func, x: func.vmap(func.grad(lambda x: loss(func.vmap(f)(x))))(
+        x[None]
+    ),
+    "grad of vmap of vmap": lambda f, loss, func, x: func.grad(
+        lambda x: loss(func.vmap(func.vmap(f))(x[None]))
+    )(x),
+    "vjp": lambda f, loss, func, x: func.vjp(func.vmap(f), x)[1](x),
+    "jacrev": lambda f, loss, func, x: func.jacrev(func.vmap(f))(x[:, :1, :1]),
+    "jacrev below vmap": lambda f, loss, func, x: func.vmap(func.jacrev(f))(x[:, :1, :1]),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_derivatives_of_mapped_functions_are_those_of_pytorch(
+    ours: Any, torch: Any, transform: Callable[..., Any]
+) -> None:
+    x = torch.randn(SAMPLES, 1, 2, 3, 4)
+
+    def of_torch(x: Any) -> Any:
+        bias = torch.ones(3, 3).tril().log()  # PyTorch has batching rules for the plain formula
+        return (x @ x.mT / 2 + bias).softmax(-1) @ x
+
+    def loss(out: Any) -> Any:
+        return out.sin().sum()
+
+    wanted = transform(of_torch, loss, torch.func, x)
+    found = transform(lambda x: ours.attention(x, x, x, causal=True), loss, torch.func, x)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_packed_sequences_are_differentiated_above_a_mapping(ours: Any, torch: Any) -> None:
+    ends, x = torch.tensor([0, 2, 2, 7], dtype=torch.int32), torch.randn(SAMPLES, 7, 2, 8)
+
+    def loss(x: Any) -> Any:
+        return ours.attention_varlen(x, x, x, ends, ends, causal=True).square().sum()
+
+    found = torch.func.grad(lambda x: torch.func.vmap(loss)(x).sum())(x)
+    wanted = torch.stack([torch.func.grad(loss)(sample) for sample in x])
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["vmap of grad", "grad of vmap"])
+def test_an_ensemble_of_models_has_the_gradients_of_its_models(ours: Any, torch: Any, outside: bool) -> None:
+    """Weights of several models, stacked, as in PyTorch's guide of model ensembles."""
+    func, x = torch.func, torch.randn(2, 5, 8)
+    models = [torch.nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(SAMPLES)]
+
+    def loss(weights: Any, x: Any) -> Any:
+        return func.functional_call(models[0], weights, (x, x, x, None, False))[0].square().sum()
+
+    weights, _ = func.stack_module_state(models)
+    of_all = func.vmap(loss, in_dims=(0, None))
+    with ours.replace_sdpa():
+        if outside:
+            found = func.grad(lambda weights: of_all(weights, x).sum())(weights)
+        else:
+            found = func.vmap(func.grad(loss), in_dims=(0, None))(weights, x)
+    wanted = [func.grad(loss)(dict(model.named_parameters()), x) for model in models]
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, torch.stack([w[name] for w in wanted]), atol=1e-5, rtol=1e-5)
+
+
 def test_what_cannot_be_mapped_is_refused(ours: Any, torch: Any) -> None:
     import flash
 

@@ -98,6 +98,35 @@ def test_any_strides(ours: Any, torch: Any) -> None:
     torch.testing.assert_close(found, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
 
 
+ORDERS: dict[str, Any] = {
+    "projected": lambda t: [t.randn(2, 5, 3, 8).transpose(1, 2) for _ in range(3)],
+    "projected together": lambda t: t.randn(2, 5, 3, 3, 8).permute(2, 0, 3, 1, 4),
+    "a single row": lambda t: [t.randn(2, n, 3, 8).transpose(1, 2) for n in (1, 5, 5)],
+    "contiguous": lambda t: [t.randn(2, 3, 5, 8) for _ in range(3)],
+    "contiguous queries": lambda t: [t.randn(2, 3, 5, 8), *t.randn(2, 2, 5, 3, 8).transpose(2, 3)],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_results_have_the_memory_order_of_pytorchs_kernels(ours: Any, torch: Any, order: Any) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = order(torch)
+    for mask in (None, torch.randn(2, 3, q.shape[-2], 5)):
+        found = ours.scaled_dot_product_attention(q, k, v, mask)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+        assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("ahead", [(2,), (2, 2)], ids=str)
+def test_projected_queries_broadcast(ours: Any, torch: Any, ahead: tuple[int, ...]) -> None:
+    q, (k, v) = torch.randn(1, 5, 3, 8).transpose(1, 2), torch.randn(2, *ahead, 3, 5, 8)
+    found = ours.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(found, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
+
+
 def test_rows_without_a_key_give_0(ours: Any, torch: Any) -> None:
     arrays = [torch.randn(1, 2, 5, 8) for _ in range(3)]
     seen = torch.ones(5, 5, dtype=torch.bool)

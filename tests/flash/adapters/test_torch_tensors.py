@@ -235,3 +235,87 @@ def test_subclasses_with_a_meaning_of_their_own_are_refused(ours: Any, torch: An
         )
     with pytest.raises(LaunchError, match="query must be a plain tensor, got a MaskedTensor, which gives"):
         ours.scaled_dot_product_attention(torch.masked.masked_tensor(q, q > 0), k, v)
+
+
+# ----------------------------------------------------------------------- tensors without elements
+
+ENDS = [0, 2, 5]
+
+
+def calls_without_elements(ours: Any, torch: Any) -> dict[str, Callable[[Any], Any]]:
+    """Calls with rows of a tensor [2, 4, 5, 8]."""
+    from flash.adapters.flash_attn import flash_attn_func
+
+    def packed(q: Any) -> Any:
+        ends = torch.tensor(ENDS, dtype=torch.int32, device=q.device)
+        return ours.attention_varlen(*[q[0].transpose(0, 1)] * 3, ends, ends, max_seqlen_q=3)
+
+    def in_place_of_torch(q: Any) -> Any:
+        with ours.replace_sdpa():
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    return {
+        "attention": lambda q: ours.attention(q, q, q, causal=True, return_lse=True)[1],
+        "dropout": lambda q: ours.attention(q, q, q, dropout=0.5),
+        "packed": packed,
+        "sdpa": lambda q: ours.scaled_dot_product_attention(q.mT.contiguous().mT, q, q),
+        "in place of torch": in_place_of_torch,
+        "out": lambda q: ours.attention(q, q, q, out=torch.empty_like(q)),
+        "gradients": lambda q: torch.func.grad(lambda q: ours.attention(q, q, q).sum())(q),
+        "flash_attn": lambda q: flash_attn_func(q, q, q),
+        "kvcache": lambda q: ours.attention_with_kvcache(q, flash.KVCache(1, 2, 4, 8, 6), q, q, layer=0),
+    }
+
+
+CALLS = ("attention", "dropout", "packed", "sdpa", "in place of torch", "out", "gradients", "flash_attn")
+CALLS += ("kvcache",)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tensors_on_the_meta_device_have_results_there(ours: Any, torch: Any, name: str) -> None:
+    call, q = calls_without_elements(ours, torch)[name], torch.randn(2, 4, 5, 8)
+    wanted, found = call(q), call(q.to("meta"))
+    assert (found.device.type, found.dtype) == ("meta", wanted.dtype)
+    assert (found.shape, found.stride()) == (wanted.shape, wanted.stride())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_default_device_changes_no_result(ours: Any, torch: Any, name: str) -> None:
+    """Such as the meta device in which large models are made."""
+    call, q = calls_without_elements(ours, torch)[name], torch.randn(2, 4, 5, 8)
+    torch.manual_seed(3)
+    wanted = call(q)
+    torch.manual_seed(3)
+    with torch.device("meta"):
+        assert torch.equal(call(q), wanted)
+
+
+def test_numbers_of_a_call_are_on_the_host(ours: Any, torch: Any) -> None:
+    """Also with another default device."""
+    q, cache = torch.randn(2, 4, 1, 8), flash.KVCache(1, 3, 4, 8, 6)
+    how: dict[str, Any] = {"layer": 0, "cache_batch_idx": [2, 0], "leftpad": [0, 1]}
+    with torch.device("meta"):
+        for _ in range(2):
+            found = ours.attention_with_kvcache(q, cache, q, q, **how)
+        seeded = ours.attention(q, q, q, dropout=0.5, dropout_seed=7)
+    assert cache.lengths.tolist() == [[2, 0, 2]]
+    assert torch.equal(found, ours.attention_with_kvcache(q, cache, **how))
+    assert torch.equal(seeded, ours.attention(q, q, q, dropout=0.5, dropout_seed=7))
+
+
+def test_tensors_with_and_without_elements_are_not_mixed(ours: Any, torch: Any) -> None:
+    q, m = torch.randn(2, 4, 5, 8, requires_grad=True), torch.empty(2, 4, 5, 8, device="meta")
+    cache, own = flash.KVCache(1, 2, 4, 8, 6), q.detach()
+    for who, name, call in (
+        ("attention", "k", lambda: ours.attention(q, m, q)),
+        ("attention", "bias", lambda: ours.attention(q, q, q, bias=m[0, 0, :, :5])),
+        ("attention", "out", lambda: ours.attention(own, own, own, out=m)),
+        ("attention_with_kvcache", "v", lambda: ours.attention_with_kvcache(own, cache, own, m, layer=0)),
+    ):
+        with pytest.raises(LaunchError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"{who}: {name} is on the meta device and has no elements, but q is on cpu; give all of them "
+            "with elements, or all without"
+        )
+    assert not cache.lengths.any()

@@ -1,114 +1,33 @@
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Iterator
+import pickle
 from types import ModuleType
 from typing import Any
 
 import pytest
 from gradient_calls import interpreted_owners
+from transformers_models import (
+    DIM,
+    KV_HEADS,
+    LAYERS,
+    MODELS,
+    NEW,
+    OTHERS,
+    PROMPT,
+    SIZES,
+    VOCABULARY,
+    WINDOW,
+    logits,
+    model_of,
+    prompts,
+    refused,
+    weights_of,
+)
 
 import flash
-from ptxgen.errors import CacheFullError, ConfigError, LaunchError
-
-VOCABULARY, LAYERS, KV_HEADS, DIM, WINDOW = 61, 2, 2, 8, 5
-PROMPT, NEW = 11, 8  # tokens; the prompt is longer than the window
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 4 * DIM,
-    "intermediate_size": 24,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": KV_HEADS,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.4,  # so large that a wrong mask or scale gives other tokens
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-GPT_OSS: dict[str, Any] = {
-    "head_dim": DIM,
-    "sliding_window": WINDOW,
-    "num_local_experts": 2,
-    "num_experts_per_tok": 1,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-}
-# Class, and what its configuration says beside SIZES.
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", {"head_dim": DIM}),
-    "qwen2": ("Qwen2", {}),
-    "mistral": ("Mistral", {"head_dim": DIM, "sliding_window": WINDOW}),
-    "gemma2": (
-        "Gemma2",
-        {
-            "head_dim": DIM,
-            "sliding_window": WINDOW,
-            "attn_logit_softcapping": 3.0,
-            "query_pre_attn_scalar": 5,  # the scale is not 1 / sqrt(head_dim)
-        },
-    ),
-    "gpt_oss": ("GptOss", GPT_OSS),
-}
-REGISTERED = ("ptxgen", "ptxgen_cpu", "ptxgen_interpreter", "ptxgen_interpreter_non_deterministic", "mine")
-
-
-@pytest.fixture
-def adapter(transformers: ModuleType) -> Iterator[ModuleType]:
-    """The adapter, with nothing registered afterwards. The models are too small for torch's threads,
-    which wait for each other longer than they compute.
-    """
-    import torch
-
-    import flash.adapters.transformers as found
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield found
-    torch.set_num_threads(threads)
-    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
-        for name in REGISTERED:
-            registry._global_mapping.pop(name, None)
-
-
-@functools.cache
-def weights_of(name: str, seed: int, **more: Any) -> Any:
-    import torch
-    import transformers
-
-    kind, settings = MODELS[name]
-    torch.manual_seed(seed)
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings, **more})
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    with torch.no_grad():
-        for parameter, values in model.named_parameters():
-            if parameter.endswith("sinks"):
-                values.normal_()
-    return model.state_dict()
-
-
-def model_of(name: str, seed: int = 0, **more: Any) -> Any:
-    """A small model with random weights and the "eager" attention."""
-    import transformers
-
-    kind, settings = MODELS[name]
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings, **more})
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    model.load_state_dict(weights_of(name, seed, **more))
-    return model
-
-
-def prompts(items: int, length: int = PROMPT) -> dict[str, Any]:
-    """Random tokens; item i has 3 i tokens of padding on the left."""
-    import torch
-
-    random = torch.Generator().manual_seed(1)
-    tokens = torch.randint(1, VOCABULARY, (items, length), generator=random)
-    mask = torch.ones_like(tokens)
-    for item in range(items):
-        tokens[item, : 3 * item] = mask[item, : 3 * item] = 0
-    return {"input_ids": tokens, "attention_mask": mask}
+from ptxgen.errors import CacheFullError, ConfigError
 
 
 def text(model: Any, items: int, cache: Any = None, new: int = NEW, **how: Any) -> list[list[int]]:
@@ -136,13 +55,6 @@ def generated(model: Any, items: int, cache: Any = None, new: int = NEW) -> Any:
     how = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     with torch.inference_mode():
         return model.generate(**prompts(items), cache=cache, **how)
-
-
-def logits(model: Any, tokens: Any, **how: Any) -> Any:
-    import torch
-
-    with torch.no_grad():
-        return model(tokens, **how).logits
 
 
 # --------------------------------------------------------------------------------------- training
@@ -399,6 +311,65 @@ def test_items_of_a_cache_are_selected_repeated_and_reset(adapter: ModuleType) -
     assert repr(cache).startswith("FlashCache(<KVCache(1, 4, 1, 2, 6, ")
 
 
+GEMMA_4: dict[str, Any] = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "head_dim": DIM,
+    "global_head_dim": 2 * DIM,
+    "sliding_window": WINDOW,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": DIM,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("shared", "how"),
+    [(2, {"num_beams": 2}), *(pytest.param(n, {}, marks=pytest.mark.slow) for n in (0, 2))],
+    ids=str,
+)
+def test_layers_of_other_sizes_have_caches_of_their_own(
+    shared: int, how: dict[str, Any], adapter: ModuleType, transformers: ModuleType
+) -> None:
+    """Gemma 4 has longer rows in layers without a window, and layers that attend to the keys of others."""
+    import torch
+
+    torch.manual_seed(0)
+    config = transformers.Gemma4TextConfig(**GEMMA_4, num_kv_shared_layers=shared)
+    config._attn_implementation = "eager"
+    model = transformers.Gemma4ForCausalLM(config).eval()
+    wanted = text(model, 2, min_new_tokens=NEW, **how)
+    adapter.register(model)
+    cache = adapter.cache_for(model, 2 * how.get("num_beams", 1), PROMPT + NEW, page_size=4)
+    assert [(kv.layers, kv.head_dim) for kv in cache.kvs] == [
+        (2 - shared // 2, DIM),
+        (2 - shared // 2, 2 * DIM),
+    ]
+    assert text(model, 2, cache, min_new_tokens=NEW, **how) == wanted
+    cache.crop(-NEW)
+    assert {int(kv.lengths.max()) for kv in cache.kvs} == {PROMPT - 1}
+    assert refused(lambda: cache.kv) == (
+        "FlashCache.kv: the layers of this model are in 2 caches; use FlashCache.kvs"
+    )
+
+
+@pytest.mark.parametrize("kind", ["deepcopy", "pickle"])
+def test_a_prompt_is_continued_several_times(kind: str, adapter: ModuleType) -> None:
+    import torch
+
+    model = model_of("mistral")
+    adapter.register(model)
+    tokens = prompts(1)["input_ids"]
+    cache = adapter.cache_for(model, 1, PROMPT + NEW, page_size=4)
+    logits(model, tokens[:, :-2], cache=cache)
+    for last in (tokens, tokens.flip(1)):
+        whole = torch.cat([tokens[:, :-2], last[:, -2:]], dim=1)
+        wanted = model.generate(whole, max_new_tokens=3, do_sample=False)
+        own = copy.deepcopy(cache) if kind == "deepcopy" else pickle.loads(pickle.dumps(cache))
+        assert torch.equal(model.generate(whole, max_new_tokens=3, do_sample=False, cache=own), wanted)
+        assert cache.kv.lengths.tolist() == [[PROMPT - 2]] * LAYERS
+
+
 def test_a_cache_is_made_in_the_sizes_of_a_model(adapter: ModuleType) -> None:
     import torch
 
@@ -408,89 +379,6 @@ def test_a_cache_is_made_in_the_sizes_of_a_model(adapter: ModuleType) -> None:
 
 
 # ------------------------------------------------------------------------------------- refused
-
-OTHERS = "use attn_implementation='sdpa' or 'eager' for this model"
-
-
-def refused(act: Callable[[], object], error: type[Exception] = LaunchError) -> str:
-    with pytest.raises(error) as caught:
-        act()
-    return str(caught.value).replace("flash.adapters.transformers", "adapter")
-
-
-def mask_of(function: Any, **how: Any) -> Any:
-    from flash.adapters.transformers.masks import read_mask
-
-    return read_mask(q_length=3, kv_length=3, mask_function=function, **how)
-
-
-def test_masks_other_than_causal_ones_are_refused_by_name(transformers: ModuleType) -> None:
-    import torch
-
-    masks = transformers.masking_utils
-    zeros, ids = torch.zeros(1, dtype=int), torch.zeros(1, 3, dtype=int)
-    causal = masks.causal_mask_function
-    found = {
-        "bidirectional_mask_function": masks.bidirectional_mask_function,
-        "(chunked_overlay and causal_mask_function)": masks.chunked_causal_mask_function(2, zeros),
-        "(sliding_window_bidirectional_overlay and bidirectional_mask_function)": (
-            masks.sliding_window_bidirectional_mask_function(2)
-        ),
-        "(remap_positions_for_packed_sequence and packed_sequence_mask_function)": masks.and_masks(
-            masks.remap_positions_for_packed_sequence(causal, ids), masks.packed_sequence_mask_function(ids)
-        ),
-        "(causal_mask_function or blockwise_overlay)": masks.or_masks(causal, masks.blockwise_overlay(ids)),
-        "((sliding_window_overlay and causal_mask_function) and padding_mask_function)": (
-            masks.and_masks(masks.sliding_window_causal_mask_function(2), masks.padding_mask_function(ids))
-        ),
-    }
-    for name, function in found.items():
-        assert refused(functools.partial(mask_of, function)) == (
-            "adapter: masks must be causal, with or without a sliding window, but this model's is "
-            f"{name}; {OTHERS}"
-        )
-    assert mask_of(causal).window is None
-    assert mask_of(masks.sliding_window_causal_mask_function(7)).window == 7
-
-
-def test_padding_is_on_the_left_of_all_tokens(transformers: ModuleType) -> None:
-    import torch
-
-    causal = transformers.masking_utils.causal_mask_function
-    mask = torch.tensor([[False, True, True], [True, True, False]])
-    assert mask_of(causal, attention_mask=mask[:1]).leftpad == [1]
-    assert mask_of(causal, attention_mask=mask[:1] | True).leftpad is None
-    assert refused(lambda: mask_of(causal, attention_mask=mask)) == (
-        "adapter: padding must be on the left, but item 1 of attention_mask is [1, 1, 0]; make the "
-        "tokenizer pad there"
-    )
-    assert refused(lambda: mask_of(causal, attention_mask=mask[:, :2])) == (
-        "adapter: attention_mask must have a column for each of 3 tokens, got [2, 2]; give one for all "
-        "tokens of each item, those in the cache included"
-    )
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (
-            {"cache_implementation": "static"},
-            "adapter: the last key must be that of the last query, but queries end at 11 and keys at 13, as "
-            "in a static cache; use a FlashCache or a DynamicCache",
-        ),
-        (
-            {"output_attentions": True, "return_dict_in_generate": True},
-            f"adapter: LlamaAttention gives output_attentions, which this attention cannot take into "
-            f"account; {OTHERS}",
-        ),
-    ],
-)
-def test_generate_is_refused_what_would_be_lost(
-    how: dict[str, Any], message: str, adapter: ModuleType
-) -> None:
-    model = model_of("llama")
-    adapter.register(model)
-    assert refused(lambda: text(model, 1, new=3, **how)) == message
 
 
 def test_gradients_and_dropout_are_never_lost_silently(adapter: ModuleType) -> None:
@@ -509,53 +397,6 @@ def test_gradients_and_dropout_are_never_lost_silently(adapter: ModuleType) -> N
             "adapter: dropout must be 0 with a FlashCache, got 0.25, because the model is in training mode; "
             "call model.eval(), or train without a cache"
         )
-
-
-def test_packed_positions_and_ready_masks_are_refused(adapter: ModuleType) -> None:
-    import torch
-
-    model = model_of("llama")
-    adapter.register(model)
-    tokens = prompts(1)["input_ids"][:, :4]
-    packed = torch.tensor([[0, 1, 0, 1]])
-    assert "packed_sequence_mask_function" in refused(
-        lambda: logits(model, tokens, position_ids=packed, use_cache=False)
-    )
-    assert refused(lambda: logits(model, tokens, attention_mask=torch.zeros(1, 1, 4, 4))) == (
-        "adapter: LlamaAttention needs a mask of transformers.masking_utils, got one of shape [1, 1, 4, 4]; "
-        f"give attention_mask as [items, tokens], or {OTHERS}"
-    )
-
-
-def test_attention_that_is_not_causal_is_refused(adapter: ModuleType) -> None:
-    model = model_of("llama")
-    adapter.register(model)
-    model.model.layers[0].self_attn.is_causal = False
-    assert refused(lambda: logits(model, prompts(1)["input_ids"])) == (
-        f"adapter: LlamaAttention is not causal, as cross-attention and encoders are; {OTHERS}"
-    )
-
-
-def test_arguments_that_do_not_belong_together_are_refused(transformers: ModuleType) -> None:
-    import torch
-
-    from flash.adapters.transformers.attention import attend
-
-    mask = mask_of(transformers.masking_utils.causal_mask_function)
-    module, (q, k) = torch.nn.Identity(), torch.zeros(2, 1, 2, 3, 8)
-    call = functools.partial(attend, module, q, k, k, mask, backend="cpu")
-    assert call(is_causal=True, output_attentions=False, position_ids=q)[0].shape == (1, 3, 2, 8)
-    for name, value in (("is_causal", False), ("cu_seq_lens_q", q), ("position_bias", q)):
-        assert refused(functools.partial(call, **{name: value})) == (
-            f"adapter: Identity gives {name}, which this attention cannot take into account; {OTHERS}"
-        )
-    assert refused(lambda: attend(module, q[:, :, :1], k, k, mask, backend="cpu")) == (
-        f"adapter: the mask is for 3 queries and 3 keys, got 1 and 3; {OTHERS}"
-    )
-    assert refused(lambda: attend(module, q, k, k, None, backend="cpu")) == (
-        "adapter: Identity needs a mask of transformers.masking_utils, got none; give attention_mask as "
-        f"[items, tokens], or {OTHERS}"
-    )
 
 
 def test_a_cache_of_ours_is_refused_to_another_attention(adapter: ModuleType) -> None:
@@ -607,30 +448,29 @@ def test_what_a_cache_cannot_do_is_said(adapter: ModuleType) -> None:
         "[1, 1] hold; make the cache with page_size, such as page_size=16"
     )
     assert refused(lambda: adapter.FlashCache([kv]), ConfigError) == (
-        "FlashCache: kv must be a flash.KVCache, got list; make one with flash.KVCache(layers, batch, "
-        "kv_heads, head_dim, capacity), or use cache_for(model, ...)"
+        "FlashCache: kv must be a flash.KVCache, or a list with (flash.KVCache, layer) or None for each "
+        "layer of the model, got list; make one with flash.KVCache(layers, batch, kv_heads, head_dim, "
+        "capacity), or use cache_for(model, ...)"
     )
 
 
-def test_models_that_are_not_decoders_alone_are_refused(
+def test_caches_are_of_decoders_whose_layers_keep_all_keys(
     adapter: ModuleType, transformers: ModuleType
 ) -> None:
     t5 = transformers.T5ForConditionalGeneration(
         transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)
     )
-    for who, act in (
-        ("register", lambda: adapter.register(t5)),
-        ("cache_for", lambda: adapter.cache_for(t5, 1, 8)),
-    ):
-        assert refused(act, ConfigError) == (
-            f"{who}: models must be decoders only, but T5Config has an encoder and cross-attention; {OTHERS}"
-        )
-    chunked = model_of("llama")
-    chunked.config.attention_chunk_size = 4
-    assert refused(lambda: adapter.cache_for(chunked, 1, 8), ConfigError) == (
-        "cache_for: layers must be full_attention or sliding_attention, but LlamaForCausalLM has "
-        f"chunked_attention; {OTHERS}"
+    assert refused(lambda: adapter.cache_for(t5, 1, 8), ConfigError) == (
+        "cache_for: models must be decoders only, but T5Config has an encoder, and layers that keep the keys "
+        "of its tokens; leave cache out, and generate makes one"
     )
+    for name, kind in (("attention_chunk_size", "chunked_attention"), ("kv_lora_rank", "latents")):
+        model = model_of("llama")
+        setattr(model.config, name, 4)
+        assert refused(functools.partial(adapter.cache_for, model, 1, 8), ConfigError) == (
+            "cache_for: layers must be full_attention or sliding_attention, but LlamaForCausalLM has "
+            f"{kind}; {OTHERS}"
+        )
 
 
 def test_names_and_backends_are_checked(adapter: ModuleType) -> None:
