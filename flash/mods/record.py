@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from flash.mods.arithmetic import as_float
 from flash.mods.trace import INDICES, SCORE, AuxArray, Recorder, Trace
-from flash.mods.values import Traced, TracedArray, as_float, lifted
+from flash.mods.values import Traced, TracedArray, lifted
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, f32, pred, s32
 
