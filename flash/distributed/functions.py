@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from flash.distributed.agreement import array_words
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
-from flash.scores.aux_arrays import arrays_of_call, given_arrays
+from flash.mods.trace import AUX
+from flash.scores.aux_arrays import arrays_of_call, given_arrays, with_captured
 
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
 OF_MASK_MOD: Final = OF_SCORE_MOD[1:]
@@ -33,10 +34,10 @@ def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str
 
     Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array.
     """
-    given = {"aux": aux}
+    given = with_captured({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
     arrays = arrays_of_call(given)
     found = {}
-    for name, function in ((SCORE_MOD, score_mod), (MASK_MOD, mask_mod)):
-        digest = "None" if function is None else traced(name, function, arrays).digest
+    for name in (SCORE_MOD, MASK_MOD):
+        digest = "None" if given[name] is None else traced(name, given[name], arrays).digest
         found[f"digest of {name}"] = digest
     return found | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(given).items()}

@@ -220,8 +220,8 @@ class Elements:
 
 
 def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
-    """The element at an address (u64): f32, s32 or a condition. Nobody writes it while the kernel
-    runs, so that all threads of a CTA read the same value.
+    """The element at an address (u64): f32, s32 or a condition; an integer of 64 bits is limited to 32.
+    Nobody writes it while the kernel runs, so that all threads of a CTA read the same value.
     """
     scalar = array.dtype.scalar
     if scalar is u8:
@@ -229,4 +229,5 @@ def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
         return byte != 0 if array.dtype is BOOL else byte.as_(s32)
     if scalar.bits == u16.bits:
         return k.cvt(k.ld_nc(Pointer(at, "global", u16), type=u16).as_(scalar), dtype=f32)
-    return k.ld_nc(Pointer(at, "global", scalar), type=scalar)
+    element = k.ld_nc(Pointer(at, "global", scalar), type=scalar)
+    return k.cvt(element, dtype=s32, sat=True) if scalar is s64 else element

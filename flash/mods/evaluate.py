@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.mods.operations import OPERATIONS
+from flash.mods.operations import LEAST, MOST, OPERATIONS
 from flash.mods.trace import Step, Trace
 from ptxgen.types import ScalarType, f32, pred, s32
 
@@ -54,7 +54,10 @@ class Evaluation:
     def _loaded(self, step: Step, indices: list[Array]) -> Array:
         table = self._arrays[str(step.value)]
         inside = [np.clip(index, 0, n - 1) for index, n in zip(indices, table.shape, strict=True)]
-        return np.asarray(table[tuple(inside)]).astype(self._type(step.kind))
+        found = np.asarray(table[tuple(inside)])
+        if step.kind is s32:
+            found = np.clip(found, LEAST, MOST)
+        return found.astype(self._type(step.kind))
 
     def _type(self, kind: ScalarType) -> np.dtype[Any]:
         return {f32: self.dtype, s32: np.dtype(np.int32), pred: np.dtype(bool)}[kind]

@@ -54,7 +54,7 @@ def ranges(trace: Trace) -> tuple[Range | None, ...]:
 def _range(trace: Trace, step: Step, args: Sequence[Range | None]) -> Range | None:
     if step.op == "load":
         bits = trace.array(step).dtype.scalar.bits
-        return _FULL if bits == s32.bits else Range(0, 2**bits - 1)
+        return _FULL if bits >= s32.bits else Range(0, 2**bits - 1)
     if step.op == "input":
         return _INPUTS[str(step.value)]
     if step.op == "const":

@@ -75,7 +75,9 @@ class Traced:
         )
 
     def __index__(self) -> NoReturn:
-        self._refuse("Python cannot index with", "only arrays given as aux can be indexed by it")
+        self._refuse(
+            "Python cannot index with", "only arrays of aux, of numpy and of PyTorch can be indexed by it"
+        )
 
     def __float__(self) -> NoReturn:
         self._refuse("Python cannot compute with", f"use the functions of flash.mods: {KNOWN}")

@@ -269,8 +269,7 @@ FUNCTIONS = (
         (
             lambda b, h, q, k: [1, 2][q] > 0,
             f"Python cannot index with {INTEGER} that is known only in the kernel; "
-            f"only arrays given as aux can "
-            "be indexed by it",
+            "only arrays of aux, of numpy and of PyTorch can be indexed by it",
         ),
         (
             lambda b, h, q, k: float(q) > 0,
