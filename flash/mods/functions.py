@@ -102,6 +102,12 @@ def cos(a: Any) -> Traced:
     return _function("cos", a)
 
 
+@named()
+def tan(a: Any) -> Traced:
+    """The tangent of radians, up to 2**18 of them."""
+    return divided(sin(a), cos(a))
+
+
 def _whole(op: str, a: Any) -> Traced:
     value = first_traced(op, a)
     return value if value.kind is s32 else unary(op, as_float(value))

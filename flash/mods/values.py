@@ -118,9 +118,12 @@ class Traced:
         cls, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """A function of PyTorch, such as `torch.where`, by its name; or an element of a tensor."""
-        name = getattr(function, "__name__", str(function)).removeprefix("special_")
+        name = getattr(function, "__name__", str(function)).removeprefix("special_").split(".")[0]
         if name == "__getitem__":
             return captured(*args)
+        operator = str(function) if "OpOverload" in type(function).__name__ else "aten."
+        if not operator.startswith("aten."):  # one of a library's own, whatever its name
+            return _of_library(f"torch.ops.{operator}", None, args, kwargs)
         of_method = METHODS.get(name) if inspect.ismethoddescriptor(function) else None
         return _of_library(f"torch.{name}", of_method or FUNCTIONS.get(name), args, kwargs or {})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mod_kernel import LANES, ROWS, inputs_of_kernel, results_of_kernel
 
 from flash.mods import (
     as_condition,
@@ -39,18 +40,16 @@ from flash.mods import (
     trunc,
     where,
 )
-from flash.mods.emit import AuxElements, Elements, Emitted
 from flash.mods.evaluate import Evaluation
 from flash.mods.operations import OPERATIONS, Emission
 from flash.mods.record import traced
 from flash.mods.rounding import rounding
-from flash.mods.trace import AuxArray, Step, Trace
+from flash.mods.trace import AuxArray, Step
 from flash.operands.dtypes import BF16, BOOL, F16, F32, I32, U8
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl import KernelBuilder
 from ptxgen.interpreter import run
-from ptxgen.types import f32, s32, s64, u32
+from ptxgen.types import f32
 
-ROWS, LANES = 3, 32
 _RNG = np.random.default_rng(11)
 ARRAYS: dict[str, tuple[Any, np.ndarray[Any, Any]]] = {
     "slopes": (F32, _RNG.standard_normal(4).astype(np.float32)),
@@ -120,40 +119,6 @@ FUNCTIONS = {
 }
 
 
-def kernel_of(trace: Trace, columns: int) -> Any:
-    """A kernel whose thread t computes the function for the keys t, t + LANES, … of each row."""
-    k = KernelBuilder("mods", target="sm_80", threads=LANES)
-    S, O = k.pointer("S"), k.pointer("O")
-    pointers = {array.name: k.pointer(array.operand) for array in trace.arrays}
-    batch, head = (k.param(name, s32) for name in ("batch", "head"))
-    arrays = {}
-    for array in trace.arrays:
-        steps = [k.param(f"{array.operand}_{n}_step", s64) for n in range(array.rank)]
-        last = [k.param(f"{array.operand}_{n}_size", u32) - 1 for n in range(array.rank)]
-        arrays[array.name] = AuxElements(pointers[array.name].value, steps, last)
-    of_cta = {"batch": batch, "head": head}
-    emitted = Emitted(k, trace, of_cta, arrays, rounds_once=True)
-    lane = k.signed(k.thread_id())
-    keys = [LANES * n for n in range(columns)]
-    elements = Elements(emitted, keys)
-    for j, apart in enumerate(keys):
-        for i in range(ROWS):
-            place = (lane + (i * LANES * columns + apart)).as_(u32)
-            score = k.load(S.element(place))
-            found = elements.at(
-                i,
-                j,
-                {
-                    "score": lambda score=score: score,
-                    "query": lambda i=i: k.mov(2 * i, type=s32),
-                    "key": lambda apart=apart: lane + apart,
-                    "first_key": lambda: lane,
-                },
-            )
-            k.store(O.element(place), found if isinstance(found, Value) else k.mov(found, type=f32))
-    return k.build()
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_kernel_computes_what_numpy_does(name: str) -> None:
     declared = [AuxArray(n, dtype, array.ndim) for n, (dtype, array) in ARRAYS.items()]
@@ -161,24 +126,8 @@ def test_a_kernel_computes_what_numpy_does(name: str) -> None:
     columns = 2
     scores = _RNG.standard_normal((ROWS, LANES * columns)).astype(np.float32)
     arrays = {array.name: ARRAYS[array.name][1] for array in trace.arrays}
-    out = np.full_like(scores, np.nan)
-    layout: list[Any] = []
-    for array in arrays.values():
-        layout += [*array.strides, *array.shape]
-    run(
-        kernel_of(trace, columns),
-        "mods",
-        grid=1,
-        block=LANES,
-        args=[scores, out, *arrays.values(), 1, 1, *layout],
-    )
-    inputs = {
-        "score": scores,
-        "batch": np.array(1),
-        "head": np.array(1),
-        "query": 2 * np.arange(ROWS)[:, None],
-        "key": np.arange(LANES * columns),
-    }
+    out = results_of_kernel(trace, scores, arrays)
+    inputs = inputs_of_kernel(scores)
     exact = np.broadcast_to(Evaluation(trace, inputs, arrays, np.dtype(np.float64)).result, scores.shape)
     allowed = np.broadcast_to(rounding(trace, inputs, arrays), scores.shape) * 2.0**-24
     assert (np.abs(out - exact) <= allowed * (1 + 1e-6)).all()
