@@ -246,3 +246,27 @@ def test_gradients_through_functions_with_captured_tensors_are_pytorchs(torch: A
     scores = torch.tanh(other @ k.mT / 4) * table[:, None, None]
     (torch.softmax(scores, -1) @ v).sum().backward()
     torch.testing.assert_close(q.grad, other.grad, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_compiled_code_is_divided_where_a_function_closes_over_tensors(torch: Any) -> None:
+    from flash.adapters.torch import attention
+
+    tables = [torch.from_numpy(SLOPES).clone()]
+
+    def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * tables[0][h]
+
+    def layer(q: Any, k: Any, v: Any) -> Any:
+        return attention(q * 1, k, v, score_mod=score_mod) + 1
+
+    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    compiled = torch.compile(layer, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(q, k, v), layer(q, k, v), rtol=0, atol=0)
+        tables[0].mul_(3)
+    tables[0] = torch.ones(2)
+    torch.testing.assert_close(compiled(q, k, v), layer(q, k, v), rtol=0, atol=0)
+    whole = torch.compile(lambda q, k, v: layer(q, k, v), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="a function of scores closes over tensors"):
+        whole(q, k, v)
