@@ -19,6 +19,7 @@ from flash.launch.signature import (
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
+from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
     ScoreArguments,
     VarlenArguments,
@@ -117,7 +118,7 @@ def attention(
     a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
     device; with a number they do not.
     """
-    scores, narrow = split_narrow(arguments) if arguments else (arguments, _NO_NARROW)
+    scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
@@ -239,7 +240,7 @@ def attention_varlen(
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
-    scores, narrow = split_narrow(arguments) if arguments else (arguments, _NO_NARROW)
+    scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
     return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow).launch(
         q,
         k,

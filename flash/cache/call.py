@@ -27,7 +27,7 @@ from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
 from flash.problem.splits import splits_of
-from flash.scores.aux_arrays import flattened
+from flash.scores.aux_arrays import flattened, with_captured
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
@@ -149,7 +149,7 @@ def checked(
     """
     who = function.__qualname__.partition(".")[0]  # of a method: the class
     require_known(who, given, CachedArguments, function)
-    arguments: Mapping[str, Any] = {**_NOT_GIVEN, **DEFAULTS, **given}
+    arguments: Mapping[str, Any] = with_captured({**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
     name = check_choices(who, cache, arguments)
     parts = splits_of(who, arguments["splits"])

@@ -9,7 +9,7 @@ from typing import Any, Final
 from flash.distributed.agreement import array_words
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.trace import AUX
-from flash.scores.aux_arrays import arrays_of_call, given_arrays
+from flash.scores.aux_arrays import arrays_of_call, given_arrays, with_captured
 from ptxgen.errors import LaunchError
 
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
@@ -52,7 +52,7 @@ def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str
     Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
     `LaunchError` for an array with a name that is reserved.
     """
-    given = {AUX: aux}
+    given = with_captured({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
     arrays = arrays_of_call(given)
     for array in arrays:
         if array.name.startswith(RESERVED):
@@ -61,7 +61,7 @@ def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str
                 "attention across ranks adds; rename it"
             )
     found = {}
-    for name, function in ((SCORE_MOD, score_mod), (MASK_MOD, mask_mod)):
-        digest = "None" if function is None else traced(name, function, arrays).digest
+    for name in (SCORE_MOD, MASK_MOD):
+        digest = "None" if given[name] is None else traced(name, given[name], arrays).digest
         found[f"digest of {name}"] = digest
     return found | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(given).items()}

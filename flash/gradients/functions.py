@@ -11,6 +11,7 @@ from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.host.caller import Caller, flag
 from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
+from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
     ScoreArguments,
     VarlenArguments,
@@ -74,6 +75,7 @@ def attention_backward(
     """
     who = _OfAttention._caller.name
     require_known(who, scores, ScoreArguments, attention_backward)
+    scores = with_captured(scores)
     kernel = _kernel_for(
         _OfAttention,
         flag(who, "deterministic", deterministic),
@@ -142,6 +144,7 @@ def attention_varlen_backward(
     """
     who = _OfVarlen._caller.name
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
+    scores = with_captured(scores)
     kernel = _kernel_for(
         _OfVarlen,
         flag(who, "deterministic", deterministic),

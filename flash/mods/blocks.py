@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.mods.captured import with_captured
 from flash.mods.evaluate import Evaluation
 from flash.mods.record import MASK_MOD, traced
-from flash.mods.trace import AuxArray, Trace
+from flash.mods.trace import AUX, AuxArray, Trace
 from flash.operands.dtypes import AUX_DTYPES
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
@@ -28,8 +29,8 @@ def visible_blocks(
 ) -> NDArray[np.bool_]:
     """Whether some query of a block sees a key of a block: bool [batch, heads, ceil(seq_q / block[0]),
     ceil(seq_k / block[1])] for `shape` [batch, heads, seq_q, seq_k]. Use 1 for an axis on which the
-    function does not depend, and index that by 0. `aux` are numpy arrays. Memory is O(seq_k *
-    block[0]).
+    function does not depend, and index that by 0. `aux` are numpy arrays; the function may also close over
+    them, or over tensors on the CPU. Memory is O(seq_k * block[0]).
 
     Raises `ConfigError` for a shape or blocks that are not positive integers, and what `mask_mod`
     raises in an `AttentionConfig`.
@@ -40,16 +41,9 @@ def visible_blocks(
             "visible_blocks: shape must be (batch, heads, seq_q, seq_k) and block (queries, keys), "
             f"positive integers, got {shown(shape)} and {shown(block)}"
         )
-    arrays = {name: np.asarray(array) for name, array in (aux or {}).items()}
-    types = {dtype.array_name: dtype for dtype in AUX_DTYPES}
-    for name, array in arrays.items():
-        if array.dtype.name not in types:
-            raise ConfigError(
-                f"visible_blocks: aux[{name!r}] must be one of {', '.join(types)}, got {array.dtype.name}; "
-                "convert it"
-            )
-    declared = [AuxArray(name, types[a.dtype.name], a.ndim) for name, a in sorted(arrays.items())]
-    trace = traced(MASK_MOD, mask_mod, declared)
+    given = with_captured({MASK_MOD: mask_mod, AUX: aux}, _declared(aux or {}))
+    arrays = {name: np.asarray(array) for name, array in (given[AUX] or {}).items()}
+    trace = traced(MASK_MOD, given[MASK_MOD], _declared(arrays))
     batch, heads, seq_q, seq_k = shape
     rows, columns = block
     found = np.zeros((batch, heads, -(-seq_q // rows), -(-seq_k // columns)), bool)
@@ -65,3 +59,16 @@ def visible_blocks(
         of_keys = np.broadcast_to(seen.any(axis=0) if seen.ndim > 1 else seen, (seq_k,))
         found[b, h, nth] = np.logical_or.reduceat(of_keys, firsts)
     return found
+
+
+def _declared(aux: Mapping[str, Any]) -> list[AuxArray]:
+    """The declarations of arrays, by name."""
+    arrays = {name: np.asarray(array) for name, array in sorted(aux.items())}
+    types = {dtype.array_name: dtype for dtype in AUX_DTYPES}
+    for name, array in arrays.items():
+        if array.dtype.name not in types:
+            raise ConfigError(
+                f"visible_blocks: aux[{name!r}] must be one of {', '.join(types)}, got {array.dtype.name}; "
+                "convert it"
+            )
+    return [AuxArray(name, types[array.dtype.name], array.ndim) for name, array in arrays.items()]

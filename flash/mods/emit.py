@@ -4,12 +4,11 @@ query once for each row of a tile, what depends on the key once for each column.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from flash.mods.hyperbolic import tanh
+from flash.mods.operations import OPERATIONS, Emission
 from flash.mods.reach import factor_of_key, ranges
 from flash.mods.trace import SCORE, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
@@ -17,21 +16,13 @@ from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Value]]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+_COMPARISONS: Final[dict[str, Callable[[Value, int], Value]]] = {
     "lt": operator.lt,
     "le": operator.le,
     "eq": operator.eq,
     "ne": operator.ne,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
 }
-_COMPARED: Final = ("lt", "le", "eq", "ne")
 _FIRST: Final = -1  # the column of the first key
-_HALF: Final = 0.5  # the fraction of a power of two (`math.frexp`)
 _OF_ROWS: Final = frozenset(("batch", "head", "query", SCORE))
 _OF_COLUMNS: Final = frozenset(("key", SCORE))
 
@@ -143,12 +134,12 @@ class Elements:
         apart = factor_of_key(self.of.trace, *step.args) * self._columns[self._place[1]]
         if step.op == "float":
             return first + float(apart) if apart else first
-        return _OPERATORS[step.op](first, -apart)
+        return _COMPARISONS[step.op](first, -apart)
 
     def _begun(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
         """The operand of a step of `_by_key`, or the difference of both, for the first key."""
         trace, args, is_float = self.of.trace, step.args, step.op == "float"
-        if not is_float and (step.op not in _COMPARED or trace.steps[args[0]].kind is not s32):
+        if not is_float and (step.op not in _COMPARISONS or trace.steps[args[0]].kind is not s32):
             return None
         if "first_key" not in inputs or not factor_of_key(trace, *args):
             return None
@@ -184,62 +175,12 @@ class Elements:
         return x if isinstance(x, Value) else self.k.mov(x, type=kind)
 
     def _computed(self, step: Step, args: list[Any]) -> Any:
-        k, of = self.k, [self.of.trace.steps[n].kind for n in step.args]
-        if step.op == "where":
-            return self._chosen(step, *args)
-        if step.op in _OPERATORS:
-            if not isinstance(args[0], Value):
-                args[0] = self._value(args[0], of[0])
-            return _OPERATORS[step.op](*args)
-        first = self._value(args[0], of[0])
-        if step.op in ("min", "max"):
-            return getattr(k, step.op)(first, args[1])
-        if step.op == "div":
-            return self._divided(first, args[1])
-        if step.op in ("floordiv", "mod"):
-            return self._by_constant(step, first)
-        one: dict[str, Callable[[], Value]] = {
-            "neg": lambda: -first,
-            "abs": lambda: k.abs(first),
-            "not": lambda: ~first,
-            "float": lambda: k.cvt(first, rnd="rn", dtype=f32),
-            "exp": lambda: k.exp(first),
-            "log": lambda: k.log(first),
-            "sqrt": lambda: k.sqrt_rn(first),
-            "tanh": lambda: tanh(k, first, rounds_once=self.of.rounds_once),
-        }
-        return one[step.op]()
-
-    def _chosen(self, step: Step, condition: Any, a: Any, b: Any) -> Any:
-        if not isinstance(condition, Value):
-            return a if condition else b
-        if step.kind in (f32, s32):
-            return self.k.selp(a, b, condition, type=step.kind)
-        shown = condition & a if isinstance(a, Value) else condition if a else None
-        otherwise = ~condition & b if isinstance(b, Value) else ~condition if b else None
-        parts = [part for part in (shown, otherwise) if part is not None]
-        return parts[0] | parts[1] if len(parts) > 1 else parts[0] if parts else False
-
-    def _divided(self, a: Value, b: Any) -> Value:
-        is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
-        # For a power of two the product with 1 / b, which is an f32, is the quotient.
-        found: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
-        return found
-
-    def _by_constant(self, step: Step, a: Value) -> Value:
-        """a // n or a % n, rounded down."""
-        n, is_quotient = int(step.value or 1), step.op == "floordiv"
-        if n & (n - 1) == 0:
-            return a >> (n.bit_length() - 1) if is_quotient else a & (n - 1)
-        limits = self.of.ranges[step.args[0]]
-        if limits is not None and limits.low >= 0:
-            return (a.as_(u32) // n if is_quotient else a.as_(u32) % n).as_(s32)
-        quotient = a // n  # rounded towards zero
-        rest = a - quotient * n
-        below = rest < 0
-        if is_quotient:
-            return quotient - self.k.selp(1, 0, below, type=s32)
-        return rest + self.k.selp(n, 0, below, type=s32)
+        of = self.of
+        limits = None if not step.args else of.ranges[step.args[0]]
+        is_natural = limits is not None and limits.low >= 0
+        if step.op != "where":
+            args[0] = self._value(args[0], of.trace.steps[step.args[0]].kind)
+        return OPERATIONS[step.op].emit(Emission(self.k, step, of.rounds_once, is_natural), *args)
 
     def address(
         self, n: int, inputs: Mapping[str, Callable[[], Value]], *, within: frozenset[str] | None = None
@@ -279,8 +220,8 @@ class Elements:
 
 
 def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
-    """The element at an address (u64): f32, s32 or a condition. Nobody writes it while the kernel
-    runs, so that all threads of a CTA read the same value.
+    """The element at an address (u64): f32, s32 or a condition; an integer of 64 bits is limited to 32.
+    Nobody writes it while the kernel runs, so that all threads of a CTA read the same value.
     """
     scalar = array.dtype.scalar
     if scalar is u8:
@@ -288,4 +229,5 @@ def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
         return byte != 0 if array.dtype is BOOL else byte.as_(s32)
     if scalar.bits == u16.bits:
         return k.cvt(k.ld_nc(Pointer(at, "global", u16), type=u16).as_(scalar), dtype=f32)
-    return k.ld_nc(Pointer(at, "global", scalar), type=scalar)
+    element = k.ld_nc(Pointer(at, "global", scalar), type=scalar)
+    return k.cvt(element, dtype=s32, sat=True) if scalar is s64 else element

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.mods.operations import LEAST, MOST, OPERATIONS
 from flash.mods.trace import Step, Trace
 from ptxgen.types import ScalarType, f32, pred, s32
 
 Array = NDArray[Any]
-
-OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "neg": np.negative,
-    "abs": np.abs,
-    "min": np.fmin,
-    "max": np.fmax,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-    "not": np.logical_not,
-    "where": np.where,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-}
 
 
 class Evaluation:
@@ -69,18 +44,20 @@ class Evaluation:
             return np.asarray(self.inputs[str(step.value)], self._type(step.kind))
         if step.op == "const":
             return np.asarray(step.value, self._type(step.kind))
-        if step.op == "float":
-            return args[0].astype(self.dtype)
         if step.op == "load":
             return self._loaded(step, args)
         if step.value is not None:
             args.append(np.asarray(step.value, np.int32))
-        return np.asarray(OPERATIONS[step.op](*args))
+        found = np.asarray(OPERATIONS[step.op].numpy(*args))
+        return found.astype(self._type(step.kind), copy=False)
 
     def _loaded(self, step: Step, indices: list[Array]) -> Array:
         table = self._arrays[str(step.value)]
         inside = [np.clip(index, 0, n - 1) for index, n in zip(indices, table.shape, strict=True)]
-        return np.asarray(table[tuple(inside)]).astype(self._type(step.kind))
+        found = np.asarray(table[tuple(inside)])
+        if step.kind is s32:
+            found = np.clip(found, LEAST, MOST)
+        return found.astype(self._type(step.kind))
 
     def _type(self, kind: ScalarType) -> np.dtype[Any]:
         return {f32: self.dtype, s32: np.dtype(np.int32), pred: np.dtype(bool)}[kind]

@@ -12,11 +12,11 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from flash.mods.operations import LEAST, MOST, OPERATIONS
 from flash.mods.trace import INDICES, AuxArray, Step, Trace
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from ptxgen.types import s32
 
-_LEAST, _MOST = -(2**31), 2**31 - 1  # of s32
 _FAR = 2**30 + 2**28  # farther than any key, even less `_NEAR`
 _NEAR = 2**28
 
@@ -30,11 +30,11 @@ class Range(NamedTuple):
     @property
     def fits(self) -> bool:
         """Whether all values are s32, so that nothing wraps."""
-        return self.low >= _LEAST and self.high <= _MOST
+        return self.low >= LEAST and self.high <= MOST
 
 
-_FULL = Range(_LEAST, _MOST)
-_INPUTS = {name: Range(0, _MOST) for name in INDICES} | {
+_FULL = Range(LEAST, MOST)
+_INPUTS = {name: Range(0, MOST) for name in INDICES} | {
     "query": Range(-MAX_WINDOWED_SEQ, MAX_WINDOWED_SEQ),
     "key": Range(0, MAX_WINDOWED_SEQ),
 }
@@ -54,39 +54,16 @@ def ranges(trace: Trace) -> tuple[Range | None, ...]:
 def _range(trace: Trace, step: Step, args: Sequence[Range | None]) -> Range | None:
     if step.op == "load":
         bits = trace.array(step).dtype.scalar.bits
-        return _FULL if bits == s32.bits else Range(0, 2**bits - 1)
+        return _FULL if bits >= s32.bits else Range(0, 2**bits - 1)
     if step.op == "input":
         return _INPUTS[str(step.value)]
     if step.op == "const":
         return Range(int(step.value or 0), int(step.value or 0))
-    if step.op == "mod":
-        return Range(0, int(step.value or 0) - 1)
-    of = [arg for arg in (args[1:] if step.op == "where" else args) if arg is not None]
-    if len(of) < len(args) - (step.op == "where"):
+    of = [arg for n, arg in zip(step.args, args, strict=True) if trace.steps[n].kind is s32]
+    if None in of and step.op != "mod":
         return None
-    return Range(*_ends(step, of))
-
-
-def _ends(step: Step, of: Sequence[Any]) -> tuple[Any, Any]:
-    """The ends of an operation on integers from (low, high) of its operands."""
-    a, b = of[0], of[-1]
-    if step.op == "add":
-        return a[0] + b[0], a[1] + b[1]
-    if step.op == "sub":
-        return a[0] - b[1], a[1] - b[0]
-    if step.op == "neg":
-        return -a[1], -a[0]
-    if step.op == "mul":
-        products = [x * y for x in a for y in b]
-        return min(products), max(products)
-    if step.op == "floordiv":
-        return a[0] // int(step.value or 1), a[1] // int(step.value or 1)
-    if step.op == "abs":
-        return (max(a[0], -a[1], 0), max(-a[0], a[1]))
-    if step.op == "where":
-        return min(a[0], b[0]), max(a[1], b[1])
-    choose = {"min": min, "max": max}[step.op]
-    return choose(a[0], b[0]), choose(a[1], b[1])
+    ends = OPERATIONS[step.op].ends([arg for arg in of if arg is not None], step.value)
+    return None if ends is None else Range(*ends)
 
 
 class Interval(NamedTuple):
@@ -223,10 +200,11 @@ def factor_of_key(trace: Trace, a: int, b: int | None = None) -> int:
     """What an integer step, less the step `b` if there is one, grows by from one key to the next; 0
     if it may wrap, or grows by other numbers than 1 and -1.
     """
-    known = [ranges(trace)[n] for n in (a, b) if n is not None]
-    if any(one is None for one in known):
+    indices = [n for n in (a, b) if n is not None]
+    known = [one for n in indices if (one := ranges(trace)[n]) is not None]
+    if len(known) < len(indices):
         return 0
-    if b is not None and not Range(*_ends(Step("sub", s32), known)).fits:
+    if b is not None and not Range(*(OPERATIONS["sub"].ends(known, None) or _FULL)).fits:
         return 0
     whole = form(trace, a) if b is None else form(trace, a).plus(form(trace, b), -1)
     with_key = [n for n in whole.factors if "key" in trace.inputs[n]]
@@ -404,7 +382,8 @@ class _Solver:
         if step.op == "floordiv":
             return Interval(*(call.floor_divided(end, int(step.value or 1)) for end in a))
         if step.op in ("add", "sub", "neg"):
-            return Interval(*_ends(step, args))
+            ends = OPERATIONS[step.op].ends(args, step.value)
+            return None if ends is None else Interval(*ends)
         factor = next((x.low for x in args if isinstance(x.low, int) and x.low is x.high), None)
         if step.op == "mul" and factor is not None:
             other = b if a.low is factor else a

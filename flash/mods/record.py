@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from flash.mods.arithmetic import as_float
+from flash.mods.closures import with_indexed_arrays
 from flash.mods.trace import INDICES, SCORE, AuxArray, Recorder, Trace
-from flash.mods.values import Traced, TracedArray, as_float, lifted
+from flash.mods.values import Traced, TracedArray, lifted
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, f32, pred, s32
 
@@ -20,9 +22,23 @@ _WANTED: Final = {
 }
 
 
-def traced(name: str, function: object, arrays: Iterable[AuxArray]) -> Trace:
+class Capturing(Protocol):
+    """Declares the arrays that a function indexes although they are no parameters."""
+
+    def __call__(self, array: Any) -> AuxArray:
+        """The declaration of an array."""
+
+    @property
+    def declared(self) -> list[AuxArray]:
+        """The declarations so far."""
+
+
+def traced(
+    name: str, function: object, arrays: Iterable[AuxArray], captured: Capturing | None = None
+) -> Trace:
     """The trace of a function that is given as `name`, "score_mod" or "mask_mod"; a trace is returned
-    as it is. Parameters behind the usual ones are arrays of `aux`, by their names.
+    as it is. Parameters behind the usual ones are arrays of `aux`, by their names. `captured` declares
+    arrays that the function indexes although they are no parameters; without it these are refused.
 
     Raises `ConfigError` for a function whose parameters or result do not fit, `TypeMismatchError`
     where the function does with a value what cannot be traced.
@@ -33,9 +49,9 @@ def traced(name: str, function: object, arrays: Iterable[AuxArray]) -> Trace:
     if not callable(function):
         raise ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(function)}")
     names = _array_names(name, function, known)
-    recorder = Recorder()
+    recorder = Recorder(capture=captured)
     given = [Traced(recorder, *_input(recorder, parameter)) for parameter in _PARAMETERS[name]]
-    result = function(*given, **{n: TracedArray(recorder, known[n]) for n in names})
+    result = with_indexed_arrays(function)(*given, **{n: TracedArray(recorder, known[n]) for n in names})
     kind, words = _WANTED[name]
     try:
         found = lifted(recorder, result, kind)
@@ -48,7 +64,8 @@ def traced(name: str, function: object, arrays: Iterable[AuxArray]) -> Trace:
             "use where(condition, score, float('-inf'))" if name == SCORE_MOD else "compare it, as in x > 0"
         )
         raise ConfigError(f"{name} must return {words}, got {found!r}; {cure}")
-    return Trace(name, recorder.steps, found.index, known.values())
+    every = [*known.values(), *([] if captured is None else captured.declared)]
+    return Trace(name, recorder.steps, found.index, sorted(every, key=lambda array: array.name))
 
 
 def _input(recorder: Recorder, name: str) -> tuple[int, ScalarType]:

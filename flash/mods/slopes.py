@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Final
 
+from flash.mods import functions
+from flash.mods.operations import OPERATIONS
 from flash.mods.trace import SCORE, Recorder, Step, Trace
-from flash.mods.values import Traced, where
+from flash.mods.values import Traced
 from ptxgen.types import f32, pred
-
-# For each operation of f32, the partial derivatives by its operands, given these and the result.
-_Slopes = Callable[..., tuple[Traced | float, ...]]
-SLOPES: Final[dict[str, _Slopes]] = {
-    "add": lambda *_: (1.0, 1.0),
-    "sub": lambda *_: (1.0, -1.0),
-    "mul": lambda a, b, _: (b, a),
-    "div": lambda _, b, y: (1.0 / b, -y / b),
-    "neg": lambda *_: (-1.0,),
-    "abs": lambda a, _: (where(a > 0.0, 1.0, where(a < 0.0, -1.0, 0.0)),),
-    "min": lambda a, b, _: (where(a <= b, 1.0, 0.0), where(a <= b, 0.0, 1.0)),
-    "max": lambda a, b, _: (where(a >= b, 1.0, 0.0), where(a >= b, 0.0, 1.0)),
-    "exp": lambda _, y: (y,),
-    "log": lambda a, _: (1.0 / a,),
-    "sqrt": lambda _, y: (0.5 / y,),
-    "tanh": lambda _, y: (1.0 - y * y,),
-}
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,9 +32,11 @@ def _slope(recorder: Recorder, n: int, step: Step, slopes: list[Traced | float])
         return 0.0
     if step.op == "where":
         condition = Traced(recorder, step.args[0], pred)
-        return where(condition, slopes[step.args[1]], slopes[step.args[2]])
+        return functions.where(condition, slopes[step.args[1]], slopes[step.args[2]])
     args = [Traced(recorder, at, f32) for at in step.args]
-    partial = SLOPES[step.op](*args, Traced(recorder, n, f32))
+    of = OPERATIONS[step.op].slopes
+    assert of is not None  # an operation on f32 with an f32 result
+    partial = of(functions, *args, Traced(recorder, n, f32))
     total: Traced | float = 0.0
     for by, at in zip(partial, step.args, strict=True):
         total = _sum(total, _product(by, slopes[at]))

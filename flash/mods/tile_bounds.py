@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.mods.emit import AuxElements, loaded
+from flash.mods.operations import LEAST, MOST
 from flash.mods.reach import Interval
 from flash.mods.trace import AuxArray
 from ptxgen.dsl import KernelBuilder, Value
@@ -96,7 +97,7 @@ class OnHost:
         table = self.arrays[array.name]
         ends = [np.clip(index, 0, n - 1) for index, n in zip(indices, table.shape, strict=True)]
         part = table[tuple(slice(int(low), int(high) + 1) for low, high in ends)]
-        return Interval(int(part.min()), int(part.max()))
+        return Interval(*(min(max(int(end), LEAST), MOST) for end in (part.min(), part.max())))
 
     def minimum(self, a: int, b: int) -> int:
         """See `Calls.minimum`."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from flash.operands.dtypes import BOOL, DType
+from ptxgen.errors import TypeMismatchError
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, pred, s32
 
@@ -80,10 +81,13 @@ class Step:
 
 
 class Recorder:
-    """The steps so far; an equal step is recorded once."""
+    """The steps so far; an equal step is recorded once. `capture` declares an array that a function
+    indexes although it is no parameter.
+    """
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
+    def __init__(self, steps: Iterable[Step] = (), capture: Callable[[Any], AuxArray] | None = None) -> None:
         self.steps = list(steps)
+        self._capture = capture
         self._known = {str(step): n for n, step in enumerate(self.steps)}
 
     def record(self, op: str, kind: ScalarType, *args: int, value: Constant | str | None = None) -> int:
@@ -94,6 +98,17 @@ class Recorder:
             self._known[text] = len(self.steps)
             self.steps.append(step)
         return self._known[text]
+
+    def captured(self, array: Any) -> AuxArray:
+        """The declaration of an array that the function indexes although it is no parameter. Raises
+        `TypeMismatchError` where such arrays are not accepted.
+        """
+        if self._capture is None:
+            raise TypeMismatchError(
+                "a function that is traced without arrays cannot index one from outside; take it as a "
+                "parameter and give aux={name: array}, in a config aux={name: (type, axes)}"
+            )
+        return self._capture(array)
 
     def constant(self, value: Constant, kind: ScalarType) -> int:
         """The index of a constant; one of f32 is rounded to f32."""
@@ -166,11 +181,6 @@ class Trace:
             own = {str(step.value)} if step.op == "input" else set()
             found.append(frozenset(own).union(*(found[n] for n in step.args)))
         return tuple(found)
-
-    @property
-    def calls(self) -> bool:
-        """Whether a step is more than a few instructions of the GPU."""
-        return any(step.op in ("div", "exp", "log", "sqrt", "tanh") for step in self.steps)
 
     @functools.cached_property
     def loads_by_key(self) -> bool:

@@ -1,27 +1,59 @@
-"""The values that a function of scores computes with while it is traced, and their functions."""
+"""The values that a function of scores computes with while it is traced, and their operators."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NoReturn
+
+import numpy as np
 
 from flash.mods.trace import AuxArray, Constant, Recorder
 from ptxgen.errors import TypeMismatchError, did_you_mean, shown
 from ptxgen.types import ScalarType, f32, pred, s32
 
 _MOST: Final = 2**31 - 1  # the largest s32
-_WORDS: Final = {f32: "a number (f32)", s32: "an integer (s32)", pred: "a condition"}
+WORDS: Final = {f32: "a number (f32)", s32: "an integer (s32)", pred: "a condition"}
+_DTYPES: Final = {f32: "float32", s32: "int32", pred: "bool"}
+
+# The functions of values, by the names that Python, PyTorch and numpy have for them, and of methods
+# those whose operands are in another order. `flash/mods/functions.py` fills them.
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
+METHODS: Final[dict[str, Callable[..., Any]]] = {}
+
+
+KNOWN: Final = (
+    "where, minimum, maximum, clamp, abs, exp, exp2, log, log2, sqrt, rsqrt, tanh, sigmoid, erf, sin, cos, "
+    "floor and those made of them (docs/score-functions.md)"
+)
+
+
+def _operator(name: str, *args: Any) -> Traced:
+    found: Traced = FUNCTIONS[name](*args)
+    return found
+
+
+def _both_ways(name: str) -> tuple[Callable[[Traced, Any], Traced], Callable[[Traced, Any], Traced]]:
+    """An operator of a value and another operand, and of another operand and a value."""
+
+    def first(self: Traced, other: Any) -> Traced:
+        return _operator(name, self, other)
+
+    def second(self: Traced, other: Any) -> Traced:
+        return _operator(name, other, self)
+
+    return first, second
 
 
 class Traced:
     """A value of a function that is being traced: f32, s32 or a condition. Operators and functions
-    of this module record what they compute.
+    of `flash.mods` record what they compute.
     """
 
     __slots__ = ("index", "kind", "recorder")
-    __array_ufunc__: ClassVar[None] = None  # a numpy scalar leaves its operators to this class
     __hash__ = object.__hash__
 
     def __init__(self, recorder: Recorder, index: int, kind: ScalarType) -> None:
@@ -30,10 +62,10 @@ class Traced:
         self.kind = kind
 
     def __repr__(self) -> str:
-        return f"<{_WORDS[self.kind]} of a traced function>"
+        return f"<{WORDS[self.kind]} of a traced function>"
 
     def _refuse(self, what: str, cure: str) -> NoReturn:
-        raise TypeMismatchError(f"{what} {_WORDS[self.kind]} that is known only in the kernel; {cure}")
+        raise TypeMismatchError(f"{what} {WORDS[self.kind]} that is known only in the kernel; {cure}")
 
     def __bool__(self) -> NoReturn:
         self._refuse(
@@ -43,138 +75,193 @@ class Traced:
         )
 
     def __index__(self) -> NoReturn:
-        self._refuse("Python cannot index with", "only arrays given as aux can be indexed by it")
+        self._refuse(
+            "Python cannot index with", "only arrays of aux, of numpy and of PyTorch can be indexed by it"
+        )
 
     def __float__(self) -> NoReturn:
-        self._refuse("Python cannot compute with", f"use the functions of flash.mods: {_KNOWN}")
+        self._refuse("Python cannot compute with", f"use the functions of flash.mods: {KNOWN}")
 
     __int__ = __float__
 
     def __iter__(self) -> NoReturn:
         self._refuse("Python cannot iterate over", "it is a single value")
 
-    def __getattr__(self, name: str) -> NoReturn:
+    @property
+    def shape(self) -> tuple[()]:
+        """(): a value is a single number."""
+        return ()
+
+    ndim: ClassVar[int] = 0
+    device: ClassVar[str] = "cpu"  # for constants that a function makes
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the value, as PyTorch has it, or else as numpy."""
+        name = _DTYPES[self.kind]
+        torch = sys.modules.get("torch")
+        return np.dtype(name) if torch is None else getattr(torch, name)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):  # asked for by copy, pickle, numpy and others
             raise AttributeError(name)
-        raise TypeMismatchError(
-            f"{_WORDS[self.kind]} of a traced function has no attribute {name!r}"
-            f"{did_you_mean(name, FUNCTIONS)}; the functions are {_KNOWN}"
-        )
+        function = METHODS.get(name) or FUNCTIONS.get(name)
+        if function is None:
+            raise TypeMismatchError(
+                f"{WORDS[self.kind]} of a traced function has no attribute {name!r}"
+                f"{did_you_mean(name, FUNCTIONS)}; the functions are {KNOWN}"
+            )
+        return functools.partial(called, f".{name}", function, self)
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Traced:
-        """A function of PyTorch, such as `torch.where`, by its name."""
-        name = getattr(function, "__name__", str(function))
-        if name not in FUNCTIONS or kwargs:
-            raise TypeMismatchError(
-                f"torch.{name} is no operation of a traced function"
-                f"{did_you_mean(name, FUNCTIONS)}; the functions are {_KNOWN}"
-            )
-        return FUNCTIONS[name](*args)
+    ) -> Any:
+        """A function of PyTorch, such as `torch.where`, by its name; or an element of a tensor."""
+        name = getattr(function, "__name__", str(function)).removeprefix("special_").split(".")[0]
+        if name == "__getitem__":
+            return captured(*args)
+        operator = str(function) if "OpOverload" in type(function).__name__ else "aten."
+        if not operator.startswith("aten."):  # one of a library's own, whatever its name
+            return _of_library(f"torch.ops.{operator}", None, args, kwargs)
+        of_method = METHODS.get(name) if inspect.ismethoddescriptor(function) else None
+        return _of_library(f"torch.{name}", of_method or FUNCTIONS.get(name), args, kwargs or {})
 
-    def __add__(self, other: Any) -> Traced:
-        return _binary("add", self, other)
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A function of numpy of single elements, such as `numpy.exp`, or an operator of a numpy
+        scalar, by its name.
+        """
+        function = FUNCTIONS.get(ufunc.__name__) if method == "__call__" else None
+        return _of_library(f"numpy.{ufunc.__name__}", function, args, kwargs)
 
-    def __radd__(self, other: Any) -> Traced:
-        return _binary("add", other, self)
+    def __array_function__(self, function: Any, types: object, args: Any, kwargs: Any) -> Any:
+        """Another function of numpy, such as `numpy.where`, by its name."""
+        return _of_library(f"numpy.{function.__name__}", FUNCTIONS.get(function.__name__), args, kwargs)
 
-    def __sub__(self, other: Any) -> Traced:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Traced:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Traced:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Traced:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Traced:
-        return _divided(self, other)
-
-    def __rtruediv__(self, other: Any) -> Traced:
-        return _divided(other, self)
-
-    def __floordiv__(self, other: Any) -> Traced:
-        return _by_constant("floordiv", "//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Traced:
-        return _by_constant("floordiv", "//", other, self)
-
-    def __mod__(self, other: Any) -> Traced:
-        return _by_constant("mod", "%", self, other)
-
-    def __rmod__(self, other: Any) -> Traced:
-        return _by_constant("mod", "%", other, self)
+    __add__, __radd__ = _both_ways("add")
+    __sub__, __rsub__ = _both_ways("sub")
+    __mul__, __rmul__ = _both_ways("mul")
+    __truediv__, __rtruediv__ = _both_ways("div")
+    __floordiv__, __rfloordiv__ = _both_ways("floor_divide")
+    __mod__, __rmod__ = _both_ways("remainder")
+    __pow__, __rpow__ = _both_ways("pow")
+    __and__, __rand__ = _both_ways("bitwise_and")
+    __or__, __ror__ = _both_ways("bitwise_or")
+    __xor__, __rxor__ = _both_ways("bitwise_xor")
+    __lshift__, __rlshift__ = _both_ways("left_shift")
+    __rshift__, __rrshift__ = _both_ways("right_shift")
+    __lt__, __gt__ = _both_ways("lt")
+    __le__, __ge__ = _both_ways("le")
+    __eq__ = _both_ways("eq")[0]  # type: ignore[assignment]  # known only in the kernel
+    __ne__ = _both_ways("ne")[0]  # type: ignore[assignment]  # known only in the kernel
 
     def __neg__(self) -> Traced:
-        return _unary("neg", self)
+        return _operator("neg", self)
 
     def __abs__(self) -> Traced:
-        return _unary("abs", self)
-
-    def __pow__(self, other: Any) -> NoReturn:
-        raise TypeMismatchError("** is no operation of a traced function; write x * x, or exp(y * log(x))")
-
-    def __and__(self, other: Any) -> Traced:
-        return _logical("and", "&", self, other)
-
-    def __or__(self, other: Any) -> Traced:
-        return _logical("or", "|", self, other)
-
-    def __xor__(self, other: Any) -> Traced:
-        return _logical("xor", "^", self, other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+        return _operator("abs", self)
 
     def __invert__(self) -> Traced:
-        return logical_not(self)
+        return _operator("logical_not", self)
 
-    def __lt__(self, other: Any) -> Traced:
-        return _compared("lt", self, other)
+    def __pos__(self) -> Traced:
+        return self
 
-    def __le__(self, other: Any) -> Traced:
-        return _compared("le", self, other)
 
-    def __gt__(self, other: Any) -> Traced:
-        return _compared("lt", other, self)
+# What PyTorch's functions take about the memory of their results.
+_WITHOUT_MEANING: Final = frozenset(
+    ("inplace", "device", "non_blocking", "copy", "memory_format", "layout", "requires_grad", "pin_memory")
+)
 
-    def __ge__(self, other: Any) -> Traced:
-        return _compared("le", other, self)
 
-    def __eq__(self, other: Any) -> Traced:  # type: ignore[override]  # known only in the kernel
-        return _compared("eq", self, other)
+def called(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function of values; arguments that it does not have are refused with its name."""
+    kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeMismatchError(f"{name} of a traced function: {error}") from None
+    return function(*args, **kwargs)
 
-    def __ne__(self, other: Any) -> Traced:  # type: ignore[override]  # known only in the kernel
-        return _compared("ne", self, other)
+
+def _of_library(name: str, function: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
+    """A function of another library, given that of values with the same name."""
+    if function is None:
+        raise TypeMismatchError(
+            f"{name} is no operation of a traced function{did_you_mean(name.split('.')[-1], FUNCTIONS)}; "
+            f"the functions are {KNOWN}"
+        )
+    return called(name, function, *args, **kwargs)
 
 
 class TracedArray:
-    """An array of `aux` while a function is traced: an index for each axis gives an element."""
+    """An array of `aux` while a function is traced: an index for each axis gives an element. With
+    fewer indices it is the rest of the array, whose axes are indexed in turn.
+    """
 
-    __slots__ = ("_array", "_recorder")
+    __slots__ = ("_array", "_recorder", "_taken")
 
-    def __init__(self, recorder: Recorder, array: AuxArray) -> None:
+    def __init__(
+        self, recorder: Recorder, array: AuxArray, taken: Sequence[Traced | None] | None = None
+    ) -> None:
         self._recorder = recorder
         self._array = array
+        self._taken = [None] * array.rank if taken is None else list(taken)  # the index of each axis
 
-    def __getitem__(self, indices: Any) -> Traced:
-        given, array = indices if isinstance(indices, tuple) else (indices,), self._array
-        if len(given) != array.rank:
+    def __getitem__(self, indices: Any) -> Any:
+        array = self._array
+        given = list(indices) if isinstance(indices, tuple) else [indices]
+        free = [axis for axis, index in enumerate(self._taken) if index is None]
+        if sum(index is Ellipsis for index in given) == 1:
+            at = next(n for n, index in enumerate(given) if index is Ellipsis)
+            given[at : at + 1] = [slice(None)] * (len(free) - len(given) + 1)
+        if len(given) > len(free):
             raise TypeMismatchError(
-                f"{array.name} has {array.rank} axes: an element has {array.rank} indices, got {len(given)}"
+                f"{array.name} has {array.rank} axes: an element has {array.rank} indices, got "
+                f"{array.rank - len(free) + len(given)}"
             )
-        found = [lifted(self._recorder, index, s32) for index in given]
-        if any(index.kind is not s32 for index in found):
-            raise TypeMismatchError(
-                f"the indices of {array.name} must be integers, got "
-                f"{', '.join(_WORDS[index.kind] for index in found)}"
-            )
+        taken = list(self._taken)
+        for axis, index in zip(free, given, strict=False):
+            if not (isinstance(index, slice) and index == slice(None)):
+                taken[axis] = self._index(index)
+        found = [index for index in taken if index is not None]
+        if len(found) < array.rank:
+            return TracedArray(self._recorder, array, taken)
         at = self._recorder.record("load", array.kind, *[i.index for i in found], value=array.name)
         return Traced(self._recorder, at, array.kind)
+
+    def _index(self, given: Any) -> Traced:
+        """An index as a value."""
+        name = self._array.name
+        if isinstance(given, slice):
+            raise TypeMismatchError(f"an axis of {name} is indexed by an integer, or by :, got a slice")
+        index = lifted(self._recorder, given, s32)
+        if index.kind is not s32:
+            raise TypeMismatchError(f"the indices of {name} must be integers, got {WORDS[index.kind]}")
+        step = self._recorder.steps[index.index]
+        if step.op == "const" and int(step.value or 0) < 0:
+            raise TypeMismatchError(
+                f"an index of {name} must not be negative, got {step.value}; count from the first element"
+            )
+        return index
+
+    def is_no_operand(self, *_: Any) -> NoReturn:
+        """Refuse the array where a single value is needed."""
+        missing, array = sum(index is None for index in self._taken), self._array
+        raise TypeMismatchError(
+            f"an operand must be a single value, got {array.name} with {missing} of its {array.rank} axes "
+            "not indexed"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = is_no_operand
+    __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = is_no_operand
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __invert__ = __bool__ = is_no_operand
+    __eq__ = __ne__ = is_no_operand
+    __hash__ = object.__hash__
+
+    @classmethod
+    def __torch_function__(cls, _: Any, types: object, args: Any = (), kwargs: Any = None) -> NoReturn:
+        next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, cls)).is_no_operand()
 
     def __iter__(self) -> NoReturn:
         raise TypeMismatchError(f"{self._array.name} is indexed by an index for each axis, not iterated over")
@@ -188,6 +275,13 @@ class TracedArray:
         )
 
 
+def captured(array: Any, indices: Any) -> Any:
+    """The elements with these indices, some of them values, of an array that is no parameter."""
+    every = indices if isinstance(indices, tuple) else (indices,)
+    recorder = next(index.recorder for index in every if isinstance(index, Traced))
+    return TracedArray(recorder, recorder.captured(array))[indices]
+
+
 def _number(value: Any) -> Constant | None:
     """A number of Python, numpy or PyTorch; None for anything else."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
@@ -197,10 +291,23 @@ def _number(value: Any) -> Constant | None:
     return float(value) if isinstance(value, numbers.Real) else None
 
 
+def _is_element(value: Any) -> bool:
+    """Whether a tensor of one number is read by the kernel: its value may change, or is on a GPU."""
+    if isinstance(value, Traced) or getattr(value, "ndim", None) != 0 or isinstance(value, np.generic):
+        return False
+    on_gpu = getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
+    return on_gpu or bool(getattr(value, "requires_grad", False))
+
+
 def lifted(recorder: Recorder, value: Any, like: ScalarType) -> Traced:
-    """A value, or a constant as a value; a Python int beside an f32 is an f32."""
+    """A value, or a constant as a value; a Python int among f32 is an f32."""
     if isinstance(value, Traced):
         return value
+    if isinstance(value, TracedArray):
+        value.is_no_operand()
+    if _is_element(value):
+        element: Traced = TracedArray(recorder, recorder.captured(value.reshape(1)))[0]
+        return element
     number = _number(value)
     if number is None:
         raise TypeMismatchError(
@@ -213,183 +320,3 @@ def lifted(recorder: Recorder, value: Any, like: ScalarType) -> Traced:
     if kind is s32 and abs(number) > _MOST:
         raise TypeMismatchError(f"an integer must fit 32 bits, got {shown(number)}; write it as a float")
     return Traced(recorder, recorder.constant(number, kind), kind)
-
-
-def _both(operator: str, a: Any, b: Any) -> tuple[Traced, Traced]:
-    """Two operands of one numeric type: f32 if one of them is."""
-    like = a if isinstance(a, Traced) else b
-    one, other = lifted(like.recorder, a, like.kind), lifted(like.recorder, b, like.kind)
-    if pred in (one.kind, other.kind):
-        raise TypeMismatchError(
-            f"{operator} is for numbers, got {_WORDS[one.kind]} and {_WORDS[other.kind]}; use "
-            "where(condition, 1, 0) to make a number of a condition"
-        )
-    if one.kind is not other.kind:
-        return as_float(one), as_float(other)
-    return one, other
-
-
-_SIGNS: Final = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
-
-
-def _binary(op: str, a: Any, b: Any) -> Traced:
-    one, other = _both(_SIGNS.get(op, op), a, b)
-    return Traced(one.recorder, one.recorder.record(op, one.kind, one.index, other.index), one.kind)
-
-
-def _compared(op: str, a: Any, b: Any) -> Traced:
-    one, other = _both(_SIGNS[op], a, b)
-    return Traced(one.recorder, one.recorder.record(op, pred, one.index, other.index), pred)
-
-
-def _divided(a: Any, b: Any) -> Traced:
-    one, other = (as_float(x) for x in _both("/", a, b))
-    return Traced(one.recorder, one.recorder.record("div", f32, one.index, other.index), f32)
-
-
-def _by_constant(op: str, sign: str, a: Any, b: Any) -> Traced:
-    """Integer division by a positive Python int, rounded down as in Python."""
-    if not isinstance(a, Traced) or a.kind is not s32:
-        raise TypeMismatchError(f"{sign} is for integers, got {shown(a)}; divide numbers with /")
-    by = None if isinstance(b, Traced) else _number(b)
-    if isinstance(by, bool) or not isinstance(by, int) or not 0 < by <= _MOST:
-        raise TypeMismatchError(
-            f"{sign} divides by a positive Python int, got {shown(b)}; divide numbers with /"
-        )
-    return Traced(a.recorder, a.recorder.record(op, s32, a.index, value=by), s32)
-
-
-def _unary(op: str, a: Traced) -> Traced:
-    if a.kind is pred:
-        raise TypeMismatchError(f"{op} is for numbers, got {_WORDS[pred]}")
-    return Traced(a.recorder, a.recorder.record(op, a.kind, a.index), a.kind)
-
-
-def _logical(op: str, sign: str, a: Traced, b: Any) -> Traced:
-    other = lifted(a.recorder, b, a.kind)
-    if not a.kind is other.kind is pred:
-        raise TypeMismatchError(
-            f"{sign} is for conditions, got {_WORDS[a.kind]} and {_WORDS[other.kind]}; put comparisons "
-            "in parentheses: (query >= key) & (key < 8)"
-        )
-    return Traced(a.recorder, a.recorder.record(op, pred, a.index, other.index), pred)
-
-
-def _traced(name: str, *values: Any) -> Traced:
-    """The first traced value of a call of the function `name`."""
-    for value in values:
-        if isinstance(value, Traced):
-            return value
-    raise TypeMismatchError(
-        f"{name} is for values of a traced function, got {', '.join(map(shown, values))}; compute numbers "
-        "with Python"
-    )
-
-
-def as_float(a: Any) -> Traced:
-    """An integer as f32, rounded to nearest; a number unchanged."""
-    value = _traced("as_float", a)
-    if value.kind is f32:
-        return value
-    if value.kind is pred:
-        raise TypeMismatchError(f"a number is needed, got {_WORDS[pred]}; use where(condition, 1.0, 0.0)")
-    step, record = value.recorder.steps[value.index], value.recorder
-    if step.op == "const":
-        return Traced(record, record.constant(step.value, f32), f32)  # type: ignore[arg-type]  # a number
-    if step.op in ("abs", "neg"):  # the same, of a sum whose conversion is cheaper
-        return _unary(step.op, as_float(Traced(record, step.args[0], s32)))
-    return Traced(record, record.record("float", f32, value.index), f32)
-
-
-def logical_not(a: Any) -> Traced:
-    """Whether a condition does not hold; of integers the opposite comparison."""
-    value = _traced("logical_not", a)
-    if value.kind is not pred:
-        raise TypeMismatchError(f"~ is for conditions, got {_WORDS[value.kind]}")
-    record, step = value.recorder, value.recorder.steps[value.index]
-    opposite = {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}.get(step.op)
-    if opposite is not None and record.steps[step.args[0]].kind is s32:
-        args = step.args if step.op in ("eq", "ne") else step.args[::-1]
-        return Traced(record, record.record(opposite, pred, *args), pred)
-    return Traced(record, record.record("not", pred, value.index), pred)
-
-
-def where(condition: Any, a: Any, b: Any) -> Traced:
-    """`a` where the condition holds, else `b`; both are computed."""
-    given = _traced("where", condition, a, b)
-    chosen = lifted(given.recorder, condition, pred)
-    if chosen.kind is not pred:
-        raise TypeMismatchError(f"where: the first operand must be a condition, got {_WORDS[chosen.kind]}")
-    numeric = a if isinstance(a, Traced) else b
-    like = numeric.kind if isinstance(numeric, Traced) else f32
-    one, other = lifted(given.recorder, a, like), lifted(given.recorder, b, like)
-    if pred in (one.kind, other.kind):
-        if one.kind is not other.kind:
-            raise TypeMismatchError("where: both choices must be numbers, or both conditions")
-    elif one.kind is not other.kind:
-        one, other = as_float(one), as_float(other)
-    record = given.recorder
-    at = record.record("where", one.kind, chosen.index, one.index, other.index)
-    return Traced(record, at, one.kind)
-
-
-def minimum(a: Any, b: Any) -> Traced:
-    """The smaller of two numbers; NaN is ignored unless both are NaN."""
-    _traced("minimum", a, b)
-    return _binary("min", a, b)
-
-
-def maximum(a: Any, b: Any) -> Traced:
-    """The larger of two numbers; NaN is ignored unless both are NaN."""
-    _traced("maximum", a, b)
-    return _binary("max", a, b)
-
-
-def _function(op: str, a: Any) -> Traced:
-    value = as_float(_traced(op, a))
-    return Traced(value.recorder, value.recorder.record(op, f32, value.index), f32)
-
-
-def absolute(a: Any) -> Traced:
-    """|a|; also written abs(a)."""
-    return _unary("abs", _traced("absolute", a))
-
-
-def exp(a: Any) -> Traced:
-    """e to the power of a number."""
-    return _function("exp", a)
-
-
-def log(a: Any) -> Traced:
-    """The natural logarithm; -inf of 0, NaN of a negative number."""
-    return _function("log", a)
-
-
-def sqrt(a: Any) -> Traced:
-    """The square root; NaN of a negative number."""
-    return _function("sqrt", a)
-
-
-def tanh(a: Any) -> Traced:
-    """The hyperbolic tangent."""
-    return _function("tanh", a)
-
-
-FUNCTIONS: Final[dict[str, Callable[..., Traced]]] = {
-    "where": where,
-    "minimum": minimum,
-    "maximum": maximum,
-    "absolute": absolute,
-    "abs": absolute,
-    "exp": exp,
-    "log": log,
-    "sqrt": sqrt,
-    "tanh": tanh,
-    "logical_not": logical_not,
-    # What PyTorch calls the operators of a tensor with a value.
-    **{
-        name: functools.partial(_logical, name[8:], {"and": "&", "or": "|", "xor": "^"}[name[8:]])
-        for name in ("logical_and", "logical_or", "logical_xor")
-    },
-}
-_KNOWN: Final = "where, minimum, maximum, abs, exp, log, sqrt and tanh"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, bf16, f16, f32, s32, u8
+from ptxgen.types import ScalarType, bf16, f16, f32, s32, s64, u8
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +56,7 @@ E5M2: Final = DType("e5m2", "float8_e5m2", u8, largest=57344.0)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
+I64: Final = DType("i64", "int64", s64)  # for arrays that functions of scores index, which read an s32
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
 NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PTX ISA, "cvt")
@@ -63,8 +64,8 @@ NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PT
 FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
 INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
 CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32)}
-AUX_DTYPES: Final = (F32, F16, BF16, I32, U8, BOOL)  # for arrays that functions of scores index
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32, I64)}
+AUX_DTYPES: Final = (F32, F16, BF16, I32, I64, U8, BOOL)  # for arrays that functions of scores index
 # The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
 # divided by a normal number.
 LEAST_TOKEN_SCALE: Final = 2.0**-126

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Self, TypedDict
+from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
+from flash.mods import captured
+from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX, AuxArray
 from flash.operands.declared import MAX_ELEMENTS, Number, Operand
 from flash.operands.dtypes import AUX_DTYPES, DType, config_name
@@ -114,15 +116,33 @@ def arrays_of_call(arguments: Mapping[str, Any]) -> tuple[AuxArray, ...]:
 
 
 def _of_array(name: str, given: object) -> AuxArray:
-    array = view(given, f"{AUX}[{name!r}]")
-    dtype, axes = _dtype(array.dtype), len(array.shape)
+    kind, shape = getattr(given, "dtype", None), getattr(given, "shape", None)
+    if kind is None or not isinstance(shape, tuple):
+        array = view(given, f"{AUX}[{name!r}]")
+        kind, shape = array.dtype, array.shape
+    dtype, axes = _dtype(kind), len(shape)
     if dtype is None or not 1 <= axes <= _MOST_AXES:
         names = ", ".join(t.array_name for t in AUX_DTYPES)
         raise LaunchError(
-            f"{AUX}[{name!r}] must be one of {names}, with 1 to {_MOST_AXES} axes, got {array.dtype} of "
-            f"shape {list(array.shape)}; convert it"
+            f"{AUX}[{name!r}] must be one of {names}, with 1 to {_MOST_AXES} axes, got "
+            f"{str(kind).removeprefix('torch.')} of shape {list(shape)}; convert it"
         )
     return AuxArray(name, dtype, axes)
+
+
+_Arguments = TypeVar("_Arguments", bound=Mapping[str, Any])
+
+
+def with_captured(arguments: _Arguments) -> _Arguments:
+    """The arguments of a call, with traces instead of functions, and in `aux` also the arrays that these
+    index although they are no parameters, by names of their own.
+
+    Raises `LaunchError` for an `aux` that is none, and what `traced` raises for the functions.
+    """
+    if not any(callable(arguments.get(name)) for name in (SCORE_MOD, MASK_MOD)):
+        return arguments
+    found: Any = captured.with_captured(arguments, arrays_of_call(arguments))
+    return cast(_Arguments, found)
 
 
 def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from flash.mods.emit import Emitted
 from flash.mods.evaluate import Evaluation
+from flash.mods.operations import is_long
 from flash.mods.reach import Interval, has_gaps, key_bounds
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.rounding import rounding
@@ -101,7 +102,7 @@ class _OfFunction(ScoreFeature):
         """See `ScoreFeature.needed_registers`."""
         if self.trace.loads_by_key:
             return _REGISTERS_OF_LOADS
-        return _REGISTERS_OF_CALLS if self.trace.calls else _REGISTERS
+        return _REGISTERS_OF_CALLS if is_long(self.trace) else _REGISTERS
 
     def emitted(self, inputs: Inputs, trace: Trace | None = None) -> Emitted:
         """The function, or another one of the same arguments, in a kernel."""

@@ -19,6 +19,7 @@ from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, SPLITS, Cal
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
+from flash.scores.aux_arrays import with_captured
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -65,7 +66,7 @@ def attention(
     arrays = {"q": q, "k": k, "v": v}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
     settings |= {"deterministic": deterministic, SPLITS: splits}
-    return _called(who, arrays, {**settings, **scores}, return_lse, backend)
+    return _called(who, arrays, {**settings, **with_captured(scores)}, return_lse, backend)
 
 
 @takes(VarlenArguments)
@@ -105,7 +106,7 @@ def attention_varlen(
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
     settings |= {"deterministic": deterministic}
-    return _called(who, arrays, {**settings, **scores}, return_lse, backend)
+    return _called(who, arrays, {**settings, **with_captured(scores)}, return_lse, backend)
 
 
 def _called(

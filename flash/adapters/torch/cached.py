@@ -17,7 +17,7 @@ from torch import Tensor
 
 import flash
 from flash.adapters.torch import flops, library
-from flash.adapters.torch.functions import arrays_of, text_of, trace_of
+from flash.adapters.torch.functions import functions_of, trace_of
 from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
 from flash.adapters.torch.tensors import (
     require_no_tangents,
@@ -94,7 +94,7 @@ def attention_with_kvcache(
             f"{_WHO}: torch.export cannot export a call with a KV cache, which belongs to its process; "
             "export flash.adapters.torch.attention of all keys, or compile with torch.compile"
         )
-    names, tensors, declared = arrays_of(_WHO, aux)
+    functions = functions_of(_WHO, score_mod, mask_mod, aux)
     found, lse = _OPERATOR(
         track(cache),
         out,
@@ -104,16 +104,16 @@ def attention_with_kvcache(
         _integers(cache_batch_idx),
         _integers(leftpad),
         *arrays.values(),
-        tensors,
+        functions.tensors,
         layer,
         cache.head_dim_v,
         causal_word(causal),
         in_numbers(softmax_scale),
         sides(window),
         in_numbers(softcap),
-        text_of("score_mod", score_mod, declared) if score_mod is not None else "",
-        text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
-        names,
+        functions.score_mod,
+        functions.mask_mod,
+        functions.names,
         rotary_interleaved,
         return_lse,
         None if splits == AUTO else splits,

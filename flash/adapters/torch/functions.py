@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from flash.mods.record import traced
-from flash.mods.trace import AuxArray, Step, Trace
+from flash.mods.captured import with_captured
+from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.mods.trace import AUX, AuxArray, Step, Trace
 from flash.operands.dtypes import AUX_DTYPES, OF_ARRAYS
 from ptxgen import types
 from ptxgen.errors import LaunchError
@@ -32,6 +33,62 @@ def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None
     names = sorted(aux)
     tensors = [aux[name] for name in names]
     return names, tensors, tuple([(n, str(t.dtype), t.dim()) for n, t in zip(names, tensors, strict=True)])
+
+
+class Functions(NamedTuple):
+    """The functions of a call as texts, "" for none, and the arrays that they index: `aux`, and the names
+    and tensors of `aux` in order, None without any.
+    """
+
+    score_mod: str
+    mask_mod: str
+    aux: Mapping[str, Any] | None
+    names: list[str] | None
+    tensors: list[Any] | None
+
+
+def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None) -> Functions:
+    """The functions and arrays of a call; tensors that a function indexes from outside are among the
+    arrays. Compiled code that meets such a function is divided here, because its arrays are no inputs.
+
+    Raises what `flash.attention` raises for functions that cannot be traced.
+    """
+    names, tensors, declared = arrays_of(who, aux)
+    if not torch.compiler.is_compiling() or _captures(score_mod, mask_mod, declared):
+        return _with_captured(who, score_mod, mask_mod, aux, declared)
+    return Functions(
+        text_of(SCORE_MOD, score_mod, declared) if score_mod is not None else "",
+        text_of(MASK_MOD, mask_mod, declared) if mask_mod is not None else "",
+        aux,
+        names,
+        tensors,
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _captures(score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
+    """Whether a function indexes arrays that are not among its parameters."""
+    if not callable(score_mod) and not callable(mask_mod):
+        return False
+    return AUX in _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a trace's values are no tensors
+def _traced(given: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    return with_captured(given, [_array(*array) for array in arrays])
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="a function of scores closes over tensors; compiled code takes them as inputs: make them "
+    "parameters, and give aux={name: tensor}"
+)
+def _with_captured(
+    who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
+) -> Functions:
+    found = _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
+    traces = [None if found[name] is None else _encoded(found[name]) for name in (SCORE_MOD, MASK_MOD)]
+    names, tensors, _ = arrays_of(who, found[AUX])
+    return Functions(traces[0] or "", traces[1] or "", found[AUX], names, tensors)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import flash
 from flash.adapters.torch import flops, gradients, library
-from flash.adapters.torch.functions import arrays_of, text_of
+from flash.adapters.torch.functions import functions_of
 from flash.adapters.torch.settings import (
     ANY_SPLITS,
     SCHEMA,
@@ -41,6 +41,7 @@ from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import AUTO
 
 _SEED: Final = "dropout_seed"
+_FUNCTIONS: Final = ("score_mod", "mask_mod", "aux")
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 _WITH_SCALES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types whose scales no operator takes
@@ -112,17 +113,16 @@ class Operators:
         require_plain(who, inputs)
         require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        aux, dropout = of.get("aux"), in_numbers(of.get("dropout", 0.0))
-        names, arrays, declared = arrays_of(who, aux)
-        if aux:
+        functions = functions_of(who, *(of.get(n) for n in _FUNCTIONS))
+        dropout = in_numbers(of.get("dropout", 0.0))
+        if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
-        score_mod, mask_mod = of.get("score_mod"), of.get("mask_mod")
         given = (
             *inputs.values(),
             seed_tensor(who, dropout, of.get(_SEED)),
-            arrays,
+            functions.tensors,
             causal_word(causal),
             precision,
             in_numbers(softmax_scale),
@@ -130,9 +130,9 @@ class Operators:
             sides(of.get("window")),
             in_numbers(of.get("softcap")),
             dropout,
-            text_of("score_mod", score_mod, declared) if score_mod is not None else "",
-            text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
-            names,
+            functions.score_mod,
+            functions.mask_mod,
+            functions.names,
             return_lse or bool(differentiated),
             backend,
             stream_number(stream),

@@ -635,19 +635,19 @@ def test_gradients_of_the_reference_agree_with_finite_differences(case: str) -> 
         (
             {"score_mod": alibi, "aux": {"slopes": "f32"}},
             "AttentionConfig: aux['slopes'] must be (type, axes), with a type of "
-            "f32, f16, bf16, i32, u8, bool "
+            "f32, f16, bf16, i32, i64, u8, bool "
             "and 1 to 4 axes, got 'f32'",
         ),
         (
             {"score_mod": alibi, "aux": {"slopes": ("f64", 1)}},
             "AttentionConfig: aux['slopes'] must be (type, axes), with a type of "
-            "f32, f16, bf16, i32, u8, bool "
+            "f32, f16, bf16, i32, i64, u8, bool "
             "and 1 to 4 axes, got ('f64', 1)",
         ),
         (
             {"score_mod": alibi, "aux": {"slopes": ("f32", 5)}},
             "AttentionConfig: aux['slopes'] must be (type, axes), with a type of "
-            "f32, f16, bf16, i32, u8, bool "
+            "f32, f16, bf16, i32, i64, u8, bool "
             "and 1 to 4 axes, got ('f32', 5)",
         ),
         (
@@ -695,12 +695,12 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(LaunchError) as error:
         flash.attention(q, k, v, score_mod=alibi, aux=SLOPES)
     assert str(error.value).startswith("aux must be a mapping of names to arrays, such as")
-    for array in (SLOPES.astype(np.int64), SLOPES[(None,) * 4]):
+    for array in (SLOPES.astype(np.float64), SLOPES[(None,) * 4]):
         with pytest.raises(LaunchError) as wrong:
             flash.attention(q, k, v, score_mod=alibi, aux={"slopes": array})
         assert str(wrong.value) == (
-            "aux['slopes'] must be one of float32, float16, bfloat16, int32, uint8, bool, with 1 to 4 axes, "
-            f"got {array.dtype} of shape {list(array.shape)}; convert it"
+            "aux['slopes'] must be one of float32, float16, bfloat16, int32, int64, uint8, bool, with 1 to 4 "
+            f"axes, got {array.dtype} of shape {list(array.shape)}; convert it"
         )
     with pytest.raises(ConfigError) as unused:
         flash.attention(q, k, v, score_mod=alibi, aux={"slopes": SLOPES, "table": TABLE})

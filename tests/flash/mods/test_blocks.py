@@ -52,8 +52,8 @@ def test_what_does_not_fit_is_refused() -> None:
         "integers, got (1, 1, 0, 10) and (128, 128)"
     )
     with pytest.raises(ConfigError) as wrong:
-        visible_blocks(lambda b, h, q, k, n: k < n[b], (1, 1, 4, 4), aux={"n": np.arange(2)})
+        visible_blocks(lambda b, h, q, k, n: k < n[b], (1, 1, 4, 4), aux={"n": np.arange(2.0)})
     assert str(wrong.value) == (
-        "visible_blocks: aux['n'] must be one of float32, float16, bfloat16, int32, uint8, bool, got int64; "
-        "convert it"
+        "visible_blocks: aux['n'] must be one of float32, float16, bfloat16, int32, int64, uint8, bool, got "
+        "float64; convert it"
     )

@@ -9,7 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.mods import exp, log, maximum, minimum, sqrt, tanh, where
+from flash.mods import (
+    clamp,
+    cos,
+    elu,
+    exp,
+    exp2,
+    floor,
+    gelu,
+    leaky_relu,
+    log,
+    log2,
+    logsigmoid,
+    maximum,
+    minimum,
+    relu,
+    round,
+    rsqrt,
+    sigmoid,
+    silu,
+    sin,
+    softplus,
+    sqrt,
+    tanh,
+    where,
+)
 from flash.mods.evaluate import Evaluation
 from flash.mods.record import traced
 from flash.mods.slopes import derivative
@@ -29,6 +53,12 @@ FUNCTIONS: list[Callable[..., Any]] = [
     lambda s, b, h, q, k: minimum(s, 0.25) * maximum(0.125, s * 2) - minimum(s * s, s),
     lambda s, b, h, q, k: where(s > 0.375, s * 3, 1.25 - s),
     lambda s, b, h, q, k: 1 / (1 + exp(-s)),
+    lambda s, b, h, q, k: exp2(s * 2) + log2(s * s + 1) * rsqrt(s * s + 0.5) + 2.0**s + abs(s) ** 1.5,
+    lambda s, b, h, q, k: s**3 + (s * s + 1) ** 0.5 - (s + 9) ** -2 + (s * s + 1) ** -0.5 + (s * s + 1) ** s,
+    lambda s, b, h, q, k: sin(s * 3) * cos(s - k) - sigmoid(s * 9) * sigmoid(-s),
+    lambda s, b, h, q, k: silu(s) + softplus(s) + elu(s) - leaky_relu(s, 0.25) * relu(s) + logsigmoid(s),
+    lambda s, b, h, q, k: clamp(s, -0.5, 0.75) * (s > 0.25) + floor(s * 3) + s * round(s * 4) + s % 0.5,
+    lambda s, b, h, q, k: sigmoid(s * 1000) + where(s > 0, sqrt(s * s), floor(s / 0.25)),
 ]
 
 
@@ -54,7 +84,7 @@ def trace_of(function: Callable[..., Any]) -> Any:
 def test_it_agrees_with_automatic_differentiation(function: Callable[..., Any], torch: Any) -> None:
     scores = np.random.default_rng(0).standard_normal((3, 5, 7))
     given = torch.tensor(scores, requires_grad=True)
-    names = {name: getattr(torch, name) for name in ("exp", "log", "sqrt", "tanh", "where")}
+    names = {n: getattr(torch, n, getattr(torch.nn.functional, n, None)) for n in function.__code__.co_names}
     names |= {name: _of_numbers(torch, getattr(torch, name)) for name in ("minimum", "maximum")}
     in_torch = FunctionType(function.__code__, {**function.__globals__, **names})
     query, key = torch.arange(5)[:, None], torch.arange(7)
@@ -77,6 +107,15 @@ def _of_numbers(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*(torch.as_tensor(one, dtype=like.dtype) for one in (x, y)))
 
     return called
+
+
+def test_that_of_gelu_is_pytorchs_but_for_its_constants_which_are_f32(torch: Any) -> None:
+    scores = np.linspace(-4, 4, 105).reshape(3, 5, 7)
+    for approximate in ("none", "tanh"):
+        given = torch.tensor(scores, requires_grad=True)
+        torch.nn.functional.gelu(given, approximate=approximate).sum().backward()
+        trace = trace_of(lambda s, b, h, q, k, approximate=approximate: gelu(s, approximate))
+        np.testing.assert_allclose(evaluated(derivative(trace), scores), given.grad, atol=2.0**-22)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -1,0 +1,94 @@
+"""Arrays that functions of scores index although they are no parameters: what a function closes over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.mods.trace import AUX, AuxArray, Trace
+from flash.operands.dtypes import AUX_DTYPES, F32, I32, DType
+from ptxgen.errors import TypeMismatchError
+
+_NAME: Final = "captured"
+# Types that are no types of elements in a kernel, and those to which they are converted.
+_CONVERTED: Final[dict[str, DType]] = {"float64": F32, "int8": I32, "int16": I32, "uint16": I32}
+_MOST_AXES: Final = 4
+
+
+class Captured:
+    """The arrays that the functions of one call index from outside, by name: captured_0 is the first one
+    that is indexed, so that names, and with them kernels, do not depend on those in Python. `taken` are
+    the names of arrays of `aux`.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = frozenset(taken)
+        self._known: dict[object, tuple[object, AuxArray]] = {}  # each is kept, so that its id is
+        self.arrays: dict[str, Any] = {}
+
+    def __call__(self, array: Any) -> AuxArray:
+        """The declaration of an array."""
+        key = _identity(array)
+        if key not in self._known:
+            self._known[key] = array, self._declared(array)
+        return self._known[key][1]
+
+    @property
+    def declared(self) -> list[AuxArray]:
+        """The declarations so far."""
+        return [declaration for _, declaration in self._known.values()]
+
+    def _declared(self, array: Any) -> AuxArray:
+        kept = array.reshape(1) if array.ndim == 0 else array
+        kept = np.asarray(kept) if isinstance(kept, np.ndarray) else kept
+        name = str(array.dtype).removeprefix("torch.")
+        dtype = next((t for t in AUX_DTYPES if t.array_name == name), _CONVERTED.get(name))
+        if dtype is None or kept.ndim > _MOST_AXES:
+            raise TypeMismatchError(
+                f"an array that a function of scores indexes must be of {', '.join(_names())}, with at most "
+                f"{_MOST_AXES} axes, got {name} of shape {list(array.shape)}; convert it before"
+            )
+        if dtype.array_name != name:
+            kept = _as_type(kept, dtype.array_name)
+        names = (f"{_NAME}_{n}" for n in itertools.count(len(self.arrays)))
+        found = AuxArray(next(n for n in names if n not in self._taken), dtype, kept.ndim)
+        self.arrays[found.name] = kept
+        return found
+
+
+def _identity(array: Any) -> object:
+    """What tells arrays apart: of numpy, where a view of an array is the same, its elements."""
+    if not isinstance(array, np.ndarray):
+        return id(array)
+    return array.ctypes.data, array.shape, array.strides, array.dtype.str
+
+
+def _names() -> list[str]:
+    return [*[t.array_name for t in AUX_DTYPES], *_CONVERTED]
+
+
+def _as_type(array: Any, name: str) -> Any:
+    """A copy of an array of numpy or PyTorch, of another type."""
+    if hasattr(array, "astype"):
+        return array.astype(name)
+    import torch  # the array's library
+
+    return array.to(getattr(torch, name))
+
+
+def with_captured(arguments: Mapping[str, Any], declared: Iterable[AuxArray]) -> dict[str, Any]:
+    """The arguments of a call, with traces instead of functions, and with the arrays that they index from
+    outside in `aux`, whose arrays are `declared`.
+    """
+    known, found = list(declared), dict(arguments)
+    captured = Captured(array.name for array in known)
+    for name in (SCORE_MOD, MASK_MOD):
+        if callable(found.get(name)) and not isinstance(found[name], Trace):
+            found[name] = traced(name, found[name], known, captured)
+    if captured.arrays:
+        found[AUX] = {**(found.get(AUX) or {}), **captured.arrays}
+    return found
