@@ -153,6 +153,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A: ...
 @overload
@@ -175,6 +176,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> tuple[A, A]: ...
 @overload
@@ -197,6 +199,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A | tuple[A, A]: ...
 @takes(AttentionVarlenArguments)
@@ -219,6 +222,7 @@ def attention_varlen(
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
+    splits: int | Auto = AUTO,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
@@ -234,13 +238,15 @@ def attention_varlen(
     any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
     // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
-    (`docs/serving.md`). Functions of scores get the positions of queries among the keys. There are no
-    `splits`: keys of sequences of their own lengths are not divided.
+    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
+
+    `splits` is 1 or "auto": keys of sequences of their own lengths are not divided. With 1 the bits of a row
+    do not depend on the other sequences; "auto" chooses a kernel by the longest of them.
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
     scores, narrow = split_narrow(arguments) if arguments else (arguments, _NO_NARROW)
-    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow).launch(
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits).launch(
         q,
         k,
         v,
@@ -301,6 +307,7 @@ def kernel_of_varlen(
     scores: VarlenArguments,
     page_size: int | None = None,
     narrow: NarrowArguments | None = None,
+    splits: int | Auto = AUTO,
 ) -> AttentionKernel:
     """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
     given, `page_size` how many keys a page has, if they are in pages; `narrow` and what it raises are as
@@ -318,7 +325,7 @@ def kernel_of_varlen(
         True,
         *used,
         page_size,
-        AUTO,
+        splits,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
