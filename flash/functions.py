@@ -16,6 +16,7 @@ from flash.launch.signature import (
     scales_of,
     split_narrow,
 )
+from flash.no_columns import AttentionOfNoColumns
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
@@ -108,7 +109,8 @@ def attention(
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
-    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
+    float16 or bfloat16. With a head_dim_v of 0 out has no elements, and lse is that of the scores.
+    `bias` and `key_bias` are float32 or of the dtype of q.
 
     q, k and v of float8_e4m3fn or float8_e5m2 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
     `out_dtype` are as in `AttentionConfig`.
@@ -281,10 +283,11 @@ def kernel_of_attention(
     """
     who = _OfAttention.who
     require_known(who, scores, ScoreArguments, attention)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     return _kernel_for(
-        _OfAttention,
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        _OfAttention if of_v else _AttentionOfNoColumns,
+        columns,
+        of_v or columns,
         dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
@@ -315,10 +318,11 @@ def kernel_of_varlen(
     """
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     return _kernel_for(
-        _OfVarlen,
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        _OfVarlen if of_v else _VarlenOfNoColumns,
+        columns,
+        of_v or columns,
         dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
@@ -351,6 +355,20 @@ class _OfVarlen(AttentionKernel):
     _caller = Caller(who, has_config=False)
 
 
+class _AttentionOfNoColumns(AttentionOfNoColumns):
+    """A kernel of `attention` for values without columns."""
+
+    who: ClassVar = _OfAttention.who
+    _caller = _OfAttention._caller
+
+
+class _VarlenOfNoColumns(AttentionOfNoColumns):
+    """A kernel of `attention_varlen` for values without columns."""
+
+    who: ClassVar = _OfVarlen.who
+    _caller = _OfVarlen._caller
+
+
 def _kernel_for(*choices: Any) -> AttentionKernel:
     try:
         return _kernel(*choices)
@@ -360,7 +378,7 @@ def _kernel_for(*choices: Any) -> AttentionKernel:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
-    of: type[_OfAttention] | type[_OfVarlen],
+    of: type[_OfAttention | _OfVarlen | _AttentionOfNoColumns | _VarlenOfNoColumns],
     head_dim: int,
     head_dim_v: int,
     dtype: str,
