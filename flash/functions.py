@@ -16,6 +16,7 @@ from flash.launch.signature import (
     scales_of,
     split_narrow,
 )
+from flash.no_columns import AttentionOfNoColumns
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
@@ -109,7 +110,8 @@ def attention(
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
-    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
+    float16 or bfloat16. With a head_dim_v of 0 out has no elements, and lse is that of the scores.
+    `bias` and `key_bias` are float32 or of the dtype of q.
 
     q, k and v of float8_e4m3fn or float8_e5m2 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
     `out_dtype` are as in `AttentionConfig`.
@@ -154,6 +156,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A: ...
 @overload
@@ -176,6 +179,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> tuple[A, A]: ...
 @overload
@@ -198,6 +202,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A | tuple[A, A]: ...
 @takes(AttentionVarlenArguments)
@@ -220,6 +225,7 @@ def attention_varlen(
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
+    splits: int | Auto = AUTO,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
@@ -235,13 +241,15 @@ def attention_varlen(
     any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
     // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
-    (`docs/serving.md`). Functions of scores get the positions of queries among the keys. There are no
-    `splits`: keys of sequences of their own lengths are not divided.
+    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
+
+    `splits` is 1 or "auto": keys of sequences of their own lengths are not divided. With 1 the bits of a row
+    do not depend on the other sequences; "auto" chooses a kernel by the longest of them.
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
     scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
-    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow).launch(
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits).launch(
         q,
         k,
         v,
@@ -276,10 +284,11 @@ def kernel_of_attention(
     """
     who = _OfAttention.who
     require_known(who, scores, ScoreArguments, attention)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     return _kernel_for(
-        _OfAttention,
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        _OfAttention if of_v else _AttentionOfNoColumns,
+        columns,
+        of_v or columns,
         dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
@@ -302,6 +311,7 @@ def kernel_of_varlen(
     scores: VarlenArguments,
     page_size: int | None = None,
     narrow: NarrowArguments | None = None,
+    splits: int | Auto = AUTO,
 ) -> AttentionKernel:
     """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
     given, `page_size` how many keys a page has, if they are in pages; `narrow` and what it raises are as
@@ -309,17 +319,18 @@ def kernel_of_varlen(
     """
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     return _kernel_for(
-        _OfVarlen,
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        _OfVarlen if of_v else _VarlenOfNoColumns,
+        columns,
+        of_v or columns,
         dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
         True,
         *used,
         page_size,
-        AUTO,
+        splits,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
@@ -345,6 +356,20 @@ class _OfVarlen(AttentionKernel):
     _caller = Caller(who, has_config=False)
 
 
+class _AttentionOfNoColumns(AttentionOfNoColumns):
+    """A kernel of `attention` for values without columns."""
+
+    who: ClassVar = _OfAttention.who
+    _caller = _OfAttention._caller
+
+
+class _VarlenOfNoColumns(AttentionOfNoColumns):
+    """A kernel of `attention_varlen` for values without columns."""
+
+    who: ClassVar = _OfVarlen.who
+    _caller = _OfVarlen._caller
+
+
 def _kernel_for(*choices: Any) -> AttentionKernel:
     try:
         return _kernel(*choices)
@@ -354,7 +379,7 @@ def _kernel_for(*choices: Any) -> AttentionKernel:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
-    of: type[_OfAttention] | type[_OfVarlen],
+    of: type[_OfAttention | _OfVarlen | _AttentionOfNoColumns | _VarlenOfNoColumns],
     head_dim: int,
     head_dim_v: int,
     dtype: str,

@@ -35,6 +35,7 @@ from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jo
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
 from flash.commands.measure.static_hopper_latent import latent_jobs
+from flash.commands.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
 from flash.commands.measure.torch_peer import first_line
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
@@ -53,6 +54,7 @@ ABOUT: Final = {
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
     "fp8": "errors of forward kernels of e4m3 against float64, by method and by scales",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
+    "splits": "kernels of launches with splits=1 beside those of a free choice, modelled",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
@@ -76,6 +78,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     ],
     "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
+    "splits": row_bits_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
@@ -103,6 +106,7 @@ _REMARKS: Final = {
     "hopper": (*HOPPER_REMARKS, *GATHERED_REMARKS),
     "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
     "loops": LOOP_REMARKS,
+    "splits": ROW_BITS_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,

@@ -323,7 +323,7 @@ class DecodeKernel:
         target = find_target(self.config.target) if self.config.target else oldest_target(call.stored)
         require_widening(who, call, target)
         parts = splits or 1  # on a CPU splits save no time
-        kernel = kernel_of(call, target, parts)
+        kernel = kernel_of(call, target, parts, same_bits=splits is not None)
         space = workspace_of(call, parts, turns_before(call, kernel), room)
         steps = steps_of(call, kernel, parts, space)
         return _on_host(functools.partial(_interpret, steps))
@@ -334,14 +334,14 @@ class DecodeKernel:
         ordinal, gpu = call.q.device[1], self._gpu
         target = gpu.target(ordinal)
         require_widening(who, call, target)
-        if splits is None:
-            splits = self._splits(call, ordinal)
-        key = (*_geometry(call), splits, ordinal)
+        same_bits = splits is not None
+        splits = self._splits(call, ordinal) if splits is None else splits
+        key = (*_geometry(call), splits, same_bits, ordinal)
         ready = self._ready.get(key)
         if ready is not None:
             space = workspace_of(call, splits, ready.queries, room)
         else:
-            kernel = kernel_of(call, target, splits)
+            kernel = kernel_of(call, target, splits, same_bits=same_bits)
             require_grid(who, blocks_of(call, kernel) * splits)
             turns = turns_before(call, kernel)
             space = workspace_of(call, splits, turns, room)

@@ -25,6 +25,7 @@ from flash.operands.dtypes import OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.row_bits import by_rows
 from flash.problem.tile_choice import AnyTiling, choose_launch_tiling, choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS, lies_in_boxes
 from ptxgen.arrays.views import ArrayView
@@ -171,25 +172,25 @@ def oldest_target(stored: DType) -> Target:
     return find_target(stored.needs or DEFAULT_TARGET)
 
 
-def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
-    """The kernel that attends, for a target."""
-    config = call.config.for_rows(call.q.shape[2] * call.group, target)
+def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool = False) -> KernelConfig:
+    """The kernel that attends, for a target. With `same_bits` it computes a row as that of calls of any other
+    number of queries does (`flash/problem/row_bits.py`).
+    """
     merged = splits > 1
     alignment = _alignment(call, merged)
+    config, rows = call.config, call.q.shape[2] * call.group
+    if not same_bits:
+        config = config.for_rows(rows, lambda config: config.kernel(target).tiling)
+    has_small_tile = _has_small_tile(call, _tiling(call, config, target, alignment, merged))
+
+    def tiling_of(config: AttentionConfig) -> AnyTiling:
+        tiling = _tiling(call, config, target, alignment, merged, small=has_small_tile)
+        return by_rows(tiling) if same_bits else tiling
+
+    if same_bits:
+        config = config.for_rows(rows, tiling_of, same_bits=True)
+    tiling = tiling_of(config)
     kernel = config.kernel(target, alignment, call.lse is not None or merged)
-    in_pages = call.page_size > 0
-    request = replace(
-        config.tile_request,
-        looks_up=in_pages or config.mask,
-        in_pages=in_pages,
-        gathers=_gathers(call),
-        without_wgmma=_without_wgmma(call, merged),
-    )
-    if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
-        request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
-    tiling = choose_launch_tiling(config.tile_request, request, target, alignment)
-    if call.per_token and config.tile == "auto" and _is_crowded(tiling):
-        tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
     kernel = replace(kernel, tiling=tiling)
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
@@ -207,6 +208,36 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     new, appended = call.new, _appended_by(call, kernel)
     only_turned = new.turned if new is not None and new.k is None else None
     return replace(kernel, features=replace(features, appended=appended, turns_queries=only_turned))
+
+
+def _tiling(
+    call: CacheCall,
+    config: AttentionConfig,
+    target: Target,
+    alignment: int,
+    merged: bool,
+    *,
+    small: bool = False,
+) -> AnyTiling:
+    """The tiling of a call with a config; `small` is whether a tile of keys is small."""
+    in_pages = call.page_size > 0
+    request = replace(
+        config.tile_request,
+        looks_up=in_pages or config.mask,
+        in_pages=in_pages,
+        gathers=_gathers(call),
+        without_wgmma=_without_wgmma(call, merged),
+    )
+    if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
+        request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
+    if small:
+        return choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
+    return choose_launch_tiling(config.tile_request, request, target, alignment)
+
+
+def _has_small_tile(call: CacheCall, tiling: AnyTiling) -> bool:
+    """Whether a call whose tiling would be this one has small tiles of keys instead."""
+    return call.per_token and call.config.tile == "auto" and _is_crowded(tiling)
 
 
 def _is_crowded(tiling: AnyTiling) -> bool:

@@ -175,11 +175,14 @@ class LazySoftmax:
     def _follow_fused(self, i: int, top: Value, scores: list[Var]) -> Value:
         """Move the shift of row i as `_follow` does, and its base with it; subtract from the row's
         scores what their base leaves out.
+
+        The exponents are those by which `take` judges, so that it does not matter for which row the warp
+        is here; but where the base is large, which brings it here in any case, those would be too coarse.
         """
         k, shift = self.k, self.shift[i]
-        # The exponents by which `take` judges are too coarse where the base is large.
-        moved = k.selp(top, shift, self._scaled(top - shift, i) > self.slack)
         old_less, old_base = self._terms(shift, i)
+        exponent = k.fma(top - old_less, self._scale(i), old_base)
+        moved = k.selp(top, shift, exponent > self.slack)
         less, base = self._terms(moved, i)
         factor = k.ex2(k.fma(old_less - less, self._scale(i), base - old_base), ftz=True)
         shift.set(moved)

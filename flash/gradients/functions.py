@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
+from flash.gradients.no_columns import GradientsOfNoColumns
 from flash.host.caller import Caller, flag
 from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
@@ -34,6 +35,18 @@ class _OfVarlen(AttentionGradient):
     """The kernels of `attention_varlen_backward`."""
 
     _caller = Caller("attention_varlen_backward", has_config=False)
+
+
+class _AttentionOfNoColumns(GradientsOfNoColumns):
+    """The kernels of `attention_backward` for values without columns."""
+
+    _caller = _OfAttention._caller
+
+
+class _VarlenOfNoColumns(GradientsOfNoColumns):
+    """The kernels of `attention_varlen_backward` for values without columns."""
+
+    _caller = _OfVarlen._caller
 
 
 @takes(ScoreArguments)
@@ -76,11 +89,12 @@ def attention_backward(
     who = _OfAttention._caller.name
     require_known(who, scores, ScoreArguments, attention_backward)
     scores = with_captured(scores)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     kernel = _kernel_for(
-        _OfAttention,
+        _OfAttention if of_v else _AttentionOfNoColumns,
         flag(who, "deterministic", deterministic),
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        columns,
+        of_v or columns,
         dtype_of(who, q),
         causal,
         precision,
@@ -145,11 +159,12 @@ def attention_varlen_backward(
     who = _OfVarlen._caller.name
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
     scores = with_captured(scores)
+    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     kernel = _kernel_for(
-        _OfVarlen,
+        _OfVarlen if of_v else _VarlenOfNoColumns,
         flag(who, "deterministic", deterministic),
-        last_dimension(who, q, "q"),
-        last_dimension(who, v, "v"),
+        columns,
+        of_v or columns,
         dtype_of(who, q),
         causal,
         precision,
@@ -190,7 +205,7 @@ def _kernel_for(*choices: Any) -> AttentionGradient:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
-    of: type[_OfAttention] | type[_OfVarlen],
+    of: type[_OfAttention | _OfVarlen | _AttentionOfNoColumns | _VarlenOfNoColumns],
     deterministic: bool,
     head_dim: int,
     head_dim_v: int,

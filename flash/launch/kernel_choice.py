@@ -13,6 +13,8 @@ from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
 from flash.problem.persistence import GRID
+from flash.problem.row_bits import by_rows
+from flash.problem.tile_choice import AnyTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
@@ -31,23 +33,31 @@ def kernel_of(
     If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
     saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
     the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`,
-    and tiles that are "auto" are those for the lengths (`flash/launch/tile_lengths.py`).
+    and tiles that are "auto" are those for the lengths (`flash/launch/tile_lengths.py`). If the config has a
+    number of splits, all kernels compute a row as the config's own does, whatever the lengths, the batch and
+    the device are (`flash/problem/row_bits.py`).
     """
-    paged, packs = geometry.pages > 0, config.pack_gqa
+    of = find_target(config.target or DEFAULT_TARGET) if target is None else target
+    packs, is_fixed, divided = config.pack_gqa, config.splits != "auto", splits > 1
     fits = geometry.packed_rows <= max_seq(config.features)
-    if paged:
+    against = _against_maps(config, geometry, divided)
+
+    def tiling_of(config: AttentionConfig) -> AnyTiling:
+        """The tiling of a config; the choice of a launch that fixes nothing leaves out its arrays."""
+        if not is_fixed:
+            return config.kernel(of).tiling
+        return by_rows(config.kernel(of, alignment, without_wgmma=against).tiling)
+
+    if geometry.pages:
         packs = packs is True or (packs == "auto" and fits and geometry.group > 1)
         rows = geometry.packed_rows if packs else geometry.longest_q
-        config = config.for_rows(
-            rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
-        )
-    divided = splits > 1
+        config = config.for_rows(rows, tiling_of, same_bits=is_fixed)
     config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
-    against = _against_maps(config, geometry, divided)
-    if not against:
-        of = find_target(config.target or DEFAULT_TARGET) if target is None else target
+    if not against and not is_fixed:
         config = sized(config, geometry, of, alignment, device.multiprocessors)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
+    if is_fixed:
+        kernel = replace(kernel, tiling=by_rows(kernel.tiling))
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
+    AnyTiling,
     TileRequest,
     choose_launch_tiling,
     choose_tiling,
@@ -94,8 +96,9 @@ class AttentionConfig(ScoreSettings):
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
-        the last bits of results depend on the batch and on the GPU. It is a choice of launches of
-        `AttentionKernel`; emitted text does not depend on it.
+        the last bits of results depend on the batch and on the GPU; with a number they depend on neither
+        (`flash/problem/row_bits.py`). It is a choice of launches of `AttentionKernel`; emitted text does not
+        depend on it. With varlen it is 1 or "auto".
     out_dtype: with "e4m3" and "e5m2" the type of O, "bf16" (None) or "f16".
     scale_block: with "e4m3" and "e5m2" how many rows of a head of Q, of K and of V share a scale: a
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
@@ -195,8 +198,8 @@ class AttentionConfig(ScoreSettings):
             return
         if found > 1 and self.varlen:
             raise ConfigError(
-                f"AttentionConfig: splits={found} is for batches of sequences of one length; leave out "
-                "splits or varlen"
+                f"AttentionConfig: splits={found} is for batches of sequences of one length; of packed "
+                "sequences keys are not divided: use splits=1 or 'auto'"
             )
         object.__setattr__(self, "splits", found)
 
@@ -320,21 +323,26 @@ class AttentionConfig(ScoreSettings):
             scale_block=self.scale_block or 0,
         )
 
-    def for_rows(self, rows: int, target: Target) -> AttentionConfig:
+    def for_rows(
+        self, rows: int, tiling_of: Callable[[AttentionConfig], AnyTiling], *, same_bits: bool = False
+    ) -> AttentionConfig:
         """The config with the smallest block_q that holds `rows` rows, if its block_q is "auto":
-        rows of a block without a query are wasted work.
+        rows of a block without a query are wasted work. `tiling_of` gives the tiling of a config, or raises
+        `ConfigError`; with `same_bits` it is one that computes a row as that of the config itself does.
         """
         if self.block_q != "auto":
             return self
+        wanted = tiling_of(self).row_arithmetic if same_bits else None
         for block_q in sorted(self.tile_request.blocks_q):
             if rows > block_q:
                 continue
             try:
                 found = replace(self, block_q=block_q)
-                found.kernel(target)
+                arithmetic = tiling_of(found).row_arithmetic
             except ConfigError:
                 continue
-            return found
+            if wanted in (None, arithmetic):
+                return found
         return self
 
     @property

@@ -47,6 +47,11 @@ class Fp8Tiling(WgmmaTiling):
         """False: a warpgroup multiplies when it is ready."""
         return False
 
+    @property
+    def checks_sums(self) -> bool:
+        """False: a shift moves with every new maximum."""
+        return False
+
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
         more = keeps_more or self.in_blocks or self.in_pages

@@ -9,6 +9,7 @@ from flash.operands.dtypes import F16, F32, DType
 from flash.problem.features import NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.persistence import GRID, TICKET
+from flash.problem.row_bits import is_by_rows
 from flash.problem.simt_tiling import IEEE
 from flash.problem.tile_choice import AnyTiling, natural_alignment
 from flash.problem.wgmma_tiling import WgmmaTiling
@@ -140,6 +141,7 @@ class KernelConfig:
         words += ["packed"] if self.packed else []
         words += [self.written.name] if self.written is not None else []
         words += [self.scheduler] if self.is_persistent else []
+        words += ["by_rows"] if is_by_rows(t) else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]

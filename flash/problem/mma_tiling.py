@@ -81,7 +81,9 @@ _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 
 class MmaTiling:
     """Tiles and warps of one kernel; all sizes in elements unless they say bytes.
 
-    `stages` is how many tiles of K, and of V, shared memory holds.
+    `stages` is how many tiles of K, and of V, shared memory holds. `by_rows` is whether maxima of all tiles
+    are taken although sums of weights could say which are needed, so that the bits of a row depend on no
+    other row of its warp (`flash/problem/row_bits.py`).
     """
 
     head_dim: int
@@ -92,6 +94,7 @@ class MmaTiling:
     stages: int = 1
     operands: Operands = HALF
     value_slices: int = 1  # slices of the columns of V and O
+    by_rows: bool = False
 
     @property
     def slices(self) -> ValueSlices:
@@ -208,9 +211,13 @@ class MmaTiling:
         (`flash/device/sum_checked_softmax.py`), those of a part of a tile among the products of another. By
         the issue model other shapes gain nothing (docs/tuning.md).
         """
-        return (
-            self.keeps_queries and self.row_tiles == _CHECKED_ROWS and self.tile == _CHECKED_PARTS * PART_KEYS
-        )
+        has_shape = self.row_tiles == _CHECKED_ROWS and self.tile == _CHECKED_PARTS * PART_KEYS
+        return self.keeps_queries and has_shape and not self.by_rows
+
+    @property
+    def row_arithmetic(self) -> tuple[object, ...]:
+        """What decides the bits of a row beside the problem and the target."""
+        return MmaTiling, self.tile, self.operands, self.group, self.checks_sums
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need `other_registers` for features, can run

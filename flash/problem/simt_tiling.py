@@ -142,6 +142,11 @@ class Tiling:
         return IEEE
 
     @property
+    def row_arithmetic(self) -> tuple[object, ...]:
+        """What decides the bits of a row beside the problem and the target."""
+        return Tiling, self.tile, self.keys, self.splits
+
+    @property
     def row_step(self) -> int:
         """Distance in rows between a thread's rows of S."""
         return self.groups

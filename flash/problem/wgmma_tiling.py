@@ -50,7 +50,9 @@ class WgmmaTiling:
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
     their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q,
     `gathers` whether the threads of the producer copy each row of K and V from its page
-    (`flash/device/gathered_rings.py`), because no boxes of tensor copies have the rows of a tile.
+    (`flash/device/gathered_rings.py`), because no boxes of tensor copies have the rows of a tile, `by_rows`
+    whether maxima of all tiles are taken although sums of weights could say which are needed, so that the
+    bits of a row depend on no other row of its warp (`flash/problem/row_bits.py`).
     """
 
     head_dim: int
@@ -61,6 +63,7 @@ class WgmmaTiling:
     in_pages: bool = False
     own_output: bool = False
     gathers: bool = False
+    by_rows: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[str | None] = None  # how f32 is multiplied
@@ -93,18 +96,28 @@ class WgmmaTiling:
     @property
     def takes_turns(self) -> bool:
         """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
-        columns, and three that check sums. Wider rows have few exponentials for their products.
+        columns, and three with rows of at most 96. Wider rows have few exponentials for their products.
         """
         if self.consumers == _TWO:
             return self.score_columns <= _WIDEST_IN_TURNS
-        return self.checks_sums
+        return self._are_three_of_narrow_rows
 
     @property
     def checks_sums(self) -> bool:
         """Whether consumers weigh scores before they know the largest, as in
         `flash/device/sum_checked_softmax.py`: three, of which two compute exponentials while one multiplies.
         """
+        return self._are_three_of_narrow_rows and not self.by_rows
+
+    @property
+    def _are_three_of_narrow_rows(self) -> bool:
+        """Whether there are three consumers, and rows have at most 96 columns."""
         return self.consumers > _TWO and max(self.score_columns, self.output_columns) <= _WIDEST_SUM_CHECKED
+
+    @property
+    def row_arithmetic(self) -> tuple[object, ...]:
+        """What decides the bits of a row beside the problem and the target."""
+        return type(self), self.tile, self.checks_sums
 
     @property
     def by_polynomial(self) -> int:

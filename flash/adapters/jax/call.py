@@ -98,7 +98,8 @@ class Call(NamedTuple):
             return kernel_of_attention(q, v, causal or False, precision, scores, given[SPLITS])
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
-        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size)
+        splits = given[SPLITS]
+        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size, splits=splits)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
         """The layout of pages, and the keys of one; None for keys that are packed."""

@@ -89,6 +89,7 @@ def attention_varlen(
     deterministic: bool = True,
     return_lse: bool = False,
     backend: Backend = AUTO,
+    splits: int | Auto = AUTO,
     **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
@@ -105,7 +106,7 @@ def attention_varlen(
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
-    settings |= {"deterministic": deterministic}
+    settings |= {"deterministic": deterministic, SPLITS: splits}
     return _called(who, arrays, {**settings, **with_captured(scores)}, return_lse, backend)
 
 

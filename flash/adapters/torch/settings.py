@@ -76,12 +76,11 @@ class Settings(NamedTuple):
 
     @property
     def of_results(self) -> dict[str, Any]:
-        """`of_call` of a forward pass: with the splits of its keys, or of packed sequences, which have
-        none, with the layout of pages.
+        """`of_call` of a forward pass: with the splits of its keys, and of packed sequences with the layout
+        of pages.
         """
-        if self.layout:
-            return self.of_call | {"splits": self.splits or AUTO}
-        return self.of_call | {"kv_layout": self.kv_layout}
+        found = self.of_call | {"splits": self.splits or AUTO}
+        return found if self.layout else found | {"kv_layout": self.kv_layout}
 
     @property
     def of_call(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from flash.adapters.torch.flops import pairs_of_packed
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
-from flash.operands.words import Backend, Causal, KVLayout, Precision
+from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.scores.features import VarlenArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
@@ -45,6 +45,7 @@ def attention_varlen(
     out: Tensor | None = None,
     stream: object = None,
     backend: Backend = AUTO,
+    splits: int | Auto = AUTO,
     **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`flash.attention_varlen` of torch tensors, as the operator `ptxgen_flash::attention_varlen`.
@@ -68,5 +69,6 @@ def attention_varlen(
         out=out,
         stream=stream,
         backend=backend,
+        splits=splits,
         of_packed=(max_seqlen_q, max_seqlen_k, kv_layout),
     )

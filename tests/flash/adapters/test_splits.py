@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 import flash
 from flash import functions
-from flash.launch import key_splits
+from flash.launch import kernel_choice, key_splits
 from flash.launch.key_splits import Division
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, LaunchError
@@ -182,6 +183,43 @@ def test_with_one_split_a_row_has_the_same_bits_in_every_batch_of_a_gpu(
         assert (alone.tobytes() == among[:BATCH].tobytes()) is is_same
         if splits != "auto":
             assert alone.tobytes() == wanted(three, splits).tobytes()
+
+
+@pytest.fixture(params=["flash", "torch", "jax"])
+def packed(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """`attention_varlen` of arrays of numpy, with the arrays of the library whose name is the parameter."""
+    if request.param == "flash":
+        return flash.attention_varlen
+    library: Any = request.getfixturevalue(request.param)
+    of = importlib.import_module(f"flash.adapters.{request.param}").attention_varlen
+    array = library.from_numpy if request.param == "torch" else library.numpy.asarray
+    return lambda *arrays, **how: of(*map(array, arrays), **how)
+
+
+@pytest.mark.parametrize("splits", ["auto", 1])
+def test_kernels_of_packed_sequences_know_the_splits(
+    packed: Callable[..., Any], splits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def choice(config: AttentionConfig, *given: Any) -> Any:
+        asked.append(config.splits)
+        return kernel_choice.kernel_of(config, *given)
+
+    monkeypatch.setattr("flash.kernel.kernel_of", choice)
+    q, ends = np.ones((3, 1, 8), np.float32), np.array([0, 1, 3], np.int32)
+    packed(q, q, q, ends, ends, splits=splits, backend="interpreter")
+    assert asked == [splits]
+
+
+def test_keys_of_packed_sequences_are_not_divided(packed: Callable[..., Any]) -> None:
+    q, ends = np.ones((3, 1, 8), np.float32), np.array([0, 1, 3], np.int32)
+    with pytest.raises(ConfigError) as caught:
+        packed(q, q, q, ends, ends, splits=2, backend="interpreter")
+    assert str(caught.value) == (
+        "attention_varlen: splits=2 is for batches of sequences of one length; of packed sequences keys are "
+        "not divided: use splits=1 or 'auto'"
+    )
 
 
 @pytest.mark.parametrize("call", [f for f in FORMS if f in ("flash", "torch", "jax")], indirect=True)

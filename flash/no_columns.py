@@ -1,0 +1,72 @@
+"""Calls whose values have no columns (head_dim_v 0): out has no elements, as that of a batch without items.
+Log-sum-exps are those of the scores: the kernel that computes them reads the keys as values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from flash.host import results
+from flash.host.caller import Caller, raise_problems, readable_views
+from flash.kernel import AttentionKernel
+from flash.launch.checks import out_problems
+from flash.launch.signature import ForwardArguments
+from flash.operands.words import AnyArray, Backend, Layout
+from ptxgen.arrays import streams
+from ptxgen.arrays.views import ArrayView
+from ptxgen.runtime.settings import AUTO
+
+
+class AttentionOfNoColumns(AttentionKernel):
+    """An `AttentionKernel` whose head_dim_v is head_dim, for values without columns."""
+
+    _caller: ClassVar[Caller]
+
+    def launch(
+        self,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray | None = None,
+        *,
+        out: AnyArray | None = None,
+        stream: object = None,
+        backend: Backend = AUTO,
+        return_lse: bool | None = None,
+        layout: Layout = "bhsd",
+        softmax_scale: float | None = None,
+        **arguments: Unpack[ForwardArguments],
+    ) -> Any:
+        """out, whose last dimension is 0, or (out, lse) with `return_lse`; as `AttentionKernel.launch`."""
+        who = self._caller.name
+        how: dict[str, Any] = {"layout": layout, "softmax_scale": softmax_scale, **arguments}
+        shape, _ = self.result_shapes(q, k, v, **how)
+        views = readable_views({"q": q} | ({} if out is None else {"out": out}), who)
+        like = views["q"]
+        raise_problems(out_problems(views.get("out"), shape), who)
+        self._choose(backend, like)
+        handle = None if stream is None else streams.stream_handle(stream, who)
+        made: object = out
+        if out is None:
+            made = results.deliver(
+                results.empty(like, shape, self.config.output, memory=self._gpu.backend, stream=handle), like
+            )
+        if not return_lse:
+            return made
+        return made, super().launch(q, k, k, stream=stream, backend=backend, return_lse=True, **how)[1]
+
+    def result_shapes(self, q: object, k: object, v: object = None, **how: Any) -> Any:
+        """As those of `AttentionKernel`, of out without columns."""
+        raise_problems(
+            problems_of_rows(readable_views({"k": k, "v": v}, self._caller.name)), self._caller.name
+        )
+        of_out, of_lse = super().result_shapes(q, k, k, **how)
+        return (*of_out[:-1], 0), of_lse
+
+
+def problems_of_rows(views: dict[str, ArrayView]) -> list[str]:
+    """Why v, which has no columns, is not what belongs to k; its rows are those of k."""
+    k, v = views["k"], views["v"]
+    if tuple(v.shape[:-1]) == tuple(k.shape[:-1]) and v.dtype == k.dtype:
+        return []
+    wanted = [*k.shape[:-1], 0]
+    return [f"v must be {wanted} of {k.dtype}, as many rows as k, got {list(v.shape)} of {v.dtype}"]
