@@ -110,7 +110,8 @@ def heads_alternate(tensor: torch.Tensor) -> bool:
     """Whether a tensor [..., heads, rows, d] has the heads of a row side by side in memory, as a projection
     of rows has them.
     """
-    return 0 < tensor.stride(-3) < tensor.stride(-2)
+    of_heads, of_rows = map(int, (tensor.stride(-3), tensor.stride(-2)))
+    return 0 < of_heads < of_rows
 
 
 def tracked(tensors: Mapping[str, Any]) -> list[str]:
