@@ -18,8 +18,11 @@ from flash.distributed.local import Arrays, Scores, TileAttention
 from flash.distributed.plan import Problem, ScoreRows
 from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.trace import AUX
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import Layout
+from flash.scores.aux_arrays import with_captured
 from flash.scores.window import key_limits
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, shown
@@ -123,8 +126,7 @@ def read(
     sides = sides_of(who, scores.get("window"))
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(who, call, given)
-    if of.aux is not None:
-        _require_constant(who, of.aux)
+    _require_constant(who, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
     found = replace(call, words=_words(call, scores))
     _probe(found, scores)
     return found
@@ -307,11 +309,14 @@ def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[s
         )
 
 
-def _require_constant(who: str, aux: Any) -> None:
-    """Raise `LaunchError` for arrays of functions of scores that would need gradients."""
-    if not isinstance(aux, Mapping):
+def _require_constant(who: str, functions: Mapping[str, Any]) -> None:
+    """Raise `LaunchError` for arrays that would need gradients, of functions of scores and those that they
+    close over.
+    """
+    aux = functions[AUX]
+    if aux is not None and not isinstance(aux, Mapping):
         raise LaunchError(f"{who}: aux must be a mapping of names to tensors, or None, got {shown(aux)}")
-    for name, array in aux.items():
+    for name, array in (with_captured(functions)[AUX] or {}).items():
         if isinstance(array, Tensor) and array.requires_grad and torch.is_grad_enabled():
             raise LaunchError(
                 f"{who}: aux[{name!r}] requires gradients, but functions of scores are not differentiated by "

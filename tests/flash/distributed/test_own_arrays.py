@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flash.mods import maximum, where
@@ -36,6 +37,17 @@ def _of_heads(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG0
     return head != 1
 
 
+_SEEN = np.arange(4) != 2
+
+
+def _of_a_global(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
+    return _SEEN[key % 4]
+
+
+def _closing_over(gains: Any) -> Callable[..., Any]:
+    return lambda score, batch, head, query, key: score * gains[head] + gains[key % 4]  # noqa: ARG005
+
+
 def _score_of_batch(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
     return score + where(batch == 1, 0.5, 0.0)
 
@@ -47,6 +59,8 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "a mask_mod of queries": {"mask_mod": _of_queries},
     "a mask_mod of heads": {"mask_mod": _of_heads},
     "a score_mod of no index and a mask_mod of keys": {"score_mod": _no_index, "mask_mod": _of_keys},
+    "a mask_mod that indexes a global": {"mask_mod": _of_a_global},
+    "a score_mod that closes over a tensor": {"score_mod": _closing_over},
     "a score_mod of the batch and ALiBi": {"score_mod": _score_of_batch, "slopes": True},
 }
 
@@ -60,6 +74,8 @@ def _on_ranks(call: Callable[[int], Any]) -> list[Any]:
 
 def _given(torch: Any, name: str) -> dict[str, Any]:
     given = dict(FUNCTIONS[name])
+    if given.get("score_mod") is _closing_over:
+        given["score_mod"] = _closing_over(torch.tensor([0.5, 1.0, 1.5, 2.0]))
     if given.get("score_mod") is _no_position:
         given["aux"] = {"gains": torch.tensor([0.5, 1.0, 1.5, 2.0])}
     if given.pop("slopes", False):
@@ -153,3 +169,35 @@ def test_an_array_with_the_name_of_one_of_the_librarys_is_refused(torch: ModuleT
                 "across ranks adds; rename it",
             )
         }
+
+
+def test_arrays_that_a_function_closes_over_are_compared_and_have_no_gradients(torch: ModuleType) -> None:
+    from flash.distributed import ContextParallel
+
+    x = torch.ones(1, 4, 8, 8)
+
+    def differs(rank: int) -> Any:
+        gains = torch.tensor([0.5, 1.0, 1.5, 2.0 + rank])
+        return ContextParallel().attention(x, x, x, score_mod=_closing_over(gains))
+
+    for error in _on_ranks(differs):
+        assert isinstance(error, LaunchError)
+        assert re.fullmatch(
+            r"ContextParallel\.attention: all ranks must make the same call, and nothing was sent: "
+            r"aux\['captured_0'\] is float32 \[4\] with digest \w{8} on rank 0, but float32 \[4\] with "
+            r"digest \w{8} on rank 1",
+            str(error),
+        )
+
+    def tracked(_: int) -> Any:
+        return ContextParallel().attention(
+            x, x, x, score_mod=_closing_over(torch.ones(4, requires_grad=True))
+        )
+
+    for error in _on_ranks(tracked):
+        assert isinstance(error, LaunchError)
+        assert str(error) == (
+            "ContextParallel.attention: aux['captured_0'] requires gradients, but functions of scores are "
+            "not differentiated by the arrays that they index; call inside torch.no_grad(), or pass "
+            "aux['captured_0'].detach()"
+        )
