@@ -27,7 +27,8 @@ class _Worker(threading.Thread):
 
 
 _IDLE: Final[list[_Worker]] = []
-os.register_at_fork(after_in_child=_IDLE.clear)  # a child has none of the threads
+if hasattr(os, "register_at_fork"):  # a child has none of the threads; where there are children
+    os.register_at_fork(after_in_child=_IDLE.clear)
 
 
 def in_background(task: Callable[[], object]) -> None:
