@@ -61,15 +61,18 @@ def number(value: object) -> int | float | None:
 
 def in_numbers(value: object) -> Any:
     """`value` with numbers of any class as Python's own, so that equal values are equal settings: a number
-    as `number` has it; a list, a tuple or an array of one dimension as a tuple. What is nothing of
-    that, and what is no number in it, stays as it is.
+    as `number` has it; a list as a list, a tuple or an array of one dimension as a tuple. What is nothing
+    of that, and what is no number in it, stays as it is.
     """
     found = number(value)
     if found is not None or value is None or isinstance(value, str | bool):
         return value if found is None else found
     try:
         is_row = isinstance(value, list | tuple) or getattr(value, "ndim", None) == 1
-        return tuple([in_numbers(one) for one in value]) if is_row else value  # type: ignore[attr-defined]
+        if not is_row:
+            return value
+        found_in_row = [in_numbers(one) for one in value]  # type: ignore[attr-defined]
+        return found_in_row if isinstance(value, list) else tuple(found_in_row)
     except MemoryError:  # does not tell whether the value is iterable
         raise
     except Exception:  # any error from the value's own methods: the value is no row of numbers

@@ -39,9 +39,9 @@ def test_what_is_no_real_number_is_none(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [np.array([3, -1]), [np.int32(3), -1], (3, np.array(-1))], ids=repr)
-def test_a_row_of_numbers_is_a_tuple_of_pythons_own(given: Any) -> None:
+def test_a_row_of_numbers_is_one_of_pythons_own(given: Any) -> None:
     found = in_numbers(given)
-    assert found == (3, -1)
+    assert found == ([3, -1] if isinstance(given, list) else (3, -1))
     assert [type(one) for one in found] == [int, int]
 
 
@@ -51,4 +51,4 @@ def test_what_is_no_row_of_numbers_stays(given: Any) -> None:
 
 
 def test_what_is_no_number_in_a_row_stays_in_it() -> None:
-    assert in_numbers([None, np.int64(2), "x"]) == (None, 2, "x")
+    assert in_numbers([None, np.int64(2), "x"]) == [None, 2, "x"]

@@ -117,7 +117,7 @@ class Window(ScoreFeature):
         if value is None:
             return None
         rows = in_numbers(value)
-        sides = rows if isinstance(rows, tuple) else ()
+        sides = tuple(rows) if isinstance(rows, tuple | list) else ()
         counts = [None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
         if len(sides) != _SIDES or any(
             count is None and side is not None for side, count in zip(sides, counts, strict=True)

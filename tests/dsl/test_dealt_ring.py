@@ -81,6 +81,58 @@ def test_warpgroups_take_stages_in_orders_of_their_own(tiles: int) -> None:
             np.testing.assert_array_equal(c[group], products[group::GROUPS].sum(0))
 
 
+CHUNKS = COLUMNS // 8  # of 16 bytes, of a row
+
+
+def dealt_and_gathered() -> KernelBuilder:
+    """The same, of tiles of B that the producer's threads copy."""
+    k = KernelBuilder("dealt", target="sm_90a", threads=(1 + GROUPS) * WARPGROUP)
+    A = k.tma.tensor_map("A", f16)
+    B, C, tiles = k.pointer("B", f16), k.pointer("C", f32), k.param("tiles", u32)
+    producer = k.warpgroup_role("producer")
+    consumer = k.warpgroup_role("consumer", warpgroups=GROUPS)
+    tile = ((ROWS, COLUMNS), f16)
+    left = k.tma.ring(GROUPS, producer, consumer, dealt=True, a=tile)
+    right = k.tma.ring(GROUPS, producer, consumer, dealt=True, gathered=True, b=tile)
+    with producer, k.loop(0, k.signed(tiles)) as n:
+        with left.fill() as stage:
+            k.tma.load(stage.a, A[n * ROWS, 0])
+        with right.gather() as stage:
+            row, column = producer.thread // CHUNKS, producer.thread % CHUNKS * 8
+            for down in range(0, ROWS, WARPGROUP // CHUNKS):
+                source = B.element((n.as_(u32) * ROWS + row + down) * COLUMNS + column)
+                k.copy_async(stage.b.pointer(row + down, column), source, 16, 16)
+    with consumer:
+        group = k.warp_index // 4 % GROUPS
+        acc, parity = k.wgmma.accumulator(64, ROWS), k.var(u32, 0)
+        with k.loop(group, tiles, GROUPS):
+            of_a, of_b = left.take(group, parity), right.take(group, parity)
+            acc += of_a.a @ of_b.b.T
+            k.wgmma.wait()
+            of_a.release()
+            of_b.release()
+            parity.set(parity ^ 1)
+        acc.store(C.element(group * (64 * ROWS)), ROWS)
+    return k
+
+
+def test_a_dealt_ring_may_be_gathered_and_its_copies_are_seen_by_products() -> None:
+    k = dealt_and_gathered()
+    program = k.build()
+    without, count = re.subn(r"fence\.proxy\.async\.shared::cta;", "", render(program))
+    assert count == 1  # where the consumer takes a stage
+    a, b, c, tiles = problem(3)
+    how: dict[str, Any] = {"grid": 1, "block": k.threads, "args": [k.tma.boxes()["A"].of(a), b, c, tiles]}
+    how |= {"dynamic_smem": program.kernels[0].dynamic_shared_bytes, "sanitize": True}
+    interpreter.run(program, **how)
+    products = a.reshape(-1, ROWS, COLUMNS).astype(np.float32) @ np.swapaxes(
+        b.reshape(-1, ROWS, COLUMNS).astype(np.float32), 1, 2
+    )
+    for group in range(GROUPS):
+        np.testing.assert_array_equal(c[group], products[group::GROUPS].sum(0))
+    assert interpreter.run(without, **how, raise_on_report=False).reports
+
+
 MISTAKES = {
     "nobody waits for the second part": "wait",
     "the first part counts the bytes of both": "bytes",

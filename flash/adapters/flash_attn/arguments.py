@@ -88,7 +88,7 @@ def _window(who: str, given: object) -> Sides:
     if given is None:
         return None
     rows = in_numbers(given)
-    sides = rows if isinstance(rows, tuple) else ()
+    sides = tuple(rows) if isinstance(rows, tuple | list) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(
