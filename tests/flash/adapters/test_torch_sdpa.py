@@ -169,6 +169,12 @@ def test_dropout_follows_the_seed_and_keeps_its_share(ours: Any, torch: Any) -> 
     assert abs(first.mean().item() - 1) < 0.05
 
 
+def elsewhere(torch: Any, device: str, *shape: int) -> Any:
+    """A tensor that says that it is on a device which this machine need not have."""
+    with torch._subclasses.FakeTensorMode():
+        return torch.empty(shape, device=device)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "type": (
         lambda t: ((t.zeros(2, 3, 8).double(),) * 3, {}),
@@ -181,8 +187,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "float32; convert them",
     ),
     "device": (
-        lambda t: ((t.zeros(2, 3, 8, device="meta"),) * 3, {}),
-        "query must be on the CPU or a CUDA device, got meta; move it, or use PyTorch's function",
+        lambda t: ((elsewhere(t, "xpu", 2, 3, 8),) * 3, {}),
+        "query must be on the CPU or a CUDA device, got xpu:0; move it, or use PyTorch's function",
     ),
     "devices": (
         lambda t: ((t.zeros(2, 3, 8), t.zeros(2, 3, 8), t.zeros(2, 3, 8, device="meta")), {}),

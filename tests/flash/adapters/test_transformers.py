@@ -313,13 +313,13 @@ def test_items_of_a_cache_are_selected_repeated_and_reset(adapter: ModuleType) -
 
 GEMMA_4: dict[str, Any] = {
     **SIZES,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 6,
     "head_dim": DIM,
     "global_head_dim": 2 * DIM,
     "sliding_window": WINDOW,
     "vocab_size_per_layer_input": VOCABULARY,
     "hidden_size_per_layer_input": DIM,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
 }
 
 
@@ -342,8 +342,8 @@ def test_layers_of_other_sizes_have_caches_of_their_own(
     adapter.register(model)
     cache = adapter.cache_for(model, 2 * how.get("num_beams", 1), PROMPT + NEW, page_size=4)
     assert [(kv.layers, kv.head_dim) for kv in cache.kvs] == [
-        (2 - shared // 2, DIM),
-        (2 - shared // 2, 2 * DIM),
+        (3 - shared // 2, DIM),
+        (3 - shared // 2, 2 * DIM),
     ]
     assert text(model, 2, cache, min_new_tokens=NEW, **how) == wanted
     cache.crop(-NEW)

@@ -346,7 +346,8 @@ def test_masks_are_read_by_their_meaning(transformers: ModuleType, torch: Any) -
     for function in (
         masks.chunked_causal_mask_function(2, torch.zeros(1, dtype=int)),
         masks.or_masks(causal, masks.blockwise_overlay(torch.zeros(1, 3, dtype=int))),
-        masks.and_masks(masks.remap_positions_for_packed_sequence(causal, positions + 1), packed, causal),
+        masks.and_masks(masks.remap_positions_for_packed_sequence(causal, torch.tensor([[0, 0, 1]])), packed),
+        masks.and_masks(masks.remap_positions_for_packed_sequence(causal, positions), packed, causal),
         masks.and_masks(causal, packed),
         lambda batch, head, query, key: key < query,
     ):
@@ -355,6 +356,19 @@ def test_masks_are_read_by_their_meaning(transformers: ModuleType, torch: Any) -
         assert mask.seen.mask is not None
         assert torch.equal(mask.seen.mask, wanted)
         assert torch.equal(mask, wanted)
+
+
+def test_rows_of_a_static_cache_behind_those_of_tokens_are_left_out(transformers: ModuleType) -> None:
+    masks = transformers.masking_utils
+    how = {"q_length": 2, "q_offset": 3, "kv_length": 8}
+    for function, window in (
+        (masks.causal_mask_function, None),
+        (masks.sliding_window_causal_mask_function(4), (3, 0)),
+    ):
+        seen = mask_of(function, **how).seen
+        assert (seen.keys, seen.causal, seen.window, seen.mask) == (5, True, window, None)
+    seen = mask_of(masks.sliding_window_bidirectional_mask_function(4), **how).seen
+    assert (seen.keys, seen.window, seen.mask.shape) == (8, None, (1, 1, 2, 8))
 
 
 def test_a_mask_is_the_tensor_that_transformers_makes(transformers: ModuleType, torch: Any) -> None:
