@@ -24,7 +24,7 @@ Aux = Mapping[str, Any] | tuple[AuxArray, ...] | None
 
 
 class AuxArguments(TypedDict, total=False):
-    """aux: arrays by name, which score_mod and mask_mod index: float32, float16, bfloat16, int32,
+    """aux: arrays by name, which score_mod and mask_mod index: float32, float16, bfloat16, int32, int64,
     uint8 or bool, of 1 to 4 axes.
     """
 
