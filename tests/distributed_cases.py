@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -51,6 +52,15 @@ def distance_mod(score: Any, batch: Any, head: Any, query: Any, key: Any, slopes
     return score - slopes[head] * abs(query - key) + where(batch == 1, 0.25, 0.0)
 
 
+def closed_over(slopes: Any) -> Callable[..., Any]:
+    """A function of scores that indexes a tensor of its closure."""
+
+    def score_mod(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return score - slopes[head] * (query - key).abs() + where(batch == 1, 0.25, 0.0)
+
+    return score_mod
+
+
 def mask_mod(batch: Any, head: Any, query: Any, key: Any) -> Any:
     """A function that hides some keys, of all indices."""
     return (query * 3 + key * 5 + head + batch) % 4 != 0
@@ -67,6 +77,7 @@ def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: 
         "alibi_slopes": torch.rand(heads, generator=make),
         "softcap": 1.5,
         "score_mod": distance_mod,
+        "closure": closed_over(torch.rand(heads, generator=torch.Generator().manual_seed(2))),
         "mask_mod": mask_mod,
         "dropout": 0.25,
         "softmax_scale": 0.3,
@@ -81,7 +92,9 @@ def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: 
             found[name] = array > -0.5 if name == "mask" else array
             if name == "alibi_slopes":  # of the usual sign and size
                 found[name] = array.sigmoid()
-    if "score_mod" in found:
+    if "closure" in found:
+        found["score_mod"] = found.pop("closure")
+    elif "score_mod" in found:
         found["aux"] = {"slopes": torch.rand(heads, generator=make)}
     if "dropout" in found:
         found["dropout_seed"] = 7

@@ -174,6 +174,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("pip reaches no index of packages")
     for name in ("ptxgen", "flash", "templates", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(folder)], check=True)
+    (folder / "tools").mkdir()
+    subprocess.run(["cp", "-r", str(ROOT / "tools" / "packaging"), str(folder / "tools")], check=True)
     return folder
 
 

@@ -35,11 +35,11 @@ def with_own_arrays(
     functions: Mapping[str, Callable[..., Any]], own: Mapping[str, Any], aux: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The arguments score_mod, mask_mod and aux of a call: `functions`, by these names, traced, with the
-    arrays that they index, also those that they close over. Of `own`, those of this library, that is as
-    many as are indexed; of `aux`, the caller's, all, so that one too many is refused as on one device.
+    arrays that they index, also those that they close over. Of `own`, those of this library, that is as many
+    as are indexed; of `aux`, the caller's, all, so that one too many is refused as on one device.
     """
     given = {} if aux is None else aux
-    found: dict[str, Any] = {**with_captured({**functions, AUX: {**given, **own}})}
+    found: dict[str, Any] = with_captured({**functions, AUX: {**given, **own}})
     indexed = {array.name for name in functions for array in found[name].arrays}
     kept = {name: array for name, array in found[AUX].items() if name in given or name in indexed}
     return {**found, AUX: kept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -22,11 +22,12 @@ _MOST_AXES: Final = 4
 class Captured:
     """The arrays that the functions of one call index from outside, by name: captured_0 is the first one
     that is indexed, so that names, and with them kernels, do not depend on those in Python. `taken` are
-    the names of arrays of `aux`.
+    the names of arrays of `aux`; `as_given` is what becomes of an array that is given to a call.
     """
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str], as_given: Callable[[Any], Any] | None = None) -> None:
         self._taken = frozenset(taken)
+        self._as_given = as_given
         self._known: dict[object, tuple[object, AuxArray]] = {}  # each is kept, so that its id is
         self.arrays: dict[str, Any] = {}
 
@@ -45,7 +46,8 @@ class Captured:
     def _declared(self, array: Any) -> AuxArray:
         kept = array.reshape(1) if array.ndim == 0 else array
         kept = np.asarray(kept) if isinstance(kept, np.ndarray) else kept
-        name = str(array.dtype).removeprefix("torch.")
+        kept = kept if self._as_given is None else self._as_given(kept)
+        name = str(kept.dtype).removeprefix("torch.")
         dtype = next((t for t in AUX_DTYPES if t.array_name == name), _CONVERTED.get(name))
         if dtype is None or kept.ndim > _MOST_AXES:
             raise TypeMismatchError(
@@ -80,12 +82,14 @@ def _as_type(array: Any, name: str) -> Any:
     return array.to(getattr(torch, name))
 
 
-def with_captured(arguments: Mapping[str, Any], declared: Iterable[AuxArray]) -> dict[str, Any]:
+def with_captured(
+    arguments: Mapping[str, Any], declared: Iterable[AuxArray], as_given: Callable[[Any], Any] | None = None
+) -> dict[str, Any]:
     """The arguments of a call, with traces instead of functions, and with the arrays that they index from
-    outside in `aux`, whose arrays are `declared`.
+    outside in `aux`, whose arrays are `declared`. `as_given` is as in `Captured`.
     """
     known, found = list(declared), dict(arguments)
-    captured = Captured(array.name for array in known)
+    captured = Captured((array.name for array in known), as_given)
     for name in (SCORE_MOD, MASK_MOD):
         if callable(found.get(name)) and not isinstance(found[name], Trace):
             found[name] = traced(name, found[name], known, captured)

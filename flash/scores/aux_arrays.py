@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ Aux = Mapping[str, Any] | tuple[AuxArray, ...] | None
 
 
 class AuxArguments(TypedDict, total=False):
-    """aux: arrays by name, which score_mod and mask_mod index: float32, float16, bfloat16, int32,
+    """aux: arrays by name, which score_mod and mask_mod index: float32, float16, bfloat16, int32, int64,
     uint8 or bool, of 1 to 4 axes.
     """
 
@@ -133,15 +133,16 @@ def _of_array(name: str, given: object) -> AuxArray:
 _Arguments = TypeVar("_Arguments", bound=Mapping[str, Any])
 
 
-def with_captured(arguments: _Arguments) -> _Arguments:
+def with_captured(arguments: _Arguments, as_given: Callable[[Any], Any] | None = None) -> _Arguments:
     """The arguments of a call, with traces instead of functions, and in `aux` also the arrays that these
-    index although they are no parameters, by names of their own.
+    index although they are no parameters, by names of their own. `as_given` is what becomes of an array that
+    is given to a call, where its library has other types.
 
     Raises `LaunchError` for an `aux` that is none, and what `traced` raises for the functions.
     """
     if not any(callable(arguments.get(name)) for name in (SCORE_MOD, MASK_MOD)):
         return arguments
-    found: Any = captured.with_captured(arguments, arrays_of_call(arguments))
+    found: Any = captured.with_captured(arguments, arrays_of_call(arguments), as_given)
     return cast(_Arguments, found)
 
 

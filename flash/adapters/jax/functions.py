@@ -18,6 +18,7 @@ from flash.adapters.jax import host, manual_axes
 from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, SPLITS, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
+from flash.mods.trace import AUX
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
@@ -27,6 +28,14 @@ from ptxgen.runtime.settings import AUTO
 
 _ON_GPU: Final = (AUTO, "cuda")  # the backends that programs for a GPU have
 _ON_THE_CPU: Final = "such as inside jax.default_device(jax.devices('cpu')[0])"
+
+
+def _with_captured(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """`with_captured` of arrays as JAX has them: without 64 bits, unless it is told to."""
+    found = dict(scores)
+    if isinstance(found.get(AUX), Mapping):
+        found[AUX] = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in found[AUX].items()}
+    return with_captured(found, jnp.asarray)
 
 
 @takes(ScoreArguments)
@@ -66,7 +75,7 @@ def attention(
     arrays = {"q": q, "k": k, "v": v}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
     settings |= {"deterministic": deterministic, SPLITS: splits}
-    return _called(who, arrays, {**settings, **with_captured(scores)}, return_lse, backend)
+    return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
 
 
 @takes(VarlenArguments)
@@ -107,7 +116,7 @@ def attention_varlen(
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
     settings |= {"deterministic": deterministic, SPLITS: splits}
-    return _called(who, arrays, {**settings, **with_captured(scores)}, return_lse, backend)
+    return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
 
 
 def _called(

@@ -55,8 +55,8 @@ def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any]
     """
     names, tensors, declared = arrays_of(who, aux)
     if not torch.compiler.is_compiling() or _captures(score_mod, mask_mod, declared):
-        captured: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
-        return captured
+        found: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
+        return found
     return Functions(
         text_of(SCORE_MOD, score_mod, declared) if score_mod is not None else "",
         text_of(MASK_MOD, mask_mod, declared) if mask_mod is not None else "",

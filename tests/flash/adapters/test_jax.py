@@ -129,6 +129,20 @@ def test_functions_of_scores_index_traced_arrays(jax: ModuleType, adapter: Modul
     assert bits([jax.jit(call)(arrays)]) == bits([wanted])
 
 
+def test_functions_of_scores_index_arrays_of_numpy_that_they_close_over(
+    jax: ModuleType, adapter: ModuleType
+) -> None:
+    documents, given = np.arange(64) // 3, inputs()  # int64, which JAX has as int32
+
+    def mask_mod(_b: Any, _h: Any, i: Any, j: Any, other: Any) -> Any:
+        return (documents[i] == documents[j]) | (other[i] == j)
+
+    how = {"mask_mod": mask_mod, "aux": {"other": np.arange(64)}}
+    wanted = flash.attention(**given, **how, backend="cpu")
+    plain = functools.partial(adapter.attention, **how)
+    assert bits([plain(**given), jax.jit(plain)(**given)]) == bits([wanted] * 2)
+
+
 def test_a_seed_may_be_traced(jax: ModuleType, adapter: ModuleType) -> None:
     arrays, jnp = inputs(), jax.numpy
     call = jax.jit(lambda seed: adapter.attention(**arrays, dropout=0.5, dropout_seed=seed))

@@ -41,6 +41,9 @@ SLOW: dict[str, dict[str, Any]] = {
         "layout": "zigzag", "causal": "top_left", "queries": 60, "keys": 30,
         "scores": ("score_mod", "mask_mod"),
     },
+    "a function that closes over a tensor": {
+        "layout": "zigzag", "causal": True, "queries": 40, "scores": ("closure", "mask_mod"),
+    },
     "dropout and a bias": {
         "layout": "striped", "scheme": "gather", "causal": True, "scores": ("dropout", "bias", "sink"),
     },

@@ -160,3 +160,19 @@ def test_what_is_not_traced_is_refused(name: str, message: str) -> None:
     with pytest.raises(TypeMismatchError) as error:
         with_captured({"score_mod": catalogue.REFUSED[name]})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "name", ["silu", "gelu", "trig", "decay_by_a_power", "buckets_of_t5", "normalized_by_length"]
+)
+@pytest.mark.sample(0, gate=1)
+def test_gradients_by_a_kernel_are_those_of_numpy(name: str) -> None:
+    shape = (catalogue.BATCH, catalogue.HEADS, 20, 16)
+    q, k, v, dout = _RNG.standard_normal((4, *shape)).astype(np.float32)
+    out, lse = flash.attention(q, k, v, score_mod=_function(name), return_lse=True)
+    by_kernel, by_numpy = (
+        flash.attention_backward(dout, q, k, v, out, lse, score_mod=_function(name), backend=backend)
+        for backend in ("interpreter", "cpu")
+    )
+    for of in ("dq", "dk", "dv"):
+        np.testing.assert_allclose(getattr(by_kernel, of), getattr(by_numpy, of), atol=2e-4)

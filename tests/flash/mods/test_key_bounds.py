@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from flash.mods import where
 from flash.mods.evaluate import Evaluation
+from flash.mods.operations import OPERATIONS
 from flash.mods.reach import (
     Interval,
+    Range,
     bounds_keys,
     factor_of_key,
     has_gaps,
@@ -26,7 +28,7 @@ from flash.mods.reach import (
 from flash.mods.record import traced
 from flash.mods.tile_bounds import OnHost
 from flash.mods.trace import AuxArray, Trace
-from flash.operands.dtypes import I32
+from flash.operands.dtypes import I32, I64
 from ptxgen.errors import ConfigError
 
 LENGTHS = np.array([5, 40], np.int32)
@@ -250,3 +252,47 @@ def test_ranges_with_gaps_follow_from_alternatives(function: Any, wanted: Any) -
     found = seen_ranges(trace, OnHost(indices, {"lengths": LENGTHS}))
     assert (found if found is None else [tuple(one) for one in found]) == wanted
     assert has_gaps(trace) == (wanted is not None)
+
+
+def test_bounds_of_integers_of_64_bits_are_those_of_what_a_kernel_reads() -> None:
+    indices = {name: Interval(0, 0) for name in ("batch", "head", "query")}
+    call = OnHost(indices, {"far": np.array([2**40])})
+    trace = traced("mask_mod", lambda b, h, q, k, far: k >= far[b] // 2**20, [AuxArray("far", I64, 1)])
+    assert key_bounds(trace, call).first == (2**31 - 1) // 2**20
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(text=_INTEGERS, seed=st.integers(0, 2**20))
+def test_integers_are_within_their_ranges(text: str, seed: int) -> None:
+    try:
+        trace = traced("mask_mod", _function(f"({text} > 0)"), [AuxArray("n", I32, 1)])
+    except (TypeError, ConfigError):  # of two numbers, which Python computed
+        return
+    random = np.random.default_rng(seed)
+    inputs = {name: random.integers(0, 2**30 - 256, 50) for name in ("batch", "head", "query", "key")}
+    inputs["query"] -= 2**29 - 128
+    for values in inputs.values():
+        values[::2] >>= 25
+    of = Evaluation(trace, inputs, {"n": random.integers(-(2**31), 2**31, 9)}, np.dtype(np.float32))
+    for known, value in zip(ranges(trace), of.values, strict=True):
+        assert known is None or (known.low <= value.min() and value.max() <= known.high)
+
+
+_OF_INTEGERS = {
+    "add": 2, "sub": 2, "mul": 2, "neg": 1, "abs": 1, "min": 2, "max": 2, "and": 2, "or": 2, "xor": 2,
+    "not": 1, "shl": 2, "shr": 2, "quotient": 2, "floordiv": 1, "mod": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", _OF_INTEGERS)
+def test_the_ends_of_an_operation_are_around_all_results(op: str) -> None:
+    random, of = np.random.default_rng(2), OPERATIONS[op]
+    for _ in range(40):
+        ends = np.sort(random.integers(-40, 41, (_OF_INTEGERS[op], 2)), axis=1)
+        by = int(random.integers(1, 9)) if op in ("floordiv", "mod") else None
+        operands = np.meshgrid(*[np.arange(low, high + 1, dtype=np.int32) for low, high in ends])
+        results = of.numpy(*operands, *([] if by is None else [np.int32(by)]))
+        found = of.ends([(int(low), int(high)) for low, high in ends], by)
+        if found is not None and Range(*found).fits:  # else it may wrap
+            assert found[0] <= results.min()
+            assert results.max() <= found[1]
