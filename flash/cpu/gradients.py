@@ -173,8 +173,7 @@ class _Job:
 
 class _Rows(NamedTuple):
     """A block of queries of heads that share a key/value head. `q` and `factor` are the results of
-    `Workspace.scaled`; `lse` and `delta` are [rows]; `dead` is [heads, queries, 1], True where LSE
-    is -inf, or None if it is so nowhere.
+    `Workspace.scaled`; `lse` is [heads, queries], and `delta` [rows].
     """
 
     place: tuple[int, slice, slice]
@@ -183,20 +182,16 @@ class _Rows(NamedTuple):
     dout: Array
     lse: Array
     delta: Array
-    dead: Array | None
 
     @classmethod
     def of(cls, job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> _Rows:
         """The rows at (batch, heads, queries), with the `delta` that is known."""
-        lse = job.lse[place].astype(job.dtype)
-        dead = np.isneginf(lse)[..., None]
         return cls(
             place,
             *space.scaled("q", job.q[place], job.scale),
             space.copied("dout", job.dout[place]),
-            lse.reshape(-1),
+            job.lse[place].astype(job.dtype),
             job.delta[place].reshape(-1),
-            dead if dead.any() else None,
         )
 
 
@@ -210,49 +205,95 @@ class _Part(NamedTuple):
     hidden: Array | None
 
 
+class Weights(NamedTuple):
+    """A block of scores, [rows, keys], where some rows meet some keys: `weight`, without the factors of
+    dropout; what features of scores kept for their derivatives; and `hidden`, [heads, queries, keys], True
+    where a row does not see a key, or None.
+    """
+
+    block: Block
+    weight: Array
+    kept: Kept
+    hidden: Array | None
+
+    @classmethod
+    def of(
+        cls,
+        rules: ScoreRules,
+        space: Workspace,
+        place: tuple[int, slice, slice],
+        scaled: tuple[Array, float],
+        lse: Array,
+        keys: slice,
+        k: Array,
+    ) -> Weights | None:
+        """Those at (batch, heads, queries), whose queries `Workspace.scaled` gave; `lse` is [heads, queries],
+        of the type of the arithmetic. None if no row sees a key.
+        """
+        (q, factor), block = scaled, Block(rules.of, *place, keys)
+        hidden, dead = rules.hidden(block), np.isneginf(lse)[..., None]
+        if dead.any():
+            hidden = dead | (False if hidden is None else hidden)
+            hidden = np.broadcast_to(hidden, (len(hidden), *block.sizes))
+        if hidden is not None and hidden.all():
+            return None
+        score = space.take("weights", len(q), len(k))
+        by_head = score.reshape(-1, *block.sizes)
+        kept: Kept = {}
+        scores_of(space, q, k, score)
+        if factor != 1:
+            score *= score.dtype.type(factor)
+        rules.apply(by_head, block, kept)
+        np.subtract(score, lse.reshape(-1)[:, None], out=score)
+        weight = np.exp(score, out=score)
+        if hidden is not None:
+            np.copyto(by_head, 0, where=hidden)
+        return cls(block, weight, kept, hidden)
+
+    def hide(self, of_scores: Array) -> None:
+        """Set what belongs to keys that are not seen, [rows, keys], to 0."""
+        if self.hidden is not None:
+            np.copyto(of_scores.reshape(-1, *self.block.sizes), 0, where=self.hidden)
+
+    def factors(self, rules: ScoreRules, space: Workspace) -> Array | None:
+        """The factors of dropout, [rows, keys]; None without it."""
+        if not rules.drops:
+            return None
+        factors = space.take("factors", *self.weight.shape)
+        factors.fill(1)
+        rules.drop(factors.reshape(-1, *self.block.sizes), self.block)
+        return factors
+
+    @property
+    def hidden_rows(self) -> Array | None:
+        """`hidden` as [rows, keys]."""
+        return None if self.hidden is None else rows_of(self.hidden, len(self.weight))
+
+
 def _part(
     job: _Job, space: Workspace, rows: _Rows, keys: slice, k: Array, v: Array, sums: Mapping[str, Array]
 ) -> _Part | None:
     """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
     key. What it adds to gradients of arrays is added to `sums`.
     """
-    block = Block(job.rules.of, *rows.place, keys)
-    hidden = job.rules.hidden(block)
-    if rows.dead is not None:
-        hidden = rows.dead | (False if hidden is None else hidden)
-        hidden = np.broadcast_to(hidden, (len(hidden), *block.sizes))
-    if hidden is not None and hidden.all():
+    found = Weights.of(job.rules, space, rows.place, (rows.q, rows.factor), rows.lse, keys, k)
+    if found is None:
         return None
-    size = len(rows.q), len(k)
-    score, dscore = space.take("weights", *size), space.take("dscores", *size)
-    by_head, of_gradient = (x.reshape(-1, *block.sizes) for x in (score, dscore))
-    kept: Kept = {}
-
-    scores_of(space, rows.q, k, score)
-    if rows.factor != 1:
-        score *= job.dtype.type(rows.factor)
-    job.rules.apply(by_head, block, kept)
-    np.subtract(score, rows.lse[:, None], out=score)
-    weight = np.exp(score, out=score)
-    if hidden is not None:
-        np.copyto(by_head, 0, where=hidden)
-
+    weight, kept = found.weight, found.kept
+    dscore = space.take("dscores", *weight.shape)
     scores_of(space, rows.dout, v, dscore)
-    factors = space.take("factors", *size) if job.rules.drops else None
+    factors = found.factors(job.rules, space)
     if factors is not None:
-        factors.fill(1)
-        job.rules.drop(factors.reshape(by_head.shape), block)
         dscore *= factors
     dscore -= rows.delta[:, None]
     dscore *= weight
-    if hidden is not None:
-        np.copyto(of_gradient, 0, where=hidden)
-    job.rules.lead_back(of_gradient, kept, block, sums)
-    if hidden is not None and kept:  # what they keep may be NaN
-        np.copyto(of_gradient, 0, where=hidden)
+    found.hide(dscore)
+    job.rules.lead_back(dscore.reshape(-1, *found.block.sizes), kept, found.block, sums)
+    if kept:  # what they keep may be NaN
+        found.hide(dscore)
     if factors is not None:
         weight *= factors
-    return _Part(weight, dscore, None if hidden is None else rows_of(hidden, len(rows.q)))
+    return _Part(weight, dscore, found.hidden_rows)
 
 
 def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slice]]) -> None:

@@ -227,7 +227,7 @@ def run_on_cpu(call: GradientCall) -> None:
     if config.varlen:
         _each_on_cpu(call, arrays, rows, sums, operands, scores)
         return
-    in_order = {name: _bhsd(a, call.layout) for name, a in arrays.items()}
+    in_order = {name: bhsd(a, call.layout) for name, a in arrays.items()}
     shape = in_order["q"].shape[:3]
     attention_gradients_cpu(
         **in_order,
@@ -277,7 +277,7 @@ def _each_on_cpu(
         sums[name][...] = summed_to(found, sums[name].shape)
 
 
-def _bhsd(array: Any, layout: str) -> Any:
+def bhsd(array: Any, layout: str) -> Any:
     """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     if array.ndim == 3:
         return array[np.newaxis]

@@ -197,13 +197,20 @@ WITH_TANGENT: Final = (
 
 
 def has_tangent(tensor: Any) -> bool:
-    """Whether a torch tensor has a tangent at the current level of forward-mode differentiation."""
+    """Whether a torch tensor has a tangent at the current level of forward-mode differentiation. What an
+    operator gets of a call that PyTorch traces has none, and cannot be asked for it: the dispatcher has left
+    autograd behind.
+    """
     forward_ad: Any = sys.modules.get("torch.autograd.forward_ad")
-    return (
-        forward_ad is not None
-        and forward_ad._current_level >= 0
-        and forward_ad.unpack_dual(tensor).tangent is not None
-    )
+    if forward_ad is None or forward_ad._current_level < 0:
+        return False
+    try:
+        return forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:
+        of: Any = sys.modules["torch"]._C
+        if of._dispatch_tls_is_dispatch_key_excluded(of.DispatchKey.AutogradFunctionality):
+            return False
+        raise
 
 
 def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:

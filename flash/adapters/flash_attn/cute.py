@@ -31,6 +31,7 @@ from flash.adapters.flash_attn.newer import (
     most_rows,
     renaming,
     require_absent,
+    splits_of_packed,
     splits_of_tuning,
     starts_of,
     used_of,
@@ -155,7 +156,9 @@ def flash_attn_varlen_func(
     seqused_q, seqused_k: int32 [batch], of how many rows each sequence consists; None for all.
     max_seqlen_q, max_seqlen_k: at least the most queries and keys of a sequence; the first must be given
         for packed queries on a GPU.
-    num_splits, seqlen_k_per_split: checked; keys of packed sequences are not divided.
+    num_splits: 1 by default, so that the bits of a row do not depend on the batch; keys of packed sequences
+        are not divided.
+    seqlen_k_per_split: checked.
     min_seqlen_k, scheduler_metadata, disable_scheduler_metadata: checked, and change nothing.
 
     All other arguments and the exceptions are those of `flash_attn_func`. Returns (out, lse): out like q
@@ -187,7 +190,7 @@ def flash_attn_varlen_func(
     )
     scores = _scores(who, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
     with_lse = flag(who, "return_lse", return_lse)
-    splits_of_tuning(who, num_splits, pack_gqa, 0, scheduler_metadata)
+    splits = splits_of_packed(splits_of_tuning(who, num_splits, pack_gqa, 0, scheduler_metadata))
     flag(who, "disable_scheduler_metadata", disable_scheduler_metadata)
     for name, count in (("min_seqlen_k", min_seqlen_k), ("seqlen_k_per_split", seqlen_k_per_split)):
         most_rows(who, name, count)
@@ -198,6 +201,7 @@ def flash_attn_varlen_func(
     how: dict[str, Any] = {
         "deterministic": deterministic,
         "return_lse": with_lse,
+        "splits": splits,
         "max_seqlen_q": sizes.get("seqlen_q", longest),
     }
     q_rows = dense_rows(q).flatten(0, -_PACKED)

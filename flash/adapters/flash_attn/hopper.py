@@ -34,6 +34,7 @@ from flash.adapters.flash_attn.newer import (
     renaming,
     require_absent,
     scales_of_fp8,
+    splits_of_packed,
     splits_of_tuning,
     used_of,
 )
@@ -200,7 +201,8 @@ def flash_attn_varlen_func(
         cu_seqlens[b + 1] - 1.
     seqused_q, seqused_k: int32 [batch], of how many of these rows each sequence consists; None for all.
     max_seqlen_q, max_seqlen_k: at least the most queries and keys of a sequence.
-    num_splits: checked; keys of packed sequences are not divided.
+    num_splits: 1 by default, so that the bits of a row do not depend on the batch; keys of packed sequences
+        are not divided.
 
     All other arguments and the exceptions are those of `flash_attn_func`. Returns out [total_q, heads,
     head_dim_v], in which rows of no sequence are not written, or with `return_attn_probs` (out, lse
@@ -227,7 +229,7 @@ def flash_attn_varlen_func(
     }
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
     with_lse = flag(who, "return_attn_probs", return_attn_probs)
-    splits_of_tuning(who, num_splits, pack_gqa, sm_margin)
+    splits = splits_of_packed(splits_of_tuning(who, num_splits, pack_gqa, sm_margin))
     lengths = [used.get(f"seqused_{n}", cu.diff()) for n, cu in (("q", cu_q), ("k", cu_k))]
     chunks = in_chunks(who, attention_chunk, lengths[1] - lengths[0], batch, q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
@@ -242,6 +244,7 @@ def flash_attn_varlen_func(
             v,
             scores,
             return_lse=with_lse,
+            splits=splits,
             cu_seqlens_q=cu_q,
             cu_seqlens_k=cu_k,
             **longest,
@@ -260,6 +263,7 @@ def flash_attn_varlen_func(
         scores,
         deterministic=deterministic,
         return_lse=with_lse,
+        splits=splits,
         **longest,
         **used,
         **chunks,

@@ -15,6 +15,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import Auto
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.runtime.settings import AUTO
 
 FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MOST_SMS: Final = 1024  # no GPU has more multiprocessors
@@ -102,6 +103,13 @@ def splits_of_tuning(
             f"{shown(scheduler_metadata)}"
         )
     return splits_of(who, num_splits)
+
+
+def splits_of_packed(splits: int | Auto) -> int | Auto:
+    """The splits of packed sequences, whose keys are not divided: 1, by which the bits of a row do not depend
+    on the batch, or "auto" for any other number.
+    """
+    return 1 if splits == 1 else AUTO
 
 
 def starts_of(

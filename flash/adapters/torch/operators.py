@@ -12,6 +12,7 @@ from torch import Tensor
 
 import flash
 from flash.adapters.torch import flops, gradients, library
+from flash.adapters.torch.forward_mode import Computation
 from flash.adapters.torch.functions import functions_of
 from flash.adapters.torch.settings import (
     ANY_SPLITS,
@@ -29,8 +30,10 @@ from flash.adapters.torch.tensors import (
     require_plain,
     require_values,
     tracked,
+    with_tangents,
 )
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
+from flash.gradients.tangents import attention_tangents
 from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Auto, Backend, Causal, Precision
@@ -38,10 +41,11 @@ from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
 from ptxgen.arguments import in_numbers
 from ptxgen.errors import ConfigError, LaunchError
-from ptxgen.runtime.settings import AUTO
+from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 _SEED: Final = "dropout_seed"
 _FUNCTIONS: Final = ("score_mod", "mask_mod", "aux")
+_WITH_TANGENTS: Final = "attention"  # the function whose results have tangents
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 _WITH_SCALES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types whose scales no operator takes
@@ -87,6 +91,14 @@ class Operators:
             self._run, who, schema, self._names, self._gradients, where, pairs
         )
         library.refuse_gradients(self._run_into, who, _NOT_INTO_OUT)
+        if who == _WITH_TANGENTS:
+            of = ", ".join(f"Tensor? of_{name}" for name in MATRICES)
+            self._run_tangents = library.declare(
+                f"{who}_tangents",
+                f"(Tensor out, Tensor lse, {of}, {schema}) -> (Tensor, Tensor)",
+                self._tangents,
+                lambda out, lse, *_: (torch.empty_like(out), torch.empty_like(lse)),
+            )
 
     def call(
         self,
@@ -111,7 +123,9 @@ class Operators:
         who, of = self.who, cast(Mapping[str, Any], scores)
         inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
         require_plain(who, inputs)
-        require_no_tangents(who, {**inputs, "out": out})
+        in_forward_mode = out is None and self._has_tangents(inputs, backend, precision)
+        if not in_forward_mode:
+            require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
         functions = functions_of(who, *(of.get(n) for n in _FUNCTIONS))
         dropout = in_numbers(of.get("dropout", 0.0))
@@ -133,14 +147,16 @@ class Operators:
             functions.score_mod,
             functions.mask_mod,
             functions.names,
-            return_lse or bool(differentiated),
+            return_lse or bool(differentiated) or in_forward_mode,
             backend,
             stream_number(stream),
             flag(who, "deterministic", deterministic),
             splits_of(who, splits, ConfigError) or ANY_SPLITS,
             *of_packed,
         )
-        if out is None:
+        if in_forward_mode:
+            found, lse = self._with_tangents(given)
+        elif out is None:
             found, lse = library.run(
                 self._run, self._run_in_transform, self._computed, given, bool(differentiated)
             )
@@ -149,6 +165,31 @@ class Operators:
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
             found, lse = out, self._run_into(out, *given)
         return (found, lse) if return_lse else found
+
+    def _has_tangents(self, inputs: Mapping[str, Any], backend: Backend, precision: Precision | None) -> bool:
+        """Whether tensors have tangents, and numpy computes those of the results: of q, k and v on the host,
+        of one length and without autocast, where numpy computes the gradients.
+        """
+        names, q = with_tangents(inputs), inputs["q"]
+        if not names or self.who != _WITH_TANGENTS or not set(names) <= set(MATRICES):
+            return False
+        on_host = q.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return on_host and for_gradients_of_host(backend, precision) in WITHOUT_KERNELS
+
+    def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """out and lse with their tangents, by numpy."""
+        count = len(self._names)
+        aux, asked = given[count], Settings(*given[count + 1 :])
+        backend = for_gradients_of_host(asked.backend, asked.precision)
+        settings = asked._replace(backend=backend)[: len(given) - count - 1]
+
+        def results(*tensors: Any) -> Any:
+            return self._run(*tensors, aux, *settings)
+
+        def tangents(*there: Any) -> Any:
+            return self._run_tangents(*there[count:], *there[:count], aux, *settings)
+
+        return Computation(self.who, results, tangents)(given[:count])
 
     # ---- what the operators do with plain tensors
 
@@ -176,6 +217,23 @@ class Operators:
             backend=settings.backend,
         )
         return found if settings.return_lse else (found, None)
+
+    def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        """The tangents of out and lse for those of q, k and v, the first of `given`; None for 0."""
+        count = len(MATRICES)
+        arrays, scores, settings = self._read(given[count:])
+        matrices = {name: dense_rows(arrays.pop(name)) for name in MATRICES}
+        of = {n: dense_rows(x) for n, x in zip(MATRICES, given[:count], strict=True) if x is not None}
+        found = attention_tangents(
+            {**matrices, "out": out, "lse": lse},
+            of,
+            {**scores, **arrays},
+            causal=settings.causal or False,
+            softmax_scale=settings.softmax_scale,
+            layout=settings.layout,
+        )
+        of_out, of_lse = map(torch.from_numpy, found)
+        return of_out.to(out.dtype), of_lse
 
     def _gradients(
         self, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Sequence[bool], *given: Any

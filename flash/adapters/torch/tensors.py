@@ -125,17 +125,27 @@ def require_no_tangents(who: str, tensors: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for tensors with a tangent of forward-mode differentiation, also inside
     torch.func.jvp and under torch.func.vmap; what is no tensor is passed over.
     """
-    if forward_ad._current_level < 0:
-        return
-    if torch.compiler.is_compiling():  # where tensors do not say whether they have tangents
-        raise LaunchError(
+    if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        raise LaunchError(  # tensors do not say there whether they have tangents
             f"{who}: forward-mode differentiation is not computed: the derivative would be 0 without a word; "
             "compile without torch.func.jvp and torch.autograd.forward_ad, or use reverse mode, such as "
             "torch.func.vjp"
         )
-    for name, tensor in tensors.items():
-        if isinstance(tensor, torch.Tensor) and any(map(has_tangent, _unmapped(tensor))):
-            raise LaunchError(f"{who}: {name} {WITH_TANGENT.format(name)}")
+    for name in with_tangents(tensors):
+        raise LaunchError(f"{who}: {name} {WITH_TANGENT.format(name)}")
+
+
+def with_tangents(tensors: Mapping[str, Any]) -> list[str]:
+    """The names of the tensors that have a tangent of forward-mode differentiation; none while code is
+    compiled.
+    """
+    if forward_ad._current_level < 0 or torch.compiler.is_compiling():
+        return []
+    return [
+        name
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor) and any(map(has_tangent, _unmapped(tensor)))
+    ]
 
 
 def _unmapped(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -212,6 +212,28 @@ def test_kernels_of_packed_sequences_know_the_splits(
     assert asked == [splits]
 
 
+@pytest.mark.parametrize(("num_splits", "splits"), [(1, 1), (0, "auto"), (3, "auto")])
+@pytest.mark.parametrize("version", ["hopper", "cute"])
+def test_newer_flash_attn_fixes_the_kernel_of_packed_sequences(
+    version: str, num_splits: int, splits: Any, torch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flash.adapters import flash_attn
+
+    asked = []
+
+    def choice(config: AttentionConfig, *given: Any) -> Any:
+        asked.append(config.splits)
+        return kernel_choice.kernel_of(config, *given)
+
+    monkeypatch.setattr("flash.kernel.kernel_of", choice)
+    call = importlib.import_module(f"flash.adapters.flash_attn.{version}").flash_attn_varlen_func
+    q, ends = torch.ones(3, 1, 8), torch.tensor([0, 1, 3], dtype=torch.int32)
+    with flash_attn.using_backend("interpreter"):
+        how: Any = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 2, "max_seqlen_k": 2}
+        call(q, q, q, num_splits=num_splits, **how)
+    assert asked == [splits]
+
+
 def test_keys_of_packed_sequences_are_not_divided(packed: Callable[..., Any]) -> None:
     q, ends = np.ones((3, 1, 8), np.float32), np.array([0, 1, 3], np.int32)
     with pytest.raises(ConfigError) as caught:
