@@ -86,6 +86,15 @@ def test_adapters_take_and_differentiate_them(
     np.testing.assert_allclose(np.asarray(dq), wanted.dq, rtol=1e-5, atol=1e-7)
 
 
+def test_sdpa_gives_what_pytorch_gives(three: Any, torch: Any) -> None:
+    from flash.adapters.torch import scaled_dot_product_attention
+
+    q, k, v = map(torch.from_numpy, three)
+    out = scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert (out.shape, out.dtype) == (wanted.shape, wanted.dtype)
+
+
 def test_their_rows_are_those_of_keys(three: Any) -> None:
     q, k, v = three
     for call in (

@@ -229,9 +229,9 @@ def _problem_of_shapes(
     (*_, q_dim), (*_, keys, k_dim), (*_, values, v_dim) = shapes
     if q_dim != k_dim or keys != values:
         return f"query and key must have rows of one length, and key and value as many rows, {got}"
-    if not (1 <= q_dim <= MAX_HEAD_DIM and 1 <= v_dim <= MAX_HEAD_DIM_V):
+    if not (1 <= q_dim <= MAX_HEAD_DIM and v_dim <= MAX_HEAD_DIM_V):
         return (
-            f"rows of query and key must have 1 to {MAX_HEAD_DIM} elements, those of value 1 to "
+            f"rows of query and key must have 1 to {MAX_HEAD_DIM} elements, those of value at most "
             f"{MAX_HEAD_DIM_V}, {got}; use PyTorch's function"
         )
     if enable_gqa and any(heads == 0 or shapes[0][-3] % heads for heads in (shapes[1][-3], shapes[2][-3])):
