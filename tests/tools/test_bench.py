@@ -978,7 +978,7 @@ def test_an_installed_package_does_not_measure_what_reads_a_checkout(
     why = "it reads files of a checkout, and this is an installed package"
     assert capsys.readouterr().err == f"ptxgen bench: error: section static cannot be measured: {why}\n"
     assert bench.main(["--output", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "emit-assemble-fp8-loops-decode-serving-cpu-cpu.json").read_text())
+    found = json.loads((tmp_path / "emit-assemble-fp8-loops-splits-decode-serving-cpu-cpu.json").read_text())
     missing = [name for name, section in found["sections"].items() if not section["measurements"]]
     assert missing == [
         "gpu",
@@ -1086,8 +1086,8 @@ def test_list_names_the_sections_and_measures_nothing(
 
 
 SECTIONS = (
-    "emit, lines, assemble, static, forward, hopper, fp8, loops, gallery, decode, serving, cpu, interpreter, "
-    "sanitizers, launch, gpu"
+    "emit, lines, assemble, static, forward, hopper, fp8, loops, splits, gallery, decode, serving, cpu, "
+    "interpreter, sanitizers, launch, gpu"
 )
 
 
