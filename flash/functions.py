@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal, Unpack, overload
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
+from flash.launch.rotary import NO_ROTATION, RotarySetting, rotary_of_call
 from flash.launch.signature import (
     AttentionArguments,
     AttentionVarlenArguments,
@@ -205,7 +206,7 @@ def attention_varlen(
     splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A | tuple[A, A]: ...
-@takes(AttentionVarlenArguments)
+@takes(AttentionVarlenArguments, rotary_interleaved=False)
 def attention_varlen(
     q: AnyArray,
     k: AnyArray,
@@ -242,14 +243,17 @@ def attention_varlen(
     // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
     (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
+    `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2], rotate the rows of q by their
+    positions among keys in pages, which are rotated already; more in `AttentionKernel.launch`.
 
-    `splits` is 1 or "auto": keys of sequences of their own lengths are not divided. With 1 the bits of a row
-    do not depend on the other sequences; "auto" chooses a kernel by the longest of them.
+    `splits` is 1 or "auto": keys of packed sequences are not divided. With 1 the bits of a row do not
+    depend on the other sequences; "auto" chooses a kernel by the longest of them.
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
     scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
-    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits).launch(
+    rotary, angles = rotary_of_call(_OfVarlen.who, scores, q, page_size) if scores else (NO_ROTATION, {})
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits, rotary).launch(
         q,
         k,
         v,
@@ -261,6 +265,7 @@ def attention_varlen(
         softmax_scale=softmax_scale,
         **of_launch(scores),
         **scales_of(narrow),
+        **angles,
         block_table=block_table,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
@@ -297,6 +302,7 @@ def kernel_of_attention(
         False,
         None,
         splits,
+        NO_ROTATION,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
@@ -312,10 +318,11 @@ def kernel_of_varlen(
     page_size: int | None = None,
     narrow: NarrowArguments | None = None,
     splits: int | Auto = AUTO,
+    rotary: RotarySetting = NO_ROTATION,
 ) -> AttentionKernel:
     """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
-    given, `page_size` how many keys a page has, if they are in pages; `narrow` and what it raises are as
-    in `kernel_of_attention`.
+    given, `page_size` how many keys a page has, if they are in pages; `rotary` is of
+    `rotary_of_call`, `narrow` and what it raises as in `kernel_of_attention`.
     """
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
@@ -331,6 +338,7 @@ def kernel_of_varlen(
         *used,
         page_size,
         splits,
+        rotary,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
@@ -390,6 +398,7 @@ def _kernel(
     seqused_k: bool,
     page_size: int | None,
     splits: int | Auto,
+    rotary: RotarySetting,
     scale_block: int | None,
     out_dtype: DTypeLike | None,
     *scores: Any,
@@ -406,6 +415,8 @@ def _kernel(
         seqused_k=seqused_k,
         page_size=page_size,
         splits=splits,
+        rotary_dim=rotary.rotary_dim,
+        rotary_interleaved=rotary.interleaved,
         scale_block=scale_block,
         out_dtype=out_dtype,
         **named_settings(scores),

@@ -26,7 +26,7 @@ from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
-from flash.problem.features import SCALES
+from flash.problem.features import ANGLES, SCALES
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
@@ -44,7 +44,7 @@ from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES))}
+_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
 
 
 class AttentionKernel:
@@ -235,7 +235,12 @@ class AttentionKernel:
         [batch, n], `seqused_k` is the number of keys of each sequence, and there is no
         `cu_seqlens_k`. Entries of the table behind the last key are not read; on the host all
         others are checked, and on a GPU, whatever they hold, nothing outside k and v is accessed.
-        Functions of scores get the positions of queries among the keys, as over any cache.
+        Functions of scores get the positions of queries among the keys, as over any cache. With a config of
+        a `rotary_dim` the rows of q are rotated on the way, and rounded once, to their dtype
+        (`flash/problem/rotary.py`): the last query of a sequence by the angles of its last key's position,
+        seqused_k - 1. `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2] with dense rows,
+        have a row for each position up to that, which is checked on the host only: on a GPU the last row
+        stands for those behind it, as on any backend the first for positions before the first key.
 
         Raises `LaunchError` with every problem of the arguments before anything is allocated,
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
@@ -398,6 +403,8 @@ class AttentionKernel:
         problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
         if self.config.page_size is not None:
             problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
+        if self.config.rotary_dim:
+            problems += varlen.rotary_problems(operands)
         raise_problems(problems, self._caller.name)
         return found
 

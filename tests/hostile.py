@@ -139,10 +139,12 @@ def _flash() -> Iterator[tuple[str, Case]]:
         **{n: a for n, a in lengths.items() if n != "cu_seqlens_k"},
         "block_table": np.array([[0, 1], [2, 0]], np.int32),
     }
-    yield "AttentionConfig of pages", _case(config, head_dim=8, varlen=True, page_size=4)
+    of_pages = {"varlen": True, "page_size": 4, "rotary_dim": 8, "rotary_interleaved": True}
+    yield "AttentionConfig of pages", _case(config, head_dim=8, **of_pages)
     yield "launch over pages", _case(paged.launch, **in_pages)
+    angles = {"rotary_cos": _zeros(8, 4), "rotary_sin": _zeros(8, 4), "rotary_interleaved": True}
     yield "explain over pages", _case(paged.explain, **in_pages)
-    yield "attention_varlen over pages", _case(flash.attention_varlen, **in_pages, kv_layout="HND")
+    yield "attention_varlen over pages", _case(flash.attention_varlen, **in_pages, **angles, kv_layout="HND")
     csr = {
         "paged_kv_indptr": np.array([0, 1, 3], np.int32),
         "paged_kv_indices": np.array([4, 2, 0], np.int32),

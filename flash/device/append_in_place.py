@@ -172,7 +172,7 @@ class AppendedRows:
         """The addresses of the two elements of a pair of columns, and their rotated bits."""
         k = self.k
         query = self.cta.query(self.cta.first_row + k.signed(row))
-        turn = self._turn(rotation, self.where.rows - self.given.seq_q + query)
+        turn = self._turn(rotation, self.where.rows - self.cta.queries + query)
         places = []
         for column in turn.columns(pair):
             at = element(row, column)

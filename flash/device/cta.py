@@ -89,6 +89,7 @@ class Cta:
     queries_from: Value | None  # of packed sequences the first row of this one in Q and O, s32
     keys_from: Value | None  # the first row of this sequence in K and V, s32; None: 0
     in_cache: InCache | None  # where the keys are, if they are in a cache
+    queries: Value  # of this item of the batch, s32
     token_scales: tuple[Matrix, Matrix] | None  # scales of the rows of K and of V, if each has its own
 
     @classmethod
@@ -176,6 +177,7 @@ class Cta:
             given.Q.begin,
             given.K.begin,
             given.in_cache,
+            given.seq_q,
             given.token_scales(k, config.features, batch, kv_head),
         )
 

@@ -45,11 +45,11 @@ class Argument:
         """The argument for an operand of a kernel, which the caller's array is broadcast to."""
         return cls(
             operand.name,
-            operand.axes,
+            (*operand.axes, operand.last) if operand.columns else operand.axes,
             (operand.dtype,),
-            broadcasts=not (operand.more or operand.is_whole),
+            broadcasts=not (operand.more or operand.is_whole or operand.columns),
             more=operand.more,
-            has_rows=False,
+            has_rows=operand.columns > 0,
         )
 
     def type_problems(self, array: ArrayView, or_else: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,8 +22,9 @@ from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
-from flash.problem.features import SCALES
+from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.rotary import rotated
 from flash.problem.sequences import each_sequence
 from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
@@ -140,11 +141,14 @@ def _each_on_cpu(
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     scales = _scales(call, operands)
     keys_of = _keys_of(call, operands.pop(TABLE, None))
+    angles = [operands.pop(name) for name in ANGLES if name in operands]
     of_heads = call.geometry.batch, call.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
     for b, rows, keys in each_sequence(**lengths):
         of_q, of_k, of_v = q[None, :, rows], *keys_of(b, keys)
+        if angles:
+            of_q = _rotated(call.config, of_q, angles, keys.stop - keys.start)
         if scales:
             of_q, of_k, of_v = (
                 scaled_numbers(gathered_rows(x), scale[b : b + 1], dtype=np.float32)
@@ -161,6 +165,18 @@ def _each_on_cpu(
             first_batch=b,
             first_query=_first_query(call.config, (rows, keys)),
         )
+
+
+def _rotated(
+    config: AttentionConfig, q: NDArray[Any], angles: Sequence[NDArray[Any]], keys: int
+) -> NDArray[Any]:
+    """The queries of a sequence, [1, heads, queries, head_dim], rotated by their positions among its keys, of
+    which the last query has the last, and rounded once. Queries before the first key have its position.
+    """
+    positions = np.maximum(keys + np.arange(-q.shape[2], 0), 0)
+    cos, sin = angles
+    found = rotated(q, cos, sin, positions[None], interleaved=config.rotary_interleaved)
+    return found.astype(q.dtype)
 
 
 def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:

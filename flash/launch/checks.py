@@ -163,6 +163,7 @@ def check(
     if of_pages:
         sizes["table_columns"] = operands["block_table"].shape[-1]
     sizes |= config.features.counts_of_scales(sizes)
+    sizes |= {"rotary_dim / 2": config.rotary_dim // 2}
     problems += operand_problems(config.features.operands, operands, sizes)
     raise_problems(problems, caller.name)
     return replace(

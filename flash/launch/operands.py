@@ -9,7 +9,7 @@ import numpy as np
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
-from flash.problem.features import SCALES, Features
+from flash.problem.features import ANGLES, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError
@@ -25,6 +25,7 @@ _SETTINGS = {
     "seqused_k": "seqused_k=True",
     "block_table": "page_size=16",
     **dict.fromkeys(SCALES, "dtype='e4m3'"),
+    **dict.fromkeys(ANGLES, "rotary_dim=64"),
 }
 
 
@@ -86,7 +87,8 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
         argument, array = Argument.of(operand), operands[operand.name]
         yield from argument.type_problems(array)
         yield from argument.shape_problems(tuple(array.shape), sizes)
-        if operand.is_whole and 0 in array.shape:
+        yield from argument.row_problems(array)
+        if (operand.is_whole or operand.columns) and 0 in array.shape:
             yield f"{operand.name} must have an element, got shape {list(array.shape)}"
 
 
@@ -105,7 +107,10 @@ def scale_problems(operands: Operands) -> Iterator[str]:
 
 def own_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
     """The lengths of the arrays that have sizes of their own, by the names of the parameters."""
-    return {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
+    found = {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
+    if any(operand.name in ANGLES for operand in wanted):
+        found["positions"] = min(sizes["positions"], MAX_POSITIONS)  # no query has one behind these
+    return found
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
@@ -113,6 +118,7 @@ def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, 
     found = []
     for operand in features.operands:
         array = operands[operand.name]
-        steps = [step if length > 1 else 0 for length, step in zip(array.shape, array.strides, strict=True)]
+        axes = [*zip(array.shape, array.strides, strict=True)]
+        steps = [step if length > 1 else 0 for length, step in (axes[:-1] if operand.columns else axes)]
         found.append((0,) * (len(operand.axes) - len(steps)) + tuple(steps))
     return tuple(found)

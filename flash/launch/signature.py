@@ -34,6 +34,19 @@ class ScaleArguments(TypedDict, total=False):
     v_scale: AnyArray | None
 
 
+class RotaryArrays(TypedDict, total=False):
+    """The angles by which queries of keys in pages are rotated, for each position."""
+
+    rotary_cos: AnyArray | None
+    rotary_sin: AnyArray | None
+
+
+class RotaryArguments(RotaryArrays, total=False):
+    """What a call without a config says of the rotation."""
+
+    rotary_interleaved: bool
+
+
 class NarrowArguments(ScaleArguments, total=False):
     """What a call without a config says of Q, K and V of fp8: their scales, and settings as in
     `AttentionConfig`.
@@ -47,7 +60,7 @@ class AttentionArguments(ScoreArguments, NarrowArguments, total=False):
     """The arguments of `attention` that are given by name, beside those of every call."""
 
 
-class AttentionVarlenArguments(VarlenArguments, NarrowArguments, total=False):
+class AttentionVarlenArguments(VarlenArguments, NarrowArguments, RotaryArguments, total=False):
     """The same of `attention_varlen`."""
 
 
@@ -79,12 +92,12 @@ class LaunchArguments(LaunchScores, SequenceArguments, total=False):
     """The arguments of all features in a launch, where a config has the settings."""
 
 
-class ForwardExplainArguments(ExplainArguments, ScaleArguments, total=False):
-    """`ExplainArguments` of the forward pass, which takes fp8."""
+class ForwardExplainArguments(ExplainArguments, ScaleArguments, RotaryArrays, total=False):
+    """`ExplainArguments` of the forward pass, which takes fp8 and rotates queries."""
 
 
-class ForwardArguments(LaunchArguments, ScaleArguments, total=False):
-    """`LaunchArguments` of the forward pass, which takes fp8."""
+class ForwardArguments(LaunchArguments, ScaleArguments, RotaryArrays, total=False):
+    """`LaunchArguments` of the forward pass, which takes fp8 and rotates queries."""
 
 
 def split_narrow(arguments: AttentionArguments | AttentionVarlenArguments) -> tuple[Any, NarrowArguments]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from flash.host.caller import LAUNCH
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import I32
+from flash.problem.features import ANGLES
+from flash.problem.sequences import each_sequence
 from ptxgen.arguments import integer
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
@@ -131,6 +133,20 @@ def page_problems(operands: Mapping[str, ArrayView], batch: int, pages: int, pag
     if bad.size:
         b, n = (int(index) for index in bad[0])
         yield f"block_table[{b}, {n}] must be from 0 to {pages - 1}, a page of k, got {table[b, n]}"
+
+
+def rotary_problems(operands: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say that rotary tables are too short for the positions of the queries. Only arrays on the host are
+    read, of types and shapes that are right.
+    """
+    lengths = {name: operands[name] for name in LENGTHS if name in operands}
+    if any(array.device != HOST for array in lengths.values()):
+        return
+    of_host = each_sequence(**{name: host_array(array) for name, array in lengths.items()})
+    needed = max((keys for queries, keys in (one.lengths for one in of_host) if queries > 0), default=0)
+    positions = operands[ANGLES[0]].shape[0]
+    if positions < needed:
+        yield (f"{' and '.join(ANGLES)} must have a row for each of {needed} positions, got {positions}")
 
 
 def _wrong_end(side: str, ends: Array, total: int) -> str:

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
-from flash.problem.features import MAX_PAGE_SIZE, Features
+from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v, is_latent
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.persistence import SCHEDULERS, scheduled
 from flash.problem.precision import choices, resolved
+from flash.problem.rotary import resolved_rotary_dim, why_not_rotated
 from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
@@ -39,7 +40,7 @@ DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the de
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
-_FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k")
+_FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k", "rotary_interleaved")
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +90,12 @@ class AttentionConfig(ScoreSettings):
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
         `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
         after another, like their queries.
+    rotary_dim: with page_size, the columns of Q that the kernel rotates, even, 0..head_dim: the first ones,
+        by the position of each query among the keys, of which the last query has the last. Launches give
+        `rotary_cos` and `rotary_sin`, f32 [positions, rotary_dim / 2]. Keys are rotated when they are
+        written to their pages. Not with causal="top_left", "e4m3" and "e5m2".
+    rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
+        i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with "e4m3" and "e5m2", and where shared_kv is for sm_90a alone. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
@@ -141,6 +148,8 @@ class AttentionConfig(ScoreSettings):
     shared_kv: bool = False
     scheduler: Scheduler | Auto = "auto"
     scale_block: int | None = None
+    rotary_dim: int = 0
+    rotary_interleaved: bool = False
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -171,6 +180,7 @@ class AttentionConfig(ScoreSettings):
         self._normalize()
         self._require_splits()
         self._require_paged()
+        self._require_rotated()
         self._require_packable()
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
         require_one_of("scheduler", self.scheduler, ("auto", *SCHEDULERS))
@@ -220,6 +230,15 @@ class AttentionConfig(ScoreSettings):
             )
         object.__setattr__(self, "page_size", rows)
         object.__setattr__(self, "seqused_k", True)
+
+    def _require_rotated(self) -> None:
+        """Check `rotary_dim`, without which `rotary_interleaved` says nothing."""
+        found = resolved_rotary_dim(self.rotary_dim, self.head_dim)
+        why = why_not_rotated(self.page_size, self.causal, is_fp8=self.is_fp8) if found else ""
+        if why:
+            raise ConfigError(f"AttentionConfig: rotary_dim={found} {why}")
+        object.__setattr__(self, "rotary_dim", found)
+        object.__setattr__(self, "rotary_interleaved", found > 0 and bool(self.rotary_interleaved))
 
     def _require_packable(self) -> None:
         for name in ("seqused_q", "seqused_k"):
@@ -285,6 +304,8 @@ class AttentionConfig(ScoreSettings):
         """
         if self.is_fp8:
             return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
+        if self.rotary_dim and is_latent(self.head_dim, shared_kv=self.shared_kv):
+            return "the kernel rotates queries"
         if takes_pages:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
@@ -319,6 +340,7 @@ class AttentionConfig(ScoreSettings):
             seqused_q=self.seqused_q,
             seqused_k=self.seqused_k,
             page_size=self.page_size or 0,
+            turns_queries=Turned(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
             scaled=self.is_fp8,
             scale_block=self.scale_block or 0,
         )

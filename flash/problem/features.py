@@ -20,6 +20,7 @@ MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 MAX_NEW_ROWS: Final = 16
 _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
 SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
+ANGLES: Final = ("rotary_cos", "rotary_sin")  # the operands with the angles of a rotation
 Q_BLOCKS: Final = "q_blocks"  # how many blocks of rows with a scale each a head of Q has
 K_BLOCKS: Final = "k_blocks"  # the same of K, and of V
 OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
@@ -46,7 +47,7 @@ class Turned:
 
     def operands(self, rows: str) -> Iterator[Operand]:
         """The arrays with the rotary angles of `rows`."""
-        for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
+        for name, what in zip(ANGLES, ("cosines", "sines"), strict=True):
             yield Operand(
                 name,
                 F32,

@@ -47,6 +47,35 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
+def resolved_rotary_dim(given: object, head_dim: int) -> int:
+    """The columns of queries that a config rotates. Raises `ConfigError` if they cannot be."""
+    found = integer(given, 0, head_dim)
+    if found is None or found % 2:
+        raise ConfigError(
+            f"AttentionConfig: rotary_dim must be an even integer from 0 to head_dim={head_dim}, got "
+            f"{shown(given)}"
+        )
+    return found
+
+
+def why_not_rotated(page_size: int | None, causal: object, *, is_fp8: bool) -> str:
+    """Why a config cannot rotate queries, as the end of a sentence; the empty string if it can."""
+    if page_size is None:
+        return (
+            "is for queries of keys in pages, which hold rotated keys; use page_size=16 and varlen=True with "
+            "it, DecodeKernel, whose launches take rotary_cos and rotary_sin, or rotate q and k before the "
+            "launch"
+        )
+    if causal == "top_left":
+        return (
+            "is for queries of which the last is at the last key, got causal='top_left'; use "
+            "causal='bottom_right', or rotate q before the launch"
+        )
+    if is_fp8:
+        return "is for queries of f32, f16 and bf16, got fp8; rotate q before it is rounded to fp8"
+    return ""
+
+
 def _is_base(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False

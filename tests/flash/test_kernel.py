@@ -27,6 +27,7 @@ from flash.kernel import AttentionKernel
 from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
+from flash.launch.rotary import NO_ROTATION
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
@@ -250,7 +251,7 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     settings = settings_of_call({}, str)
     kept = [
         functions_module._kernel(
-            of, 8, 3, "f32", True, None, False, False, False, None, "auto", None, None, *settings
+            of, 8, 3, "f32", True, None, False, False, False, None, "auto", NO_ROTATION, None, None, *settings
         )
         for _ in range(2)
     ]

@@ -98,6 +98,10 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--varlen", "--seqused-q"], {"varlen": True, "seqused_q": True}),
         (["--varlen", "--seqused-k"], {"varlen": True, "seqused_k": True}),
         (["--varlen", "--page-size", "16"], {"varlen": True, "page_size": 16}),
+        (
+            ["--varlen", "--page-size", "16", "--rotary-dim", "8", "--rotary-interleaved"],
+            {"varlen": True, "page_size": 16, "rotary_dim": 8, "rotary_interleaved": True},
+        ),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],

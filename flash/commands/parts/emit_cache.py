@@ -22,6 +22,9 @@ _TARGET: Final = {
     "--kv-dtype e4m3)",
 }
 
+# Settings of a config that are of packed sequences, and for a cache of the launch.
+_OF_CACHE: Final = ("page_size", "splits", "rotary_dim", "rotary_interleaved")
+
 _OUTPUTS: Final = f"{OUTPUTS}; docs/embedding.md has\nthe launches of a token."
 
 _DECODE: Final = f"""\
@@ -80,15 +83,12 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_rotary(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--rotary-dim",
-        type=number,
-        default=0,
-        metavar="N",
-        help="columns of rotary embedding, even (default: 0)",
+    add_kernel_options(
+        group,
+        ("--rotary-dim", "--rotary-interleaved"),
+        rotary_dim={"help": "columns of rotary embedding, even (default: 0)"},
+        rotary_interleaved={"help": "of neighbours, not of halves"},
     )
-    add("--rotary-interleaved", action="store_true", help="of neighbours, not of halves")
 
 
 def _cache(arguments: argparse.Namespace) -> CacheConfig:
@@ -137,7 +137,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
 
 
 def _decode(arguments: argparse.Namespace) -> BuiltKernel:
-    config = config_of(arguments, _target(arguments), others=("page_size", "splits"))
+    config = config_of(arguments, _target(arguments), others=_OF_CACHE)
     return cache_kernels.decode(
         config,
         _cache(arguments),

@@ -90,6 +90,16 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "help": "with --varlen: K and V are in pages of N rows, 1 to 256 (default: no pages)",
     },
+    "--rotary-dim": {
+        "type": number,
+        "default": 0,
+        "metavar": "N",
+        "help": "with --page-size: columns of Q that are rotated, even (default: 0)",
+    },
+    "--rotary-interleaved": {
+        "action": "store_true",
+        "help": "with --rotary-dim: of neighbours, not of halves",
+    },
     "--shared-kv": {
         "action": "store_true",
         "help": "V is the first --head-dim-v columns of K (MLA); --head-dim is then 1 to 576, above 256 with "
