@@ -13,6 +13,7 @@ import flash
 from flash.functions import kernel_of_attention, kernel_of_varlen, pages_of_varlen
 from flash.kernel import AttentionKernel
 from flash.launch.backend_choice import for_gradients_of_host
+from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.words import Backend, Layout
@@ -32,6 +33,7 @@ _PAGES_AS: Final = "kv_layout"
 _MOST_KEYS: Final = "max_seqlen_k"
 _SAME_BITS: Final = "deterministic"
 SPLITS: Final = "splits"
+INTERLEAVED: Final = "rotary_interleaved"
 
 
 class Call(NamedTuple):
@@ -74,7 +76,7 @@ class Call(NamedTuple):
         """
         own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
         given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
-        for name in (_PAGES_AS, SPLITS):  # of results alone
+        for name in (_PAGES_AS, SPLITS, INTERLEAVED):  # of results alone
             given.pop(name, None)
         settings = dict(self.settings)
         given[_SAME_BITS] = settings[_SAME_BITS]
@@ -98,8 +100,9 @@ class Call(NamedTuple):
             return kernel_of_attention(q, v, causal or False, precision, scores, given[SPLITS])
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
-        splits = given[SPLITS]
-        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size, splits=splits)
+        rotary, _ = rotary_of_call(self.who, given, q, page_size)
+        how: Any = {"splits": given[SPLITS], "rotary": rotary}
+        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
         """The layout of pages, and the keys of one; None for keys that are packed."""
@@ -114,7 +117,8 @@ class Call(NamedTuple):
         given = self.arguments(like)
         others = {n: a for n, a in given.items() if n in (*LENGTHS, PAGES, "max_seqlen_q", "layout")}
         if PAGES in like:
-            others["layout"], _ = self._pages(like)
+            others["layout"], page_size = self._pages(like)
+            others |= rotary_of_call(self.who, given, like["q"], page_size)[1]
         launched: Any = of_launch(_scores(given))
         return self.kernel(like).result_shapes(
             like["q"],

@@ -15,11 +15,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from flash.adapters.jax import host, manual_axes
-from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, SPLITS, Call, split
+from flash.adapters.jax.call import DIFFERENTIABLE, INTERLEAVED, MATRICES, PAGES, SPLITS, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
 from flash.mods.trace import AUX
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
+from flash.problem.features import ANGLES
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
@@ -92,6 +93,9 @@ def attention_varlen(
     max_seqlen_k: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    rotary_interleaved: bool = False,
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
@@ -113,9 +117,10 @@ def attention_varlen(
     require_known(who, scores, VarlenArguments, attention_varlen)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
+    arrays |= dict(zip(ANGLES, (rotary_cos, rotary_sin), strict=True))
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
-    settings |= {"deterministic": deterministic, SPLITS: splits}
+    settings |= {"deterministic": deterministic, SPLITS: splits, INTERLEAVED: rotary_interleaved}
     return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
 
 

@@ -51,6 +51,7 @@ class Settings(NamedTuple):
     max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
     max_seqlen_k: int | None = None
     kv_layout: KVLayout = "NHD"
+    rotary_interleaved: bool = False
 
     def scores(self, seed: Any, aux: list[Any] | None) -> dict[str, Any]:
         """The arguments of `flash.attention` about scores, without arrays by name; `seed` is the seed of
@@ -77,10 +78,12 @@ class Settings(NamedTuple):
     @property
     def of_results(self) -> dict[str, Any]:
         """`of_call` of a forward pass: with the splits of its keys, and of packed sequences with the layout
-        of pages.
+        of pages and the kind of rotation.
         """
         found = self.of_call | {"splits": self.splits or AUTO}
-        return found if self.layout else found | {"kv_layout": self.kv_layout}
+        if self.layout:
+            return found
+        return found | {"kv_layout": self.kv_layout, "rotary_interleaved": self.rotary_interleaved}
 
     @property
     def of_call(self) -> dict[str, Any]:

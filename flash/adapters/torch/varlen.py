@@ -9,6 +9,7 @@ from torch import Tensor
 from flash.adapters.torch.flops import pairs_of_packed
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
+from flash.host.caller import flag
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.scores.features import VarlenArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
@@ -16,10 +17,19 @@ from ptxgen.runtime.settings import AUTO
 _OPERATORS: Final = Operators(
     "attention_varlen",
     ("q", "k", "v", "cu_seqlens_q"),
-    ("cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "alibi_slopes", "sink"),
+    (
+        "cu_seqlens_k",
+        "seqused_q",
+        "seqused_k",
+        "block_table",
+        "rotary_cos",
+        "rotary_sin",
+        "alibi_slopes",
+        "sink",
+    ),
     Varlen,
     pairs_of_packed,
-    ", SymInt? max_seqlen_q, SymInt? max_seqlen_k, str kv_layout",
+    ", SymInt? max_seqlen_q, SymInt? max_seqlen_k, str kv_layout, bool rotary_interleaved",
 )
 
 
@@ -37,6 +47,9 @@ def attention_varlen(
     max_seqlen_k: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_interleaved: bool = False,
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
@@ -57,9 +70,11 @@ def attention_varlen(
     """
     require_known(_OPERATORS.who, scores, VarlenArguments, attention_varlen)
     starts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    angles = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+    interleaved = flag(_OPERATORS.who, "rotary_interleaved", rotary_interleaved)
     used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
     return _OPERATORS.call(
-        {"q": q, "k": k, "v": v, **starts, **used, "block_table": block_table},
+        {"q": q, "k": k, "v": v, **starts, **used, "block_table": block_table, **angles},
         scores,
         causal=causal,
         precision=precision,
@@ -70,5 +85,5 @@ def attention_varlen(
         stream=stream,
         backend=backend,
         splits=splits,
-        of_packed=(max_seqlen_q, max_seqlen_k, kv_layout),
+        of_packed=(max_seqlen_q, max_seqlen_k, kv_layout, interleaved),
     )

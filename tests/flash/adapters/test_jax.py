@@ -424,6 +424,25 @@ def test_keys_in_pages_are_traced(jax: ModuleType, adapter: ModuleType) -> None:
     )
 
 
+def test_queries_of_keys_in_pages_are_rotated(jax: ModuleType, adapter: ModuleType) -> None:
+    cos, sin = flash.rotary_tables(positions=9, rotary_dim=4)
+    arrays = {**paged_inputs(), "rotary_cos": cos, "rotary_sin": sin}
+
+    def call(x: dict[str, Any], **how: Any) -> Any:
+        return adapter.attention_varlen(**x, causal=True, rotary_interleaved=True, **how)
+
+    wanted = flash.attention_varlen(**arrays, causal=True, rotary_interleaved=True, backend="cpu")[:7]
+    assert np.asarray(jax.jit(call)(arrays))[:7].tobytes() == wanted.tobytes()
+    assert np.asarray(call(jax.tree.map(jax.numpy.asarray, arrays)))[:7].tobytes() == wanted.tobytes()
+    few = {**arrays, "rotary_cos": cos[:8], "rotary_sin": sin[:8]}
+    assert message(lambda: call(few)) == (
+        "attention_varlen: rotary_cos and rotary_sin must have a row for each of 9 positions, got 8"
+    )
+    assert message(lambda: jax.jit(call)({**arrays, "rotary_sin": None})) == (
+        "attention_varlen: rotary_cos is given without rotary_sin; give both, or neither"
+    )
+
+
 @pytest.mark.slow
 def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, adapter: ModuleType) -> None:
     arrays = {name: x for name, x in varlen_inputs().items() if name != "seqused_k"}

@@ -173,11 +173,12 @@ def test_opcheck(torch: Any, three: Any, case: str) -> None:
 def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     q, k, v, *ends = packed
     operators = torch.ops.ptxgen_flash
-    chosen = (*settings(layout=""), None, None, "NHD")
-    rest = (*ends, None, None, None, torch.rand(4).requires_grad_(), None, None, None, *chosen)
+    chosen = (*settings(layout=""), None, None, "NHD", False)
+    of_lengths = (*ends, *[None] * 5)
+    rest = (*of_lengths, torch.rand(4).requires_grad_(), None, None, None, *chosen)
     tracked = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(operators.attention_varlen.default, (*tracked, *rest))
-    rest = (*ends, None, None, None, torch.rand(4), None, None, None, *chosen)
+    rest = (*of_lengths, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
     out, lse = operators.attention_varlen(q, k, v, *rest)
     given = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
@@ -209,9 +210,35 @@ def pages(torch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.usefixtures("ours")
 def test_opcheck_of_pages(torch: Any, pages: Any) -> None:
     given, how = pages
-    chosen = (*settings(layout=""), None, None, "NHD")
-    rest = (None, None, how["seqused_k"], how["block_table"], *[None] * 4, *chosen)
+    chosen = (*settings(layout=""), None, None, "NHD", True)
+    angles = map(torch.from_numpy, flash.rotary_tables(positions=9, rotary_dim=8))
+    rest = (None, None, how["seqused_k"], how["block_table"], *angles, *[None] * 4, *chosen)
     torch.library.opcheck(torch.ops.ptxgen_flash.attention_varlen.default, (*given, *rest))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_queries_of_keys_in_pages_are_rotated(ours: Any, torch: Any, pages: Any, interleaved: bool) -> None:
+    given, how = pages
+    cos, sin = map(torch.from_numpy, flash.rotary_tables(positions=9, rotary_dim=6))
+    how = {**how, "causal": True, "rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": interleaved}
+    wanted, lse = flash.attention_varlen(*given, **how, return_lse=True)
+    found = ours.attention_varlen(*given, **how, return_lse=True)
+    assert torch.equal(found[0], wanted)
+    assert torch.equal(found[1], lse)
+    out = torch.empty_like(wanted)
+    ours.attention_varlen(*given, **how, out=out)
+    assert torch.equal(out, wanted)
+    compiled = torch.compile(ours.attention_varlen, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(*given, **how), wanted)
+    with pytest.raises(LaunchError) as caught:
+        ours.attention_varlen(*given, **{**how, "rotary_cos": cos.clone().requires_grad_()})
+    assert str(caught.value) == (
+        "attention_varlen: rotary_cos requires gradients, but keys in pages have no gradients; call inside "
+        "torch.no_grad(), or pass rotary_cos.detach()"
+    )
+    with pytest.raises(LaunchError) as caught:
+        ours.attention_varlen(*given, **{**how, "rotary_interleaved": 1})
+    assert str(caught.value) == "attention_varlen: rotary_interleaved must be True or False, got 1"
 
 
 def test_keys_in_pages(ours: Any, torch: Any, pages: Any) -> None:
