@@ -116,8 +116,8 @@ class Window(ScoreFeature):
         """
         if value is None:
             return None
-        rows = in_numbers(value)
-        sides = tuple(rows) if isinstance(rows, tuple | list) else ()
+        pair = in_numbers(value)
+        sides = tuple(pair) if isinstance(pair, tuple | list) else ()
         counts = [None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
         if len(sides) != _SIDES or any(
             count is None and side is not None for side, count in zip(sides, counts, strict=True)

@@ -55,10 +55,10 @@ def scaled_dot_product_attention(
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
     scores), to [..., heads, L, S], or a `torch.nn.attention.bias.CausalBias` of L and S. Any strides.
     `is_causal` lets query i see keys 0 to i. With `enable_gqa`
-    the heads of key and value divide those of query. Returns [..., heads, L, Ev], in the memory order of a
-    query of four dimensions, so that what was projected to [batch, L, heads, E] and transposed gives a
-    result whose heads are flattened without a copy, as by PyTorch's fused kernels. A row without a key
-    gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
+    the heads of key and value divide those of query. Returns [..., heads, L, Ev]: of a query of four
+    dimensions in its memory order, as PyTorch's fused kernels do, so that the result of a query that was
+    projected to [batch, L, heads, E] and transposed has heads that are joined without a copy. A row without
+    a key gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
 
     Raises `LaunchError` for what PyTorch computes and `attention` does not: types other than

@@ -313,6 +313,11 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
         "flash_attn_func: learnable_sink must be a tensor torch.float32, torch.float16 or torch.bfloat16 "
         "[heads=4], got torch.float32 of shape [2, 2]",
     ),
+    "keys of a part": (
+        lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, seqlen_k_per_split=-1),
+        "flash_attn_varlen_func: seqlen_k_per_split must be a number of rows of a sequence, from 0 to "
+        "1073741568, or None, got -1",
+    ),
     "starts of keys in pages": (
         lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, cu_seqlens_k=g.cu_k, page_table=g.table),
         "flash_attn_varlen_func: cu_seqlens_k must be None with page_table; give the keys of each sequence "
