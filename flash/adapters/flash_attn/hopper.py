@@ -447,6 +447,10 @@ def flash_attn_combine(
     """
     who = "flash_attn_combine"
     parts, lses = tensor(who, "out_partial", out_partial), tensor(who, "lse_partial", lse_partial)
+    if not isinstance(out_dtype, torch.dtype | None):
+        raise LaunchError(
+            f"{who}: out_dtype must be a torch.dtype, or None for that of out_partial, got {shown(out_dtype)}"
+        )
     if out is None:
         out = torch.empty(parts.shape[1:], dtype=out_dtype or parts.dtype, device=parts.device)
     elif out_dtype not in (None, tensor(who, "out", out).dtype):

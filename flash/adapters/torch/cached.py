@@ -109,7 +109,7 @@ def attention_with_kvcache(
         cache.head_dim_v,
         causal_word(causal),
         in_numbers(softmax_scale),
-        sides(window),
+        sides(_WHO, window),
         in_numbers(softcap),
         functions.score_mod,
         functions.mask_mod,

@@ -142,7 +142,7 @@ class Operators:
             precision,
             in_numbers(softmax_scale),
             layout,
-            sides(of.get("window")),
+            sides(who, of.get("window")),
             in_numbers(of.get("softcap")),
             dropout,
             functions.score_mod,

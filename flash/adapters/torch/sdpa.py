@@ -24,7 +24,8 @@ from flash.adapters.torch.tensors import (
 from flash.operands.words import Auto, Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.splits import splits_of
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.arguments import number
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "scaled_dot_product_attention"
@@ -257,8 +258,9 @@ def _broadcast(shapes: list[list[int]]) -> list[int] | None:
 def _problem_of_choices(mask: Tensor | None, dropout_p: float, causal: Causal) -> str:
     if causal and mask is not None:
         return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
-    if not 0 <= dropout_p < 1:
-        return f"dropout_p must be a probability from 0 to less than 1, got {dropout_p}"
+    probability = number(dropout_p)
+    if probability is None or not 0 <= probability < 1:
+        return f"dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
     return ""
 
 

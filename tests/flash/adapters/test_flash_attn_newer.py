@@ -292,6 +292,10 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
         "flash_attn_combine: out_partial and lse_partial must have equally many parts, at least one, got 2 "
         "and 1",
     ),
+    "a type by its name": (
+        lambda g: g.hopper.flash_attn_combine(g.q, g.q[..., 0], out_dtype="float16"),
+        "flash_attn_combine: out_dtype must be a torch.dtype, or None for that of out_partial, got 'float16'",
+    ),
     "functions and blocks": (
         lambda g: g.cute.flash_attn_func(
             g.q, g.k, g.v, score_mod=abs, aux_tensors=[1], block_sparse_tensors=(1, 2)

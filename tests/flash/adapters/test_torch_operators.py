@@ -426,6 +426,15 @@ def test_what_is_no_function_is_refused(ours: Any, three: Any, name: str, signat
     assert str(caught.value) == f"{name} must be a function {signature}, or None, got 3"
 
 
+def test_a_window_without_sides_is_refused(ours: Any, three: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ours.attention(*three, window=3)
+    assert str(caught.value) == (
+        "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
+        "for no limit, got 3"
+    )
+
+
 @pytest.fixture
 def one_process(torch: Any) -> Any:
     from torch.testing._internal.distributed.fake_pg import FakeStore
