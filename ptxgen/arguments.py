@@ -25,7 +25,7 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     """
     if isinstance(value, bool | np.bool):
         return None
-    if isinstance(value, int):  # also one that torch.compile has not decided
+    if isinstance(value, int):  # or a symbolic int of torch.compile, which `operator.index` would fix
         return value if least <= value and (most is None or value <= most) else None
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # or it raises
@@ -39,8 +39,8 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
 def number(value: object) -> int | float | None:
     """`value` as an int or a float if it is a real number; None otherwise.
 
-    Numbers of any class are accepted: numpy's, fractions, and arrays and tensors of no dimension, of
-    which one on a GPU is waited for; bools are not.
+    Numbers of any class are accepted: numpy's, fractions, and arrays and tensors without axes (for one on
+    a GPU the call waits); bools are not.
     """
     if isinstance(value, int | float):
         return None if isinstance(value, bool) else value
@@ -50,29 +50,29 @@ def number(value: object) -> int | float | None:
             return float(value) if isinstance(value, numbers.Real) else None
         if not _REAL.match(str(dtype)) or getattr(value, "ndim", 0) != 0:
             return None
-        kind: Any = float if "float" in str(dtype) else int
-        found: int | float = kind(value)
+        convert: Any = float if "float" in str(dtype) else int
+        scalar: int | float = convert(value)
     except MemoryError:  # does not tell whether the value is a number
         raise
     except Exception:  # any error from the value's own methods: the value is no number
         return None
-    return found
+    return scalar
 
 
 def in_numbers(value: object) -> Any:
-    """`value` with numbers of any class as Python's own, so that equal values are equal settings: a number
-    as `number` has it; a list as a list, a tuple or an array of one dimension as a tuple. What is nothing
-    of that, and what is no number in it, stays as it is.
+    """`value` with numbers of any class as int and float, so that equal values are equal settings: a number
+    as `number` returns it; a list as a list, a tuple or an array of one dimension as a tuple, of such
+    numbers. Any other value, and any other element, is returned as it is.
     """
-    found = number(value)
-    if found is not None or value is None or isinstance(value, str | bool):
-        return value if found is None else found
+    scalar = number(value)
+    if scalar is not None or value is None or isinstance(value, str | bool):
+        return value if scalar is None else scalar
     try:
         is_row = isinstance(value, list | tuple) or getattr(value, "ndim", None) == 1
         if not is_row:
             return value
-        found_in_row = [in_numbers(one) for one in value]  # type: ignore[attr-defined]
-        return found_in_row if isinstance(value, list) else tuple(found_in_row)
+        elements = [in_numbers(element) for element in value]  # type: ignore[attr-defined]
+        return elements if isinstance(value, list) else tuple(elements)
     except MemoryError:  # does not tell whether the value is iterable
         raise
     except Exception:  # any error from the value's own methods: the value is no row of numbers

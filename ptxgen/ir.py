@@ -125,6 +125,25 @@ Operand = (
 )
 
 
+def registers_of(operand: Operand) -> list[Reg]:
+    """The registers that an operand names, those of addresses included."""
+    if isinstance(operand, Reg):
+        return [operand]
+    if isinstance(operand, Not):
+        return [operand.register]
+    if isinstance(operand, Address):
+        parts: tuple[object, ...] = (operand.base,)
+    elif isinstance(operand, TensorAddress):
+        parts = (operand.base, *operand.coordinates)
+    elif isinstance(operand, (Vector, Arguments)):
+        parts = operand.items
+    elif isinstance(operand, Pair):
+        parts = (operand.first, operand.second)
+    else:
+        parts = ()
+    return [part for part in parts if isinstance(part, Reg)]
+
+
 class Guard(NamedTuple):
     """`@p` or `@!p` before an instruction."""
 

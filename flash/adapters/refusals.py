@@ -1,4 +1,4 @@
-"""Refusals of functions that are called in the place of another library's."""
+"""Errors of functions that replace those of another library."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def refuses_as_peers(function: Callable[_Parameters, _Result]) -> Callable[_Para
     """
 
     @functools.wraps(function)
-    def called(*args: _Parameters.args, **given: _Parameters.kwargs) -> _Result:
+    def called(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         try:
-            return function(*args, **given)
+            return function(*args, **kwargs)
         except (LaunchError, ConfigError, UnsupportedTargetError) as error:
             if isinstance(error, RuntimeError):
                 raise
-            (kind,) = [new for known, new in _ALSO_RUNTIME if isinstance(error, known)]
+            (kind,) = [also for usual, also in _ALSO_RUNTIME if isinstance(error, usual)]
             raise kind(str(error)) from error.__cause__
 
     return called

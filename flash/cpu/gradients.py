@@ -276,24 +276,24 @@ def _part(
     """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
     key. What it adds to gradients of arrays is added to `sums`.
     """
-    found = Weights.of(job.rules, space, rows.place, (rows.q, rows.factor), rows.lse, keys, k)
-    if found is None:
+    weights = Weights.of(job.rules, space, rows.place, (rows.q, rows.factor), rows.lse, keys, k)
+    if weights is None:
         return None
-    weight, kept = found.weight, found.kept
+    weight, kept = weights.weight, weights.kept
     dscore = space.take("dscores", *weight.shape)
     scores_of(space, rows.dout, v, dscore)
-    factors = found.factors(job.rules, space)
+    factors = weights.factors(job.rules, space)
     if factors is not None:
         dscore *= factors
     dscore -= rows.delta[:, None]
     dscore *= weight
-    found.hide(dscore)
-    job.rules.lead_back(dscore.reshape(-1, *found.block.sizes), kept, found.block, sums)
+    weights.hide(dscore)
+    job.rules.lead_back(dscore.reshape(-1, *weights.block.sizes), kept, weights.block, sums)
     if kept:  # what they keep may be NaN
-        found.hide(dscore)
+        weights.hide(dscore)
     if factors is not None:
         weight *= factors
-    return _Part(weight, dscore, found.hidden_rows)
+    return _Part(weight, dscore, weights.hidden_rows)
 
 
 def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slice]]) -> None:

@@ -53,8 +53,8 @@ def attention_tangents_cpu(
     dtype = arithmetic_of(q, k, v, out)
     rules = ScoreRules.asked_by(scored((*q.shape[:3], k.shape[2]), causal, dtype, 0, scores, 0))
     scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale
-    found = np.zeros(out.shape, dtype), np.zeros(lse.shape, dtype)
-    job = _Job(q, k, v, out, lse, *tangents, *found, scale, rules)
+    results = np.zeros(out.shape, dtype), np.zeros(lse.shape, dtype)
+    job = _Job(q, k, v, out, lse, *tangents, *results, scale, rules)
     share_out(
         job.blocks(),
         functools.partial(Workspace, dtype),
@@ -62,7 +62,7 @@ def attention_tangents_cpu(
         threads=threads,
         multiplications=q.size * k.shape[2] * _PRODUCTS,
     )
-    return found
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def _sweep(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> None
     for k0 in range(seen.start, seen.stop, BLOCK_K):
         keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
         k = space.for_blas("k", job.k[b, kv, keys], len(total))
-        found = Weights.of(job.rules, space, place, scaled, lse, keys, k)
-        if found is None:
+        weights = Weights.of(job.rules, space, place, scaled, lse, keys, k)
+        if weights is None:
             continue
-        of_score, more = (space.take(name, *found.weight.shape) for name in ("dscores", "more"))
+        of_score, more = (space.take(name, *weights.weight.shape) for name in ("dscores", "more"))
         of_score.fill(0)
         of_k = None if job.of_k is None else space.for_blas("of_k", job.of_k[b, kv, keys], len(total))
         for rows, others in ((moved, k), (scaled, of_k)):
@@ -120,20 +120,20 @@ def _sweep(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> None
                 scores_of(space, rows[0], others, more)
                 of_score += more if rows[1] == 1 else more * dtype.type(rows[1])
         # A feature of scores multiplies gradients of its results by its slopes: tangents likewise.
-        job.rules.lead_back(of_score.reshape(-1, *found.block.sizes), found.kept, found.block, {})
-        of_score *= found.weight
-        found.hide(of_score)
+        job.rules.lead_back(of_score.reshape(-1, *weights.block.sizes), weights.kept, weights.block, {})
+        of_score *= weights.weight
+        weights.hide(of_score)
         of_lse += of_score.sum(axis=1)
-        weight, factors = found.weight, found.factors(job.rules, space)
+        weight, factors = weights.weight, weights.factors(job.rules, space)
         if factors is not None:
             of_score *= factors
             weight *= factors
         part = space.take("part", *total.shape)
         v = space.for_blas("v", job.v[b, kv, keys], len(total))
-        total += product_of_seen(space, "tame", of_score, v, found.hidden_rows, out=part)
+        total += product_of_seen(space, "tame", of_score, v, weights.hidden_rows, out=part)
         if job.of_v is not None:
             of_v = space.for_blas("of_v", job.of_v[b, kv, keys], len(total))
-            total += product_of_seen(space, "tame", weight, of_v, found.hidden_rows, out=part)
+            total += product_of_seen(space, "tame", weight, of_v, weights.hidden_rows, out=part)
     total -= of_lse[:, None] * job.out[place].reshape(total.shape).astype(dtype)
     job.of_out[place] = total.reshape(job.of_out[place].shape)
     job.of_lse[place] = of_lse.reshape(lse.shape)

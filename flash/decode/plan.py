@@ -219,7 +219,7 @@ def _tiling(
     *,
     small: bool = False,
 ) -> AnyTiling:
-    """The tiling of a call with a config; `small` is whether a tile of keys is small."""
+    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys."""
     in_pages = call.page_size > 0
     request = replace(
         config.tile_request,
@@ -236,7 +236,7 @@ def _tiling(
 
 
 def _has_small_tile(call: CacheCall, tiling: AnyTiling) -> bool:
-    """Whether a call whose tiling would be this one has small tiles of keys instead."""
+    """Whether a call takes small tiles of keys in place of those of its usual `tiling`."""
     return call.per_token and call.config.tile == "auto" and _is_crowded(tiling)
 
 

@@ -32,14 +32,14 @@ class GatheredLatentRings(LatentRings):
         if self.rest is not None:
             rests = Copier(k, producer, cta.K, self.rest.tile("k"), _HALVES * width)
         lookup = Lookup(k, halves, self.first_key(-cta.tiles), ahead=not cta.mask.has_gaps)
-        turn = k.var(u32, 0)  # the warpgroup whose tile is next
+        warpgroup = k.var(u32, 0)  # whose tile is next, 0 or 1
         with self._each_tile(k, cta) as (_, row):
             rows = lookup.rows(row)
             if self.rest is not None and rests is not None:
                 with self.rest.gather() as stage:
                     rests.copy(stage.k, rows, _HALVES * width)
-            mine = k.selp(1, 0, turn != 0, type=s32)  # of which proofs know that it is 0 or 1
-            for column in (mine * width, (1 - mine) * width):
+            half = k.selp(1, 0, warpgroup != 0, type=s32)  # a selection, so that proofs know its two values
+            for column in (half * width, (1 - half) * width):
                 with self.keys.gather() as stage:
                     halves.copy(stage.v, rows, column)
-            turn.set(turn ^ 1)
+            warpgroup.set(warpgroup ^ 1)

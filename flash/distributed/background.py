@@ -1,4 +1,4 @@
-"""Threads that wait for messages, kept for later ones. A process ends without waiting for them."""
+"""Daemon threads that wait for messages of `torch.distributed`, and are reused for later messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class _Worker(threading.Thread):
-    """A thread that does one task after another."""
+    """A thread that does one task after another, and is in `_IDLE` between them."""
 
     def __init__(self) -> None:
         super().__init__(name="flash.distributed", daemon=True)
@@ -22,17 +22,17 @@ class _Worker(threading.Thread):
         while True:
             task = self.tasks.get()
             task()
-            del task  # and the tensors that it has
+            del task  # frees the tensors that it refers to
             _IDLE.append(self)
 
 
 _IDLE: Final[list[_Worker]] = []
-if hasattr(os, "register_at_fork"):  # a child has none of the threads; where there are children
+if hasattr(os, "register_at_fork"):  # a forked child has no threads; Windows has no fork
     os.register_at_fork(after_in_child=_IDLE.clear)
 
 
 def in_background(task: Callable[[], object]) -> None:
-    """Begin a task, which must not raise, in a thread that has none."""
+    """Start a task, which must not raise, in an idle thread, or a new one."""
     try:
         worker = _IDLE.pop()
     except IndexError:
@@ -41,7 +41,9 @@ def in_background(task: Callable[[], object]) -> None:
 
 
 def error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
-    """Wait for messages, for each as long as the group does or for `timeout`: what is said if one fails."""
+    """Wait for messages, for each up to `timeout`, by default that of the group. Returns what the error says
+    if one fails, else None.
+    """
     try:
         for work in works:
             work.wait(*timeout)

@@ -17,7 +17,6 @@ from flash.cache.call import checked
 from flash.distributed.agreement import Said, agreed, array_words
 from flash.distributed.cache_arguments import require_no_gradients, require_of_heads, rows_of, tensor_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
-from flash.distributed.calls import sides_of
 from flash.distributed.eager import eager
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.functions import function_words
@@ -28,7 +27,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages.journal import Journal
 from flash.pages.numbers import integers, size
-from flash.scores.window import key_limits
+from flash.scores.window import key_limits, sides_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError, shown
 

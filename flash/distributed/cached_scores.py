@@ -16,7 +16,7 @@ from flash.distributed.functions import (
     OF_SCORE_MOD,
     RESERVED,
     array_names,
-    with_own_arrays,
+    with_internal_arrays,
     with_parameters,
 )
 from flash.mods import absolute
@@ -100,14 +100,14 @@ def functions_of(
     """The arguments score_mod, mask_mod and aux of a call to this rank's keys."""
     if score_mod is None and mask_mod is None and slopes is None:
         return {}
-    own, functions = keys.arrays(device), {}
+    internal, functions = keys.arrays(device), {}
     if slopes is not None:
-        own[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+        internal[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
     if score_mod is not None or slopes is not None:
         functions["score_mod"] = _score_mod(score_mod, slopes is not None)
     if mask_mod is not None:
         functions["mask_mod"] = _mask_mod(mask_mod)
-    return with_own_arrays(functions, own, aux)
+    return with_internal_arrays(functions, internal, aux)
 
 
 def _score_mod(function: Callable[..., Any] | None, alibi: bool) -> Callable[..., Any]:

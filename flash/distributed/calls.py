@@ -20,12 +20,11 @@ from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
-from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import Layout
 from flash.scores.aux_arrays import with_captured
-from flash.scores.window import key_limits
+from flash.scores.window import key_limits, sides_of
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.errors import LaunchError, shown
 
 _LAYOUTS: Final = ("bhsd", "bshd")
 _UNLIMITED: Final = -1
@@ -208,20 +207,6 @@ def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[S
                 f"{who}: {name} of 1 row must be the same on every rank, got elements with digests {digests} "
                 f"on ranks 0 to {len(every) - 1}"
             )
-
-
-def sides_of(who: str, window: Any) -> tuple[int | None, int | None]:
-    """The sides of a window, None for no limit. Raises `ConfigError` for what is none."""
-    given = (None, None) if window is None else window
-    pair = list(given) if isinstance(given, tuple | list) else []
-    found = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in pair]
-    if len(found) != len(("left", "right")) or None in found:
-        raise ConfigError(
-            f"{who}: window must be (left, right), each a number of keys from 0 to {MAX_WINDOWED_SEQ}, or "
-            f"None or -1 for no limit, got {shown(window)}"
-        )
-    left, right = (None if side == _UNLIMITED else side for side in found)
-    return left, right
 
 
 def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

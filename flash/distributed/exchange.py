@@ -23,11 +23,11 @@ from flash.distributed.background import error_of, in_background, said_by
 from flash.distributed.notices import Notice, Notices
 from ptxgen.errors import LaunchError, PeerError
 
-# By gloo, messages of the program with other tags are apart from these. NCCL has no tags.
+# gloo keeps messages with other tags, such as those of the program, apart from these. NCCL has no tags.
 _TAG: Final = 0xF1A5
-_LOOK_S: Final = 0.2  # after which a rank that waits looks for what others have noticed
-# Behind the end of a wait its messages may still come, so long that the other ranks can be told: when gloo
-# gives one up, it closes the connections to all ranks.
+_LOOK_S: Final = 0.2  # seconds after which a rank that waits looks for notices of others
+# By this much the messages of a step outlive the wait for them: gloo closes the connections to all ranks
+# when it gives a message up, and before that the other ranks must be told which rank is lost.
 _LATER: Final = datetime.timedelta(seconds=5)
 
 Messages = Mapping[int, Sequence[Tensor]]
@@ -73,7 +73,7 @@ class Traffic:
 
 
 class _Failure(NamedTuple):
-    """What ended a call with messages under way, and the rank that is lost: this one if its call failed."""
+    """The error that ended a call with messages under way, and the lost rank: this one if its call failed."""
 
     said: str
     peer: int | None
@@ -91,15 +91,15 @@ class _Calls:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-# PyTorch has a group until it is destroyed; who held it longer would keep its connections open.
+# PyTorch holds a group until it is destroyed; another strong reference would keep its connections open.
 _CALLS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, _Calls]] = weakref.WeakKeyDictionary()
 _NOTICES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Notices]] = weakref.WeakKeyDictionary()
 
 
 class Peers:
     """The ranks of a process group, as peers of this one; `calls` counts the calls on the group, of all
-    `Peers` of it, that ranks have agreed on. They stay those of `group`, None for that of all processes, also
-    when another group of all processes replaces it.
+    `Peers` of it, that ranks have agreed on. `group` None is the group of all processes when the object is
+    made; the object does not follow a later one.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
@@ -119,25 +119,25 @@ class Peers:
 
     def named(self, who: str) -> Peers:
         """These peers, for the calls of another function, which errors then name."""
-        found = copy.copy(self)
-        found.who = who
-        return found
+        peers = copy.copy(self)
+        peers.who = who
+        return peers
 
     @property
     def group(self) -> dist.ProcessGroup:
         """The group. Raises `LaunchError` if it has been destroyed."""
-        found = self._group()
+        group = self._group()
         try:
-            is_there = found is not None and dist.get_rank(found) == self.rank
-        except (RuntimeError, ValueError):  # it is not registered any more, or no group is
-            is_there = False
-        if not is_there:
+            exists = group is not None and dist.get_rank(group) == self.rank
+        except (RuntimeError, ValueError):  # this group, or every group, has been destroyed
+            exists = False
+        if not exists:
             raise LaunchError(
                 f"{self.who}: the process group of {self.world} ranks with which this object was made has "
                 "been destroyed; make a new ContextParallel for the group that there is now, and new caches: "
                 "of the tokens of the old ones each rank has its part only"
             )
-        return found
+        return group
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -146,7 +146,7 @@ class Peers:
         Raises `LaunchError` if the group has been destroyed or another thread is in a call, `PeerError` if an
         earlier one ended before its last message.
         """
-        _ = self.group  # it is there
+        _ = self.group  # raises if it has been destroyed
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
                 f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
@@ -169,7 +169,9 @@ class Peers:
             self.calls.lock.release()
 
     def _fail(self, error: BaseException) -> None:
-        """Keep what ends a call with messages under way, and tell the others, which wait for this rank."""
+        """Note the error that ends a call with messages under way, and tell the others, which wait for this
+        rank.
+        """
         said = f"{type(error).__name__}: {error}"
         if isinstance(error, PeerError):  # told already
             self.calls.failed = _Failure(said, error.peer)
@@ -183,12 +185,13 @@ class Peers:
             _NOTICES[group].tell(group, notice, self.timeout)
 
     def told(self) -> int | None:
-        """A rank that has told of a loss, None if none has."""
+        """A rank that has told that it lost a rank; None if none has."""
         return next(iter(_NOTICES[self.group].told()), None)
 
     def lost(self, among: Collection[int], what: str, why: str = "") -> PeerError:
-        """The error of this rank, which has noticed in a step that a peer is lost: of that peer, or of one
-        that was lost before, as another rank has told. Of several, where the backend does not say which.
+        """The error to raise when a peer is lost in the step `what`. `among` are the peers of which it is
+        one: several where the backend does not say which. If another rank has told of an earlier loss, the
+        error is about that one; all ranks are told.
         """
         if len(among) > 1:
             return self._error(None, f"one of the ranks {', '.join(map(str, sorted(among)))}", what, why)
@@ -197,7 +200,7 @@ class Peers:
         if self.is_on_host:
             notice = _NOTICES[self.group].cause(notice)
         peer, by, why = notice
-        if peer == self.rank:  # which the other one has given up
+        if peer == self.rank:  # rank `by` has given this one up
             notice = Notice(peer, peer, f"rank {by} lost it: {why}")
             peer, why = by, f"it lost rank {peer}: {why}"
         elif by not in (self.rank, peer):
@@ -227,8 +230,8 @@ class Peers:
     @property
     def timeout(self) -> datetime.timedelta:
         """How long the group waits for a message on the host."""
-        found: datetime.timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
-        return found
+        timeout: datetime.timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
+        return timeout
 
     @property
     def device(self) -> torch.device:
@@ -289,7 +292,7 @@ class Transfer:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
 
         Raises `PeerError` if a peer ended or did not send or take its message within the timeout of the
-        group, or if another rank has told that since the wait began.
+        group, or if another rank has told of a loss.
         """
         begin = time.perf_counter()
         self._await_every_peer()
@@ -306,8 +309,8 @@ class Transfer:
         return {peer: _unpacked(m, self._forms[peer]) for peer, m in self._in.items()}
 
     def _await_every_peer(self) -> None:
-        """Wait for messages on the host of all peers at once, so that none that is slow hides one that is
-        lost.
+        """Wait for the messages on the host of all peers at once, so that a slow peer does not hide that
+        another is lost.
         """
         peers, timeout = self._peers, self._peers.timeout if self._works else datetime.timedelta()
         ended: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
@@ -320,7 +323,7 @@ class Transfer:
             except queue.Empty:
                 if (by := peers.told()) is not None:
                     raise peers.lost((by,), self._what) from None
-                waited += _LOOK_S  # and not what passed while this process was stopped
+                waited += _LOOK_S  # not by the clock, which goes on while this process is stopped
                 if waited >= timeout.total_seconds():
                     silent = f"no answer within {timeout.total_seconds():g} s"
                     raise peers.lost((min(left),), self._what, silent) from None
@@ -336,7 +339,7 @@ def _put_end(
     works: Sequence[Any],
     timeout: datetime.timedelta,
 ) -> None:
-    """Wait for the messages of a peer, and put how that ends."""
+    """Wait for the messages of a peer, and put the peer and how the wait ends: the error, or None."""
     ended.put((peer, error_of(works, timeout)))
 
 

@@ -13,7 +13,7 @@ from flash.scores.aux_arrays import arrays_of_call, given_arrays, with_captured
 from ptxgen.errors import LaunchError
 
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
-RESERVED: Final = "shard_"  # with which the names of this library's arrays begin
+RESERVED: Final = "shard_"  # with which the names of arrays begin that this package adds to aux
 OF_MASK_MOD: Final = OF_SCORE_MOD[1:]
 
 
@@ -31,18 +31,18 @@ def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[
     return function
 
 
-def with_own_arrays(
-    functions: Mapping[str, Callable[..., Any]], own: Mapping[str, Any], aux: Mapping[str, Any] | None
+def with_internal_arrays(
+    functions: Mapping[str, Callable[..., Any]], internal: Mapping[str, Any], aux: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The arguments score_mod, mask_mod and aux of a call: `functions`, by these names, traced, with the
-    arrays that they index, also those that they close over. Of `own`, those of this library, that is as many
-    as are indexed; of `aux`, the caller's, all, so that one too many is refused as on one device.
+    """The arguments score_mod, mask_mod and aux of a call: `functions`, by these names, traced, and the
+    arrays that they index. Of the arrays of `internal` those that no function indexes are left out; of `aux`,
+    which the caller passes, none is, so that an array too many is refused as on one device.
     """
-    given = {} if aux is None else aux
-    found: dict[str, Any] = with_captured({**functions, AUX: {**given, **own}})
-    indexed = {array.name for name in functions for array in found[name].arrays}
-    kept = {name: array for name, array in found[AUX].items() if name in given or name in indexed}
-    return {**found, AUX: kept}
+    passed = {} if aux is None else aux
+    arguments: dict[str, Any] = with_captured({**functions, AUX: {**passed, **internal}})
+    indexed = {array.name for name in functions for array in arguments[name].arrays}
+    arrays = {name: array for name, array in arguments[AUX].items() if name in passed or name in indexed}
+    return {**arguments, AUX: arrays}
 
 
 def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
@@ -51,16 +51,16 @@ def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str
     Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
     `LaunchError` for an array with a name that is reserved.
     """
-    given = with_captured({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
-    arrays = arrays_of_call(given)
+    arguments = with_captured({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
+    arrays = arrays_of_call(arguments)
     for array in arrays:
         if array.name.startswith(RESERVED):
             raise LaunchError(
                 f"aux has {array.name!r}, but names that begin with {RESERVED!r} are those of arrays that "
                 "attention across ranks adds; rename it"
             )
-    found = {}
+    words = {}
     for name in (SCORE_MOD, MASK_MOD):
-        digest = "None" if given[name] is None else traced(name, given[name], arrays).digest
-        found[f"digest of {name}"] = digest
-    return found | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(given).items()}
+        function = arguments[name]
+        words[f"digest of {name}"] = "None" if function is None else traced(name, function, arrays).digest
+    return words | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(arguments).items()}

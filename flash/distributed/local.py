@@ -22,7 +22,7 @@ from flash.distributed.functions import (
     OF_SCORE_MOD,
     RESERVED,
     array_names,
-    with_own_arrays,
+    with_internal_arrays,
     with_parameters,
 )
 from flash.distributed.packs import Pack, Rows, packs_of
@@ -288,11 +288,11 @@ class TileAttention:
         if of.mask_mod is not None:
             functions["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
         if functions:
-            own = {_PLACES: self._places(q, tile)}
+            internal = {_PLACES: self._places(q, tile)}
             if slopes is not None:
                 slopes = slopes.detach()
-                own[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
-            found |= with_own_arrays(functions, own, of.aux)
+                internal[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+            found |= with_internal_arrays(functions, internal, of.aux)
         return found
 
     def _places(self, q: Tensor, tile: Tile | Pack) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a rank tells the others when it ends a call: which rank it has lost, and why."""
+"""Notices of lost ranks: which rank a rank has lost, and why, as it tells the others before it raises."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from torch import Tensor
 from flash.distributed.background import error_of, in_background
 
 _TAG: Final = 0xF1A6
-_BYTES: Final = 256  # of a notice: a checksum of what follows, the rank, and why, in UTF-8 with zeros behind
+# Bytes of a notice: a checksum of what follows, the rank, and the reason in UTF-8, padded with zeros.
+_BYTES: Final = 256
 _CHECK: Final = struct.Struct("<I")
 _RANK: Final = struct.Struct("<q")
-_TAKEN_S: Final = 0.5  # that a rank with an error waits for others to take its notice
+_TAKEN_S: Final = 0.5  # seconds that a rank with an error waits for others to take its notice
 
 
 class Notice(NamedTuple):
-    """Rank `lost` has ended or does not answer, as rank `by` has noticed; `by` itself if its call failed."""
+    """Rank `lost` has ended or does not answer, as rank `by` has noticed; both are the same rank if its call
+    failed.
+    """
 
     lost: int
     by: int
@@ -33,8 +36,8 @@ class Notice(NamedTuple):
 
 
 class Notices:
-    """The notices of the other ranks of a group, each of which arrives in memory that awaits it from the
-    start, also while this rank does something else. A rank tells one at most, and before it ends.
+    """The notices of the other ranks of a group. Memory for each is ready from the start, so that a notice
+    arrives also while this rank does something else. A rank tells at most one, before it raises.
     """
 
     def __init__(self, group: dist.ProcessGroup, rank: int) -> None:
@@ -45,17 +48,19 @@ class Notices:
             memory = torch.zeros(_BYTES, dtype=torch.uint8)
             try:
                 work = dist.irecv(memory, dist.get_global_rank(group, peer), group=group, tag=_TAG)
-            except RuntimeError:  # it has ended: so the messages of the call say
+            except RuntimeError:  # it has ended, which the messages of the next call notice
                 continue
             self._awaited[peer] = memory, work
 
     def told(self) -> Mapping[int, Notice]:
-        """The notices that have arrived, by the ranks that tell them."""
+        """The notices that have arrived, by the ranks that have told them."""
         each = {peer: _read(memory, peer) for peer, (memory, _) in self._awaited.items()}
         return {peer: notice for peer, notice in each.items() if notice is not None}
 
     def cause(self, notice: Notice) -> Notice:
-        """The loss with which it began: a rank that has told of one has not ended by itself."""
+        """The first loss of which `notice` is a consequence: a rank that has told of a loss raises because of
+        that.
+        """
         told, seen = self.told(), {notice.by}
         while notice.lost in told and notice.lost not in seen:
             seen.add(notice.lost)
@@ -63,13 +68,15 @@ class Notices:
         return notice
 
     def tell(self, group: dist.ProcessGroup, notice: Notice, timeout: datetime.timedelta) -> None:
-        """Tell a notice to the other ranks, as far as they take it soon; `timeout` is that of the group."""
+        """Send a notice to the other ranks, and wait a moment for them to take it; `timeout` is that of the
+        group.
+        """
         text = _RANK.pack(notice.lost) + notice.why.encode()[: _BYTES - _CHECK.size - _RANK.size]
         text = text.ljust(_BYTES - _CHECK.size, b"\0")
         message = torch.frombuffer(bytearray(_CHECK.pack(zlib.crc32(text)) + text), dtype=torch.uint8)
         taken: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         sends = []
-        for peer in self._awaited:  # the lost one, too, which may live and await this rank
+        for peer in self._awaited:  # the lost one, too: it may be alive, and wait for this rank
             try:
                 sends.append(dist.isend(message, dist.get_global_rank(group, peer), group=group, tag=_TAG))
             except (RuntimeError, ValueError):  # it has ended, or the group is destroyed
@@ -85,13 +92,14 @@ class Notices:
 
 
 def _put(taken: queue.SimpleQueue[str | None], send: Any, timeout: datetime.timedelta) -> None:
+    """Wait for a send, and put how it ends: the error, or None."""
     taken.put(error_of([send], timeout))
 
 
 def _read(memory: Tensor, by: int) -> Notice | None:
     """The notice in memory; None if it has not arrived, or not all of it."""
-    found = memory.numpy().tobytes()
-    (check,), text = _CHECK.unpack_from(found), found[_CHECK.size :]
+    message = memory.numpy().tobytes()
+    (check,), text = _CHECK.unpack_from(message), message[_CHECK.size :]
     if check == 0 or check != zlib.crc32(text):
         return None
     (lost,) = _RANK.unpack_from(text)

@@ -56,10 +56,10 @@ class GradientsOfNoColumns(AttentionGradient):
         if like.device != HOST:
             on = streams.current_stream(like) if handle is None else handle
         self._clear({"dout": view(zeros, "dout")}, on)
-        given: Any = results.deliver(zeros, like)
-        found = super().launch(given, q, k, k, given, lse, stream=stream, wanted=wanted, **how)
-        made: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
-        return found._replace(dv=made)
+        rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v
+        gradients = super().launch(rows, q, k, k, rows, lse, stream=stream, wanted=wanted, **how)
+        written: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
+        return gradients._replace(dv=written)
 
     def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
         """A new array of the library of `like` with the shape of another."""

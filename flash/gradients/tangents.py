@@ -27,26 +27,26 @@ def attention_tangents(
     shapes of out and lse; those that are missing are 0. `arrays` are q, k, v, out and lse on the host, which
     `attention` has checked and computed; `scores` are its arguments about scores.
     """
-    there = {name: host_array(view(x, name)) for name, x in arrays.items()}
-    q, k, v, out = (bhsd(there[name], layout) for name in (*_MATRICES, "out"))
+    on_host = {name: host_array(view(x, name)) for name, x in arrays.items()}
+    q, k, v, out = (bhsd(on_host[name], layout) for name in (*_MATRICES, "out"))
     of = {name: bhsd(host_array(view(x, name)), layout) for name, x in tangents.items()}
-    found, of_lse = attention_tangents_cpu(
+    of_rows, of_lse = attention_tangents_cpu(
         q,
         k,
         v,
         out,
-        there["lse"].reshape(q.shape[:3]),
+        on_host["lse"].reshape(q.shape[:3]),
         (of.get("q"), of.get("k"), of.get("v")),
         softmax_scale=softmax_scale,
         causal=causal,
         **{name: _on_host(name, value) for name, value in scores.items()},
     )
-    of_out = found if layout == "bhsd" or there["out"].ndim < found.ndim else found.swapaxes(1, 2)
-    return of_out.reshape(there["out"].shape), of_lse.reshape(there["lse"].shape)
+    of_out = of_rows if layout == "bhsd" or on_host["out"].ndim < of_rows.ndim else of_rows.swapaxes(1, 2)
+    return of_out.reshape(on_host["out"].shape), of_lse.reshape(on_host["lse"].shape)
 
 
-def _on_host(name: str, given: Any) -> Any:
+def _on_host(name: str, value: Any) -> Any:
     """An argument about scores with its arrays as numpy arrays."""
     if name == AUX:
-        return {of: host_array(view(array, of)) for of, array in given.items()}
-    return host_array(view(given, name)) if hasattr(given, "shape") else given
+        return {of: host_array(view(array, of)) for of, array in value.items()}
+    return host_array(view(value, name)) if hasattr(value, "shape") else value

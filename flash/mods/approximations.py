@@ -20,7 +20,7 @@ _LOG2E: Final = math.log2(math.e)
 _HALF_PI: Final = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 LARGEST_ANGLE: Final = 2.0**18  # radians, up to which sin and cos are accurate
 # sin(r) = r + r³ S(r²) and cos(r) = 1 - r² / 2 + r⁴ C(r²) where |r| is at most 0.82, fitted by least
-# squares of the relative error, which are below 2**-27.
+# squares; the relative errors are below 2**-27.
 _S: Final = (-0.16666650772094727, 0.008331939578056335, -0.00019485977827571332)
 _C: Final = (0.04166663810610771, -0.0013887014938518405, 2.439963645883836e-05)
 # erf(x) = x + x E(x²) where |x| is at most this; beyond, 1 - 2 ** (t F(t)) for t = |x|, at most 4,
@@ -59,16 +59,16 @@ def sine(k: KernelBuilder, x: Value, *, quarters: int = 0) -> Value:
     """sin(x + quarters * pi / 2), within 2**-23 where |x| is at most `LARGEST_ANGLE`; beyond, some number
     from -1 to 1, or NaN.
     """
-    turns = k.cvt(x * (2 / math.pi), rnd="rni", dtype=f32)
+    count = k.cvt(x * (2 / math.pi), rnd="rni", dtype=f32)
     rest = x
     for part in _HALF_PI:
-        rest = k.fma(turns, -part, rest)
-    quarter = k.cvt(turns, rnd="rni", dtype=s32) + quarters
+        rest = k.fma(count, -part, rest)
+    quarter = k.cvt(count, rnd="rni", dtype=s32) + quarters
     square = rest * rest
     sin = k.fma(rest * square, _series(k, square, _S), rest)
     cos = k.fma(square * square, _series(k, square, _C), k.fma(square, -0.5, 1.0))
-    found = k.selp(cos, sin, (quarter & 1) != 0)
-    inside = k.max(k.min(found, 1.0), -1.0)
+    value = k.selp(cos, sin, (quarter & 1) != 0)
+    inside = k.max(k.min(value, 1.0), -1.0)
     signed = k.selp(-inside, inside, (quarter & 2) != 0)
     return k.selp(signed, x - x, k.abs(x) < math.inf)  # NaN of NaN and infinity
 
@@ -101,5 +101,5 @@ def erf_of_array(x: NDArray[Any]) -> NDArray[Any]:
 
 def logistic_of_array(x: NDArray[Any]) -> NDArray[Any]:
     """1 / (1 + exp(-x)) of each number."""
-    found: NDArray[Any] = 1 / (1 + np.exp(-x))
-    return found
+    values: NDArray[Any] = 1 / (1 + np.exp(-x))
+    return values

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from flash.mods.operations import MOST_SHIFT
 from flash.mods.trace import Constant
 from flash.mods.values import WORDS, Traced, lifted
 from ptxgen.errors import TypeMismatchError
 from ptxgen.types import ScalarType, f32, pred, s32
 
-_WORD: Final = 31  # bits by which an s32 is shifted at most
 _MOST_FACTORS: Final = 64  # the largest exponent that is a product
 
 
@@ -44,7 +44,7 @@ def pair(a: Any, b: Any) -> tuple[Traced, Traced]:
     return (one, other) if one.kind is other.kind else (as_float(one), as_float(other))
 
 
-# What an operation on two conditions is.
+# The logical operations that operations on numbers are for two conditions; a difference has none.
 _OF_CONDITIONS: Final = {"add": "or", "max": "or", "mul": "and", "min": "and"}
 
 
@@ -53,12 +53,9 @@ def binary(op: str, a: Any, b: Any) -> Traced:
     one, other = pair(a, b)
     if one.kind is pred:
         if op not in _OF_CONDITIONS:
-            raise TypeMismatchError(f"{_SIGNS[op]} is for numbers, got {WORDS[pred]} and {WORDS[pred]}")
+            raise TypeMismatchError(f"- is for numbers, got {WORDS[pred]} and {WORDS[pred]}")
         return bitwise(_OF_CONDITIONS[op], one, other)
     return recorded(op, one.kind, one, other)
-
-
-_SIGNS: Final = {"sub": "-"}
 
 
 def compared(op: str, a: Any, b: Any) -> Traced:
@@ -83,24 +80,30 @@ def quotient(a: Any, b: Any) -> Traced:
     one, other = (as_integer(x) if x.kind is pred else x for x in pair(a, b))
     if one.kind is f32:
         return unary("floor", divided(one, other))
-    by = constant_of(other)
+    by = _divisor(other)
     if by is None:
         return recorded("quotient", s32, one, other)
-    if by == 0:
-        raise TypeMismatchError("// and % divide by a number that is not 0, got 0")
     if by < 0:
         return quotient(-one, -by)
     return one if by == 1 else recorded("floordiv", s32, one, value=int(by))
 
 
+def _divisor(a: Traced) -> Constant | None:
+    """The integer that a divisor is; None if it is known only in the kernel. Raises `TypeMismatchError` for
+    0.
+    """
+    by = constant_of(a)
+    if by == 0:
+        raise TypeMismatchError("// and % divide by a number that is not 0, got 0")
+    return by
+
+
 def remainder(a: Any, b: Any) -> Traced:
     """a % b, with the sign of b: a - a // b * b."""
     one, other = (as_integer(x) if x.kind is pred else x for x in pair(a, b))
-    by = constant_of(other)
-    if one.kind is f32 or by is None:
+    by = None if one.kind is f32 else _divisor(other)
+    if by is None:
         return one - quotient(one, other) * other
-    if by == 0:
-        raise TypeMismatchError("// and % divide by a number that is not 0, got 0")
     if by < 0:
         return -remainder(-one, -by)
     return recorded("mod", s32, one, value=int(by))
@@ -114,8 +117,8 @@ def power(a: Any, b: Any) -> Traced:
     exponent, base = constant_of(other), constant_of(one)
     is_float = f32 in (one.kind, other.kind)
     if exponent is not None and abs(exponent) <= _MOST_FACTORS and exponent == int(exponent):
-        found = _product(as_float(one) if is_float or exponent < 0 else one, abs(int(exponent)))
-        return found if exponent >= 0 else divided(1.0, found)
+        product = _product(as_float(one) if is_float or exponent < 0 else one, abs(int(exponent)))
+        return product if exponent >= 0 else divided(1.0, product)
     if exponent is not None and abs(exponent) == 0.5:
         return unary("sqrt" if exponent > 0 else "rsqrt", as_float(one))
     if base == 2:
@@ -140,9 +143,9 @@ def _product(a: Traced, factors: int) -> Traced:
     """a to the power of a number that is not negative, by squares."""
     if factors == 0:
         return constant(a, 1, a.kind)
-    half = a if factors == 1 else _product(a, factors // 2)
     if factors == 1:
         return a
+    half = _product(a, factors // 2)
     return half * half * a if factors % 2 else half * half
 
 
@@ -202,8 +205,8 @@ def shifted(op: str, a: Any, b: Any) -> Traced:
     if one.kind is not s32:
         raise TypeMismatchError(f"<< and >> are for integers, got {WORDS[one.kind]}")
     bits = constant_of(other)
-    if bits is not None and not 0 <= bits <= _WORD:
-        raise TypeMismatchError(f"<< and >> shift by 0 to {_WORD} bits, got {bits}")
+    if bits is not None and not 0 <= bits <= MOST_SHIFT:
+        raise TypeMismatchError(f"<< and >> shift by 0 to {MOST_SHIFT} bits, got {bits}")
     return recorded(op, s32, one, other)
 
 

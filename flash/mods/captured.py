@@ -16,19 +16,19 @@ from ptxgen.errors import TypeMismatchError
 _NAME: Final = "captured"
 # Types that are no types of elements in a kernel, and those to which they are converted.
 _CONVERTED: Final[dict[str, DType]] = {"float64": F32, "int8": I32, "int16": I32, "uint16": I32}
-_MOST_AXES: Final = 4
+MOST_AXES: Final = 4  # of an array that a function of scores indexes
 
 
 class Captured:
     """The arrays that the functions of one call index from outside, by name: captured_0 is the first one
     that is indexed, so that names, and with them kernels, do not depend on those in Python. `taken` are
-    the names of arrays of `aux`; `as_given` is what becomes of an array that is given to a call.
+    the names of arrays of `aux`; `convert` converts an array to the library of the call (None: no need).
     """
 
-    def __init__(self, taken: Iterable[str], as_given: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, taken: Iterable[str], convert: Callable[[Any], Any] | None = None) -> None:
         self._taken = frozenset(taken)
-        self._as_given = as_given
-        self._known: dict[object, tuple[object, AuxArray]] = {}  # each is kept, so that its id is
+        self._convert = convert
+        self._known: dict[object, tuple[object, AuxArray]] = {}  # arrays, so that ids stay unique
         self.arrays: dict[str, Any] = {}
 
     def __call__(self, array: Any) -> AuxArray:
@@ -44,22 +44,22 @@ class Captured:
         return [declaration for _, declaration in self._known.values()]
 
     def _declared(self, array: Any) -> AuxArray:
-        kept = array.reshape(1) if array.ndim == 0 else array
-        kept = np.asarray(kept) if isinstance(kept, np.ndarray) else kept
-        kept = kept if self._as_given is None else self._as_given(kept)
-        name = str(kept.dtype).removeprefix("torch.")
+        operand = array.reshape(1) if array.ndim == 0 else array
+        operand = np.asarray(operand) if isinstance(operand, np.ndarray) else operand
+        operand = operand if self._convert is None else self._convert(operand)
+        name = str(operand.dtype).removeprefix("torch.")
         dtype = next((t for t in AUX_DTYPES if t.array_name == name), _CONVERTED.get(name))
-        if dtype is None or kept.ndim > _MOST_AXES:
+        if dtype is None or operand.ndim > MOST_AXES:
             raise TypeMismatchError(
                 f"an array that a function of scores indexes must be of {', '.join(_names())}, with at most "
-                f"{_MOST_AXES} axes, got {name} of shape {list(array.shape)}; convert it before"
+                f"{MOST_AXES} axes, got {name} of shape {list(array.shape)}; convert it before the call"
             )
         if dtype.array_name != name:
-            kept = _as_type(kept, dtype.array_name)
+            operand = _as_type(operand, dtype.array_name)
         names = (f"{_NAME}_{n}" for n in itertools.count(len(self.arrays)))
-        found = AuxArray(next(n for n in names if n not in self._taken), dtype, kept.ndim)
-        self.arrays[found.name] = kept
-        return found
+        declaration = AuxArray(next(n for n in names if n not in self._taken), dtype, operand.ndim)
+        self.arrays[declaration.name] = operand
+        return declaration
 
 
 def _identity(array: Any) -> object:
@@ -70,6 +70,7 @@ def _identity(array: Any) -> object:
 
 
 def _names() -> list[str]:
+    """The types that are taken, as array libraries write them."""
     return [*[t.array_name for t in AUX_DTYPES], *_CONVERTED]
 
 
@@ -83,16 +84,19 @@ def _as_type(array: Any, name: str) -> Any:
 
 
 def with_captured(
-    arguments: Mapping[str, Any], declared: Iterable[AuxArray], as_given: Callable[[Any], Any] | None = None
+    arguments: Mapping[str, Any], declared: Iterable[AuxArray], convert: Callable[[Any], Any] | None = None
 ) -> dict[str, Any]:
     """The arguments of a call, with traces instead of functions, and with the arrays that they index from
-    outside in `aux`, whose arrays are `declared`. `as_given` is as in `Captured`.
+    outside in `aux`, whose arrays are `declared`. `convert` is as in `Captured`.
+
+    Raises what `traced` raises for the functions.
     """
-    known, found = list(declared), dict(arguments)
-    captured = Captured((array.name for array in known), as_given)
+    known, result = list(declared), dict(arguments)
+    captured = Captured((array.name for array in known), convert)
     for name in (SCORE_MOD, MASK_MOD):
-        if callable(found.get(name)) and not isinstance(found[name], Trace):
-            found[name] = traced(name, found[name], known, captured)
+        function = arguments.get(name)
+        if function is not None and not isinstance(function, Trace):
+            result[name] = traced(name, function, known, captured)
     if captured.arrays:
-        found[AUX] = {**(found.get(AUX) or {}), **captured.arrays}
-    return found
+        result[AUX] = {**(arguments.get(AUX) or {}), **captured.arrays}
+    return result

@@ -1,5 +1,6 @@
-"""Functions whose numpy arrays can be indexed by values of a trace. numpy asks no index what it means, as
-PyTorch does, so that a function is given other arrays, of a type that does.
+"""Functions whose numpy arrays can be indexed by values of a trace. Indexing a numpy array calls no method
+of the index, as indexing a tensor of PyTorch does (`__torch_function__`), so that a copy of the function
+has arrays of a subclass instead.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from flash.mods.values import Traced, captured
 
 
 class _Indexed(np.ndarray[Any, Any]):
-    """A numpy array, and an array of a traced function where a value of it is an index."""
+    """A numpy array whose elements a traced function may index by its values."""
 
     def __getitem__(self, indices: Any) -> Any:
-        given = indices if isinstance(indices, tuple) else (indices,)
-        if any(isinstance(index, Traced) for index in given):
+        every = indices if isinstance(indices, tuple) else (indices,)
+        if any(isinstance(index, Traced) for index in every):
             return captured(self, indices)
         return super().__getitem__(indices)
 
@@ -32,26 +33,30 @@ def with_indexed_arrays(function: Any) -> Any:
 
 
 def _replaced(x: Any, known: dict[int, Any]) -> Any:
-    """What stands for `x`: itself if nothing changes. `known` is what stands for objects by their ids."""
+    """The replacement of `x`, which is `x` itself if nothing in it changes. `known` are the replacements of
+    objects by their ids.
+    """
     if id(x) in known:
         return known[id(x)]
-    known[id(x)] = x  # of functions that call each other
-    found = x
+    known[id(x)] = x  # until it is known, for functions that call each other
+    result = x
     if type(x) is np.ndarray and x.ndim:
-        found = x.view(_Indexed)
+        result = x.view(_Indexed)
     elif isinstance(x, FunctionType):
-        found = _of_function(x, known)
-    elif (apart := _taken_apart(x)) is not None:
-        parts, make = apart
+        result = _of_function(x, known)
+    elif (split := _parts_of(x)) is not None:
+        parts, join = split
         new = [_replaced(part, known) for part in parts]
         if any(one is not old for one, old in zip(new, parts, strict=True)):
-            found = make(*new)
-    known[id(x)] = found
-    return found
+            result = join(*new)
+    known[id(x)] = result
+    return result
 
 
-def _taken_apart(x: Any) -> tuple[list[Any], Callable[..., Any]] | None:
-    """The parts of an object in which arrays may be, and what makes one like it of others."""
+def _parts_of(x: Any) -> tuple[list[Any], Callable[..., Any]] | None:
+    """The parts of an object in which arrays may be, and a function that makes an object like it of other
+    parts; None for objects without such parts.
+    """
     if isinstance(x, MethodType):
         return [x.__func__], lambda function: MethodType(function, x.__self__)
     if isinstance(x, functools.partial):
@@ -64,6 +69,7 @@ def _taken_apart(x: Any) -> tuple[list[Any], Callable[..., Any]] | None:
 
 
 def _of_function(f: FunctionType, known: dict[int, Any]) -> FunctionType:
+    """The replacement of a function."""
     changed = {
         name: new
         for name in _names(f.__code__)
@@ -76,19 +82,20 @@ def _of_function(f: FunctionType, known: dict[int, Any]) -> FunctionType:
     same_cells = all(new is old for new, old in zip(cells, f.__closure__ or (), strict=True))
     if not changed and same_cells and defaults is f.__defaults__ and named is f.__kwdefaults__:
         return f
-    found = FunctionType(
+    copy = FunctionType(
         f.__code__,
         {**f.__globals__, **changed} if changed else f.__globals__,
         f.__name__,
         defaults,
         cells if f.__closure__ else None,
     )
-    found.__kwdefaults__ = named
-    found.__dict__.update(f.__dict__)
-    return found
+    copy.__kwdefaults__ = named
+    copy.__dict__.update(f.__dict__)
+    return copy
 
 
 def _of_cell(cell: CellType, known: dict[int, Any]) -> CellType:
+    """The replacement of a variable of a closure."""
     try:
         old = cell.cell_contents
     except ValueError:  # not assigned yet

@@ -37,20 +37,20 @@ def as_condition(a: Any) -> Traced:
     return value if value.kind is pred else value != 0
 
 
-def _kind(given: Any) -> ScalarType | None:
+def _kind(dtype: Any) -> ScalarType | None:
     """The type of values that a type of Python, PyTorch or numpy means; None if it is no type."""
-    name = given.__name__ if isinstance(given, type) else str(given)
+    name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
     name = name.removeprefix("torch.").removesuffix("Tensor").lower()
     if name == "bool":
         return pred
     return f32 if name in _FLOATS else s32 if name in _INTEGERS else None
 
 
-def _required(given: Any) -> ScalarType:
-    kind = _kind(given)
+def _required(dtype: Any) -> ScalarType:
+    kind = _kind(dtype)
     if kind is None:
         raise TypeMismatchError(
-            f"a value of a traced function is a float, int32 or int64, or bool, not {shown(given)}"
+            f"a value of a traced function is a float, int32 or int64, or bool, not {shown(dtype)}"
         )
     return kind
 
@@ -62,9 +62,9 @@ def _converted(a: Traced, kind: ScalarType) -> Traced:
 @named("type", "astype")
 def to(a: Traced, *of: Any, dtype: Any = None) -> Traced:
     """The value as another type: float types are all f32, integers int32. Devices are ignored."""
-    given = [dtype] if dtype is not None else []
-    given += [x for x in of if not isinstance(x, bool)]
-    for x in given:
+    kinds = [dtype] if dtype is not None else []
+    kinds += [x for x in of if not isinstance(x, bool)]
+    for x in kinds:
         if isinstance(x, Traced):
             return _converted(a, x.kind)
         if not isinstance(x, type) and hasattr(x, "dtype"):
@@ -87,14 +87,16 @@ def positive(a: Traced) -> Traced:
 
 
 @named("full_like")
-def new_full(a: Traced, *given: Any, fill_value: Any = None, size: Any = (), dtype: Any = None) -> Traced:
-    """A constant: a value has no axes."""
-    sizes = [x for x in (*given[:-1], size) if isinstance(x, (tuple, list)) and tuple(x) not in ((), (1,))]
-    number = given[-1] if given else fill_value
+def new_full(a: Traced, *args: Any, fill_value: Any = None, size: Any = (), dtype: Any = None) -> Traced:
+    """A constant of the type of a value or another type. Raises `TypeMismatchError` for a size with elements
+    along an axis.
+    """
+    sizes = [x for x in (*args[:-1], size) if isinstance(x, (tuple, list)) and tuple(x) not in ((), (1,))]
+    number = args[-1] if args else fill_value
     if sizes:
         raise TypeMismatchError(f"a value of a traced function has no axes: size must be (), got {sizes[0]}")
-    found = lifted(a.recorder, number, a.kind)
-    return _converted(found, a.kind if dtype is None else _required(dtype))
+    value = lifted(a.recorder, number, a.kind)
+    return _converted(value, a.kind if dtype is None else _required(dtype))
 
 
 @named()
@@ -103,12 +105,14 @@ def new_tensor(a: Traced, data: Any, dtype: Any = None) -> Traced:
     return new_full(a, data, dtype=dtype)
 
 
-def _like(name: str, number: Constant) -> None:
-    def made(a: Traced, size: Any = (), dtype: Any = None) -> Traced:
+def _register_constant(name: str, number: Constant) -> None:
+    """Register `Tensor.new_<name>` and `<name>_like`, which make a number that has the type of a value."""
+
+    def constant(a: Traced, size: Any = (), dtype: Any = None) -> Traced:
         return new_full(a, size, number, dtype=dtype)
 
-    FUNCTIONS.update({f"new_{name}": made, f"{name}_like": made})
+    FUNCTIONS.update({f"new_{name}": constant, f"{name}_like": constant})
 
 
-_like("zeros", 0)
-_like("ones", 1)
+_register_constant("zeros", 0)
+_register_constant("ones", 1)

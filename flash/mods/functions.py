@@ -145,11 +145,11 @@ def round(a: Any) -> Traced:
 @named()
 def where(condition: Any, a: Any, b: Any) -> Traced:
     """`a` where the condition holds, else `b`; both are computed."""
-    given = first_traced("where", condition, a, b)
-    chosen = lifted(given.recorder, condition, pred)
-    if chosen.kind is not pred:
-        raise TypeMismatchError(f"where: the first operand must be a condition, got {WORDS[chosen.kind]}")
-    return choice(chosen, a, b)
+    recorder = first_traced("where", condition, a, b).recorder
+    chooses = lifted(recorder, condition, pred)
+    if chooses.kind is not pred:
+        raise TypeMismatchError(f"where: the first operand must be a condition, got {WORDS[chooses.kind]}")
+    return choice(chooses, a, b)
 
 
 METHODS["where"] = lambda a, condition, other: where(condition, a, other)
@@ -179,8 +179,8 @@ def maximum(a: Any, b: Any) -> Traced:
 def clamp(a: Any, min: Any = None, max: Any = None) -> Traced:
     """A number limited to `min` and `max`; None for no limit."""
     first_traced("clamp", a, min, max)
-    found = a if min is None else maximum(a, min)
-    return found if max is None else minimum(found, max)
+    limited = a if min is None else maximum(a, min)
+    return limited if max is None else minimum(limited, max)
 
 
 @named()
@@ -292,9 +292,9 @@ def gelu(a: Any, approximate: str = "none") -> Traced:
 def softplus(a: Any, beta: float = 1.0, threshold: float = 20.0) -> Traced:
     """log(1 + exp(beta a)) / beta; a itself where beta a is above the threshold."""
     scaled = as_float(a) * beta if beta != 1 else as_float(a)
-    found = maximum(scaled, 0.0) + log1p(exp(-abs(scaled)))
-    found = found if beta == 1 else found * (1 / beta)
-    return where(scaled > threshold, as_float(a), found)
+    result = maximum(scaled, 0.0) + log1p(exp(-abs(scaled)))
+    result = result if beta == 1 else result * (1 / beta)
+    return where(scaled > threshold, as_float(a), result)
 
 
 @named("log_sigmoid")
@@ -382,12 +382,14 @@ def _scaled(op: str) -> Callable[..., Traced]:
 
 
 def _by_condition(op: str) -> Callable[..., Traced]:
-    def found(a: Any, b: Any) -> Traced:
+    """The operation `op` of whether two numbers are not 0."""
+
+    def combined(a: Any, b: Any) -> Traced:
         like = first_traced(f"logical_{op}", a, b)
         one, other = (as_condition(lifted(like.recorder, x, like.kind)) for x in (a, b))
         return bitwise(op, one, other)
 
-    return found
+    return combined
 
 
 # What PyTorch and numpy call the operators of a tensor with a value.

@@ -21,12 +21,12 @@ def named(*names: str) -> Callable[[F], F]:
     return register
 
 
-def first_traced(name: str, *given: Any) -> Traced:
+def first_traced(name: str, *operands: Any) -> Traced:
     """The first traced value of a call of the function `name`."""
-    for value in given:
+    for value in operands:
         if isinstance(value, Traced):
             return value
     raise TypeMismatchError(
-        f"{name} is for values of a traced function, got {', '.join(map(shown, given))}; compute numbers "
+        f"{name} is for values of a traced function, got {', '.join(map(shown, operands))}; compute numbers "
         "with Python"
     )

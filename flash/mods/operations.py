@@ -26,15 +26,15 @@ from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, u32
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of s32
-_WORD: Final = 31  # the largest shift of an s32
+MOST_SHIFT: Final = 31  # bits of an s32
 _HALF: Final = 0.5  # the fraction of a power of two (`math.frexp`)
 _LEAST_NORMAL: Final = 2.0**-126
 Ends = tuple[Any, Any]  # the least and the largest value
 
 
 class Emission(NamedTuple):
-    """Where an operation is emitted: the step, whether f32 divisions are rounded once, and whether
-    its first operand is known not to be negative.
+    """The context in which an operation is emitted: the builder, the step, whether f32 divisions are rounded
+    once, and whether the first operand is known not to be negative.
     """
 
     k: KernelBuilder
@@ -51,8 +51,8 @@ class Emission(NamedTuple):
 class Operation:
     """One operation of traced functions.
 
-    `numpy` takes arrays of the operands, and the step's own value behind them if it has one. `emit`
-    takes an `Emission` and the operands: values, of which all but the first may be Python numbers.
+    `numpy` takes arrays of the operands, and then the value of the step if it has one. `emit` takes an
+    `Emission` and the operands: values, of which all but the first may be Python numbers.
 
     `slopes` are the derivatives of an f32 result by its f32 operands, given a module with functions
     (`numpy`, or `flash.mods.functions`), the operands and the result. `steepest` are their largest
@@ -61,9 +61,9 @@ class Operation:
     whole numbers, is the distance of an operand from the nearest number at which the result changes
     by 1.
 
-    `ends` are the limits of an integer result, given those of the operands and the step's own value;
-    without it the result may be any s32 if it is an integer at all. `is_long`: it takes more than a
-    few instructions.
+    `ends` are the limits of an integer result, given those of the operands that are integers and the
+    value of the step; by default those of s32. `is_long` is whether the operation takes more than a few
+    instructions.
     """
 
     numpy: Callable[..., Any]
@@ -81,7 +81,7 @@ def _exact(*_: Any) -> float:
 
 
 def _of_magnitude(units: float) -> Callable[..., Any]:
-    """The error of so many units of the result."""
+    """The function of an error that is so many units of 2**-24 of the result."""
     return lambda *operands: units * np.abs(operands[-1])
 
 
@@ -99,8 +99,8 @@ def _chosen(e: Emission, condition: Any, a: Any, b: Any) -> Any:
 def _divided(_: Emission, a: Value, b: Any) -> Value:
     is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
     # For a power of two the product with 1 / b, which is an f32, is the quotient.
-    found: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
-    return found
+    quotient: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
+    return quotient
 
 
 def _by_constant(e: Emission, a: Value) -> Value:
@@ -140,13 +140,13 @@ def _amount(bits: Any) -> Any:
 
 
 def _shifted_left(a: Any, bits: Any) -> Any:
-    inside = (bits >= 0) & (bits <= _WORD)
-    return np.where(inside, np.left_shift(a, bits & _WORD), 0).astype(np.int32)
+    inside = (bits >= 0) & (bits <= MOST_SHIFT)
+    return np.where(inside, np.left_shift(a, bits & MOST_SHIFT), 0).astype(np.int32)
 
 
 def _shifted_right(a: Any, bits: Any) -> Any:
-    inside = (bits >= 0) & (bits <= _WORD)
-    return np.right_shift(a, np.where(inside, bits, _WORD)).astype(np.int32)
+    inside = (bits >= 0) & (bits <= MOST_SHIFT)
+    return np.right_shift(a, np.where(inside, bits, MOST_SHIFT)).astype(np.int32)
 
 
 def _integers(x: Any) -> Any:
@@ -156,16 +156,17 @@ def _integers(x: Any) -> Any:
 
 
 def _ends_of_shift(of: Sequence[Ends], left: bool) -> Ends | None:
+    """The ends of a << bits, or of a >> bits; None if they are not known."""
     a, bits = of
-    if bits[0] < 0 or bits[1] > _WORD:
+    if bits[0] < 0 or bits[1] > MOST_SHIFT:
         return None if left else (LEAST, MOST)
     shift = operator.lshift if left else operator.rshift
-    found = [shift(x, n) for x in a for n in bits]
-    return min(found), max(found)
+    ends = [shift(x, n) for x in a for n in bits]
+    return min(ends), max(ends)
 
 
 def _ends_of_bits(of: Sequence[Ends], *, least: bool) -> Ends:
-    """Of & (`least`), or of | and ^."""
+    """The ends of a & b if `least`, else of a | b and of a ^ b."""
     natural = [high for low, high in of if low >= 0]
     if least and natural:
         return 0, min(natural)

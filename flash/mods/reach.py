@@ -60,7 +60,7 @@ def _range(trace: Trace, step: Step, args: Sequence[Range | None]) -> Range | No
     if step.op == "const":
         return Range(int(step.value or 0), int(step.value or 0))
     of = [arg for n, arg in zip(step.args, args, strict=True) if trace.steps[n].kind is s32]
-    if None in of and step.op != "mod":
+    if None in of and step.op != "mod":  # whose result has the same limits for all operands
         return None
     ends = OPERATIONS[step.op].ends([arg for arg in of if arg is not None], step.value)
     return None if ends is None else Range(*ends)

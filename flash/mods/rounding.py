@@ -19,7 +19,7 @@ _COMPARED: Final = ("lt", "le", "eq", "ne")
 def rounding(trace: Trace, inputs: Mapping[str, Array], arrays: Mapping[str, Array]) -> Array:
     """A bound of the error of the result in f32, for exact inputs, in units of 2**-24. It is of first
     order. A condition on f32 that the errors of its operands may turn counts with the whole
-    difference of the choices; where they may turn an integer, nothing is known of what follows.
+    difference of the choices; where they may change an integer, nothing is known of what follows.
     """
     with np.errstate(all="ignore"):
         return _rounding(trace, Evaluation(trace, inputs, arrays, np.dtype(np.float64)))
@@ -48,7 +48,7 @@ def _rounding(trace: Trace, of: Evaluation) -> Array:
 
 
 def _within(apart: Any, error: Any) -> Any:
-    """Whether an error may reach what is so far away."""
+    """Whether an error, in units of 2**-24, is not 0 and at least as large as the distance `apart`."""
     return (apart <= error * 2.0**-24) & (error > 0)
 
 
@@ -58,15 +58,17 @@ def _jump(step: Step) -> Callable[[Any], Any] | None:
 
 
 def _error(step: Step, args: list[Array], result: Array, before: list[Any], doubts: list[Any]) -> Any:
-    """The error of an f32 step, given those of its operands and whether these may be others."""
+    """The error of an f32 step in units of 2**-24, from those of its operands, `before`; `doubts` are whether
+    errors may change operands that are conditions or integers.
+    """
     if step.op in ("input", "const", "load"):
         unknown = functools.reduce(np.logical_or, doubts, False)
         return np.where(unknown, np.inf, 0.0)
     if step.op == "where":
         apart = np.abs(args[1] - args[2]) * 2.0**24
-        kept = np.where(args[0], before[1], before[2])
-        turned = np.maximum(before[1], before[2]) + np.where(np.isfinite(apart), apart, np.inf)
-        return np.where(doubts[0], turned, kept)
+        chosen = np.where(args[0], before[1], before[2])
+        either = np.maximum(before[1], before[2]) + np.where(np.isfinite(apart), apart, np.inf)
+        return np.where(doubts[0], either, chosen)
     operation = OPERATIONS[step.op]
     error = operation.error(*args, result)
     if operation.jump is not None:

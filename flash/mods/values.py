@@ -19,8 +19,8 @@ _MOST: Final = 2**31 - 1  # the largest s32
 WORDS: Final = {f32: "a number (f32)", s32: "an integer (s32)", pred: "a condition"}
 _DTYPES: Final = {f32: "float32", s32: "int32", pred: "bool"}
 
-# The functions of values, by the names that Python, PyTorch and numpy have for them, and of methods
-# those whose operands are in another order. `flash/mods/functions.py` fills them.
+# The functions of values, by the names that Python, PyTorch and numpy have for them; and methods whose
+# operands are in another order. `flash/mods/functions.py` and `conversions.py` fill both.
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
 METHODS: Final[dict[str, Callable[..., Any]]] = {}
 
@@ -32,8 +32,8 @@ KNOWN: Final = (
 
 
 def _operator(name: str, *args: Any) -> Traced:
-    found: Traced = FUNCTIONS[name](*args)
-    return found
+    result: Traced = FUNCTIONS[name](*args)
+    return result
 
 
 def _both_ways(name: str) -> tuple[Callable[[Traced, Any], Traced], Callable[[Traced, Any], Traced]]:
@@ -122,7 +122,7 @@ class Traced:
         if name == "__getitem__":
             return captured(*args)
         operator = str(function) if "OpOverload" in type(function).__name__ else "aten."
-        if not operator.startswith("aten."):  # one of a library's own, whatever its name
+        if not operator.startswith("aten."):  # a library has registered it: its name says nothing
             return _of_library(f"torch.ops.{operator}", None, args, kwargs)
         of_method = METHODS.get(name) if inspect.ismethoddescriptor(function) else None
         return _of_library(f"torch.{name}", of_method or FUNCTIONS.get(name), args, kwargs or {})
@@ -168,14 +168,16 @@ class Traced:
         return self
 
 
-# What PyTorch's functions take about the memory of their results.
+# Arguments of PyTorch's functions about the memory of their results, which mean nothing for a value.
 _WITHOUT_MEANING: Final = frozenset(
     ("inplace", "device", "non_blocking", "copy", "memory_format", "layout", "requires_grad", "pin_memory")
 )
 
 
 def called(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function of values; arguments that it does not have are refused with its name."""
+    """The result of a function of values, called `name` in errors. Raises `TypeMismatchError` for arguments
+    that it does not take.
+    """
     kwargs = {key: value for key, value in kwargs.items() if key not in _WITHOUT_MEANING}
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -185,7 +187,9 @@ def called(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _of_library(name: str, function: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
-    """A function of another library, given that of values with the same name."""
+    """The result of another library's function, called `name` in errors, by the `function` of values that has
+    its name. Raises `TypeMismatchError` if there is none.
+    """
     if function is None:
         raise TypeMismatchError(
             f"{name} is no operation of a traced function{did_you_mean(name.split('.')[-1], FUNCTIONS)}; "
@@ -195,23 +199,23 @@ def _of_library(name: str, function: Callable[..., Any] | None, args: Any, kwarg
 
 
 class TracedArray:
-    """An array of `aux` while a function is traced: an index for each axis gives an element. With
-    fewer indices it is the rest of the array, whose axes are indexed in turn.
+    """An array of `aux` while a function is traced: an index for each axis gives an element. Fewer indices
+    give a `TracedArray` of the other axes. `by_axis` has the index of each axis, None for those to come.
     """
 
-    __slots__ = ("_array", "_recorder", "_taken")
+    __slots__ = ("_array", "_by_axis", "_recorder")
 
     def __init__(
-        self, recorder: Recorder, array: AuxArray, taken: Sequence[Traced | None] | None = None
+        self, recorder: Recorder, array: AuxArray, by_axis: Sequence[Traced | None] | None = None
     ) -> None:
         self._recorder = recorder
         self._array = array
-        self._taken = [None] * array.rank if taken is None else list(taken)  # the index of each axis
+        self._by_axis = [None] * array.rank if by_axis is None else list(by_axis)  # the index of each axis
 
     def __getitem__(self, indices: Any) -> Any:
         array = self._array
         given = list(indices) if isinstance(indices, tuple) else [indices]
-        free = [axis for axis, index in enumerate(self._taken) if index is None]
+        free = [axis for axis, index in enumerate(self._by_axis) if index is None]
         if sum(index is Ellipsis for index in given) == 1:
             at = next(n for n, index in enumerate(given) if index is Ellipsis)
             given[at : at + 1] = [slice(None)] * (len(free) - len(given) + 1)
@@ -220,14 +224,14 @@ class TracedArray:
                 f"{array.name} has {array.rank} axes: an element has {array.rank} indices, got "
                 f"{array.rank - len(free) + len(given)}"
             )
-        taken = list(self._taken)
+        by_axis = list(self._by_axis)
         for axis, index in zip(free, given, strict=False):
             if not (isinstance(index, slice) and index == slice(None)):
-                taken[axis] = self._index(index)
-        found = [index for index in taken if index is not None]
-        if len(found) < array.rank:
-            return TracedArray(self._recorder, array, taken)
-        at = self._recorder.record("load", array.kind, *[i.index for i in found], value=array.name)
+                by_axis[axis] = self._index(index)
+        known = [index for index in by_axis if index is not None]
+        if len(known) < array.rank:
+            return TracedArray(self._recorder, array, by_axis)
+        at = self._recorder.record("load", array.kind, *[i.index for i in known], value=array.name)
         return Traced(self._recorder, at, array.kind)
 
     def _index(self, given: Any) -> Traced:
@@ -247,7 +251,7 @@ class TracedArray:
 
     def is_no_operand(self, *_: Any) -> NoReturn:
         """Refuse the array where a single value is needed."""
-        missing, array = sum(index is None for index in self._taken), self._array
+        missing, array = sum(index is None for index in self._by_axis), self._array
         raise TypeMismatchError(
             f"an operand must be a single value, got {array.name} with {missing} of its {array.rank} axes "
             "not indexed"
@@ -292,7 +296,9 @@ def _number(value: Any) -> Constant | None:
 
 
 def _is_element(value: Any) -> bool:
-    """Whether a tensor of one number is read by the kernel: its value may change, or is on a GPU."""
+    """Whether the kernel reads a tensor without axes, because it is on a GPU or requires gradients; any other
+    one is a constant.
+    """
     if isinstance(value, Traced) or getattr(value, "ndim", None) != 0 or isinstance(value, np.generic):
         return False
     on_gpu = getattr(getattr(value, "device", None), "type", "cpu") != "cpu"

@@ -28,5 +28,5 @@ def by_rows(tiling: AnyTiling) -> AnyTiling:
 
 
 def is_by_rows(tiling: AnyTiling) -> bool:
-    """Whether a kernel takes maxima of all tiles for this reason."""
+    """Whether a kernel takes maxima of all tiles so that no row depends on others of its warp."""
     return isinstance(tiling, (MmaTiling, WgmmaTiling)) and tiling.by_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import u32
 
-_MOST_AXES: Final = 4
 Aux = Mapping[str, Any] | tuple[AuxArray, ...] | None
 
 
@@ -73,11 +72,11 @@ def _name(name: object) -> str:
 def _declared(name: str, value: Any) -> AuxArray:
     kind, axes = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, 0)
     dtype = _dtype(kind)
-    if dtype is None or isinstance(axes, bool) or axes not in range(1, _MOST_AXES + 1):
+    if dtype is None or isinstance(axes, bool) or axes not in range(1, captured.MOST_AXES + 1):
         names = ", ".join(t.name for t in AUX_DTYPES)
         raise ConfigError(
             f"AttentionConfig: aux[{name!r}] must be (type, axes), with a type of {names} and 1 to "
-            f"{_MOST_AXES} axes, got {shown(value)}"
+            f"{captured.MOST_AXES} axes, got {shown(value)}"
         )
     return AuxArray(name, dtype, int(axes))
 
@@ -121,10 +120,10 @@ def _of_array(name: str, given: object) -> AuxArray:
         array = view(given, f"{AUX}[{name!r}]")
         kind, shape = array.dtype, array.shape
     dtype, axes = _dtype(kind), len(shape)
-    if dtype is None or not 1 <= axes <= _MOST_AXES:
+    if dtype is None or not 1 <= axes <= captured.MOST_AXES:
         names = ", ".join(t.array_name for t in AUX_DTYPES)
         raise LaunchError(
-            f"{AUX}[{name!r}] must be one of {names}, with 1 to {_MOST_AXES} axes, got "
+            f"{AUX}[{name!r}] must be one of {names}, with 1 to {captured.MOST_AXES} axes, got "
             f"{str(kind).removeprefix('torch.')} of shape {list(shape)}; convert it"
         )
     return AuxArray(name, dtype, axes)
@@ -133,17 +132,17 @@ def _of_array(name: str, given: object) -> AuxArray:
 _Arguments = TypeVar("_Arguments", bound=Mapping[str, Any])
 
 
-def with_captured(arguments: _Arguments, as_given: Callable[[Any], Any] | None = None) -> _Arguments:
+def with_captured(arguments: _Arguments, convert: Callable[[Any], Any] | None = None) -> _Arguments:
     """The arguments of a call, with traces instead of functions, and in `aux` also the arrays that these
-    index although they are no parameters, by names of their own. `as_given` is what becomes of an array that
-    is given to a call, where its library has other types.
+    index although they are no parameters, by names that `flash.mods.captured.Captured` chooses. `convert`
+    converts such an array to the library of the call (None: no need).
 
-    Raises `LaunchError` for an `aux` that is none, and what `traced` raises for the functions.
+    Raises `LaunchError` for an `aux` that is no mapping of names to arrays, and what `traced` raises for the
+    functions.
     """
     if not any(callable(arguments.get(name)) for name in (SCORE_MOD, MASK_MOD)):
         return arguments
-    found: Any = captured.with_captured(arguments, arrays_of_call(arguments), as_given)
-    return cast(_Arguments, found)
+    return cast(_Arguments, captured.with_captured(arguments, arrays_of_call(arguments), convert))
 
 
 def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:

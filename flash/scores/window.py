@@ -87,6 +87,22 @@ class WindowArguments(TypedDict, total=False):
     window: Sides
 
 
+def sides_of(who: str, window: object) -> tuple[int | None, int | None]:
+    """The keys that a query sees to its left and right, None for no limit; both None for no window. Raises
+    `ConfigError`, in the name of `who`, for anything but two numbers of keys of any class, None or -1.
+    """
+    pair = (None, None) if window is None else in_numbers(window)
+    sides = pair if isinstance(pair, tuple | list) else ()
+    counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
+    if len(counts) != _SIDES or None in counts:
+        raise ConfigError(
+            f"{who}: window must be (left, right), each a number of keys from 0 to {MAX_WINDOWED_SEQ}, or "
+            f"None or -1 for no limit, got {shown(window)}"
+        )
+    left, right = (None if count == _UNLIMITED else count for count in counts)
+    return left, right
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
     """window: (left, right), how many keys before and behind its own position a query sees; None or
@@ -114,19 +130,7 @@ class Window(ScoreFeature):
         """The window without the side that causality hides anyway; None if it hides nothing
         else.
         """
-        if value is None:
-            return None
-        rows = in_numbers(value)
-        sides = tuple(rows) if isinstance(rows, tuple | list) else ()
-        counts = [None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
-        if len(sides) != _SIDES or any(
-            count is None and side is not None for side, count in zip(sides, counts, strict=True)
-        ):
-            raise ConfigError(
-                "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
-                f"{MAX_WINDOWED_SEQ}, or None or -1 for no limit, got {shown(value)}"
-            )
-        left, right = (None if count == _UNLIMITED else count for count in counts)
+        left, right = sides_of("AttentionConfig", value)
         right = None if of_config.causal else right
         return None if (left, right) == (None, None) else (left, right)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from ptxgen.ir import Address, Arguments, Instr, Not, Operand, Pair, Reg, Statement, TensorAddress, Vector
-from ptxgen.isa.spec import Effect
+from ptxgen.ir import Instr, Reg, Statement, registers_of
+from ptxgen.isa.spec import OF_REGISTERS
 from ptxgen.isa.table import op_of
 
-# Effects of instructions that change nothing but their result registers. The carry flag is no register.
-_ONLY_RESULTS: Final = frozenset({Effect.NONE, Effect.ADDRESS})
 _PARAMETER: Final = "ld.param."
 
 
@@ -30,11 +28,11 @@ def needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
         read = [] if statement.guard is None else [statement.guard.register]
         for declared, operand in zip(op.flat, statement.operands, strict=False):
             is_result = declared.written and not declared.address
-            (written if is_result else read).extend(_registers(operand))
+            (written if is_result else read).extend(registers_of(operand))
         reads[number] = read
         for register in written:
             writers[register].append(number)
-        only_results = op.effect in _ONLY_RESULTS or statement.opcode.startswith(_PARAMETER)
+        only_results = op.effect in OF_REGISTERS or statement.opcode.startswith(_PARAMETER)
         if not (written and only_results):
             waiting.append(number)
     remaining = set(waiting)
@@ -44,19 +42,3 @@ def needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
             waiting += (number for number in more if number not in remaining)
             remaining.update(more)
     return tuple(s for number, s in enumerate(body) if number in remaining or not isinstance(s, Instr))
-
-
-def _registers(operand: Operand) -> Iterator[Reg]:
-    match operand:
-        case Reg():
-            yield operand
-        case Not(register):
-            yield register
-        case Address(base):
-            yield from (base,) if isinstance(base, Reg) else ()
-        case TensorAddress(base, _, coordinates):
-            yield from (part for part in (base, *coordinates) if isinstance(part, Reg))
-        case Vector(items) | Arguments(items):
-            yield from (item for item in items if isinstance(item, Reg))
-        case Pair(first, second):
-            yield from (part for part in (first, second) if isinstance(part, Reg))

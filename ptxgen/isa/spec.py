@@ -34,8 +34,11 @@ class Effect(enum.Enum):
     TEXTURE = "reads or writes a texture or a surface"
 
 
-# Effects of instructions whose results are functions of registers.
-PURE: Final = frozenset({Effect.NONE, Effect.ADDRESS, Effect.CARRY})
+# Effects of instructions that change nothing but their result registers, which are functions of the
+# registers that their operands name.
+OF_REGISTERS: Final = frozenset({Effect.NONE, Effect.ADDRESS})
+# The same with the carry flag, which no operand names.
+PURE: Final = OF_REGISTERS | {Effect.CARRY}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import Address, Instr, IntImm, Kernel, Symbol, TensorAddress
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, Instr, IntImm, Kernel, Symbol, TensorAddress, registers_of
 
 _WRITERS: Final = frozenset(("st", "red", "atom", "cp", "multimem", "tensormap"))
 _PREFETCH: Final = "prefetch"  # of copies to the L2 cache, which write no memory

@@ -91,8 +91,9 @@ class DeviceMemory:
         if buffer is None:
             return None
         start = address - buffer.base
-        if writes and buffer.base in self.arena.heap:
-            self.arena.heap[buffer.base].define(start, nbytes)
+        memory = self.arena.heap_bytes(address, nbytes) if writes else None
+        if memory is not None:
+            memory[0].define(start, nbytes)
         return buffer.window.data[start : start + nbytes]
 
     def copy(self, to: int, source: int, nbytes: int) -> bool:
@@ -102,21 +103,20 @@ class DeviceMemory:
         if data is None or target is None:
             return False
         target[:] = data.copy()
-        buffer: Buffer | None = self.arena.find(to, to + nbytes)
-        if state is not None and buffer is not None and buffer.base in self.arena.heap:
-            self.arena.heap[buffer.base].paste(to - buffer.base, state)
+        into = self.arena.heap_bytes(to, nbytes)
+        if state is not None and into is not None:
+            held, start = into
+            held.paste(start, state)
         return True
 
     def reports(self, address: int, nbytes: int) -> list[Report]:
         """The reports that are due because the host reads these bytes: of undefined ones that kernels have
         stored there.
         """
-        buffer: Buffer | None = self.arena.find(address, address + nbytes)
-        held = None if buffer is None else self.arena.heap.get(buffer.base)
-        return [] if buffer is None or held is None else held.reports(address - buffer.base, nbytes)
+        memory = self.arena.heap_bytes(address, nbytes)
+        return [] if memory is None else memory[0].reports(memory[1], nbytes)
 
     def _state(self, address: int, nbytes: int) -> HeapBytes | None:
-        """What of these bytes is defined; None if all is because they are not of an allocation."""
-        buffer: Buffer | None = self.arena.find(address, address + nbytes)
-        held = None if buffer is None else self.arena.heap.get(buffer.base)
-        return None if buffer is None or held is None else held.copied(address - buffer.base, nbytes)
+        """Which of these bytes are defined; None if they are in no allocation, where all are."""
+        memory = self.arena.heap_bytes(address, nbytes)
+        return None if memory is None else memory[0].copied(memory[1], nbytes)

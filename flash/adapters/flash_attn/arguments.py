@@ -35,10 +35,10 @@ class Scores(NamedTuple):
     sink: torch.Tensor | None = None
 
     def of_kernels(self) -> dict[str, Any]:
-        """What is asked for, of a call without dropout: arguments of functions of `flash`."""
-        found = self._asdict()
-        del found["dropout"]
-        return {name: value for name, value in found.items() if value is not None}
+        """The arguments that are not None, for functions of `flash` in a call without dropout."""
+        arguments = self._asdict()
+        del arguments["dropout"]
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 def scores_of(
@@ -87,8 +87,8 @@ def _window(who: str, given: object) -> Sides:
     """
     if given is None:
         return None
-    rows = in_numbers(given)
-    sides = tuple(rows) if isinstance(rows, tuple | list) else ()
+    pair = in_numbers(given)
+    sides = tuple(pair) if isinstance(pair, tuple | list) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(

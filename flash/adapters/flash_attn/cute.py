@@ -28,9 +28,9 @@ from flash.adapters.flash_attn.arguments import (
 )
 from flash.adapters.flash_attn.calls import attend, attend_paged, attend_varlen
 from flash.adapters.flash_attn.newer import (
-    most_rows,
     renaming,
     require_absent,
+    rows_of,
     splits_of_packed,
     splits_of_tuning,
     starts_of,
@@ -158,8 +158,8 @@ def flash_attn_varlen_func(
         for packed queries on a GPU.
     num_splits: 1 by default, so that the bits of a row do not depend on the batch; keys of packed sequences
         are not divided.
-    seqlen_k_per_split: checked.
-    min_seqlen_k, scheduler_metadata, disable_scheduler_metadata: checked, and change nothing.
+    min_seqlen_k, seqlen_k_per_split, scheduler_metadata, disable_scheduler_metadata: checked, and change
+        nothing.
 
     All other arguments and the exceptions are those of `flash_attn_func`. Returns (out, lse): out like q
     with head_dim_v columns, in which rows of no sequence are not written; lse [heads, total_q], or
@@ -193,11 +193,11 @@ def flash_attn_varlen_func(
     splits = splits_of_packed(splits_of_tuning(who, num_splits, pack_gqa, 0, scheduler_metadata))
     flag(who, "disable_scheduler_metadata", disable_scheduler_metadata)
     for name, count in (("min_seqlen_k", min_seqlen_k), ("seqlen_k_per_split", seqlen_k_per_split)):
-        most_rows(who, name, count)
+        rows_of(who, name, count)
     batch = _batch(who, sizes, cu_seqlens_q, cu_seqlens_k)
     starts = starts_of(who, "cu_seqlens_q", cu_seqlens_q, sizes.get("seqlen_q", 0), batch, q.device)
     used = used_of(who, batch, seqused_q=seqused_q, seqused_k=seqused_k)
-    longest = most_rows(who, "max_seqlen_q", max_seqlen_q)
+    longest = rows_of(who, "max_seqlen_q", max_seqlen_q)
     how: dict[str, Any] = {
         "deterministic": deterministic,
         "return_lse": with_lse,
@@ -214,7 +214,7 @@ def flash_attn_varlen_func(
             starts,
             starts_of(who, "cu_seqlens_k", cu_seqlens_k, sizes.get("seqlen_k", 0), batch, q.device),
             scores,
-            max_seqlen_k=sizes.get("seqlen_k", most_rows(who, "max_seqlen_k", max_seqlen_k)),
+            max_seqlen_k=sizes.get("seqlen_k", rows_of(who, "max_seqlen_k", max_seqlen_k)),
             **used,
             **how,
         )
@@ -254,13 +254,13 @@ def _over_pages(
 
 
 def _batch(who: str, sizes: Mapping[str, int], cu_seqlens_q: object, cu_seqlens_k: object) -> int:
-    """How many sequences there are, by the axis of the batch, or where both are packed, by their starts."""
+    """How many sequences there are: the length of the axis of the batch, or where none has it, by starts."""
     if "batch" in sizes:
         return sizes["batch"]
-    name, given = (
+    name, starts = (
         ("cu_seqlens_q", cu_seqlens_q) if cu_seqlens_q is not None else ("cu_seqlens_k", cu_seqlens_k)
     )
-    count: int = check_numbers(who, name, given, ("batch + 1",)).numel() - 1
+    count: int = check_numbers(who, name, starts, ("batch + 1",)).numel() - 1
     return max(count, 0)
 
 

@@ -28,11 +28,10 @@ from flash.adapters.flash_attn.arguments import (
 from flash.adapters.flash_attn.calls import attend, attend_narrow, attend_paged, attend_varlen, chosen_backend
 from flash.adapters.flash_attn.kvcache import attend_to_caches
 from flash.adapters.flash_attn.newer import (
-    FP8,
     in_chunks,
-    most_rows,
     renaming,
     require_absent,
+    rows_of,
     scales_of_fp8,
     splits_of_packed,
     splits_of_tuning,
@@ -40,6 +39,7 @@ from flash.adapters.flash_attn.newer import (
 )
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import FP8
 from flash.host.caller import flag
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
@@ -79,7 +79,7 @@ def flash_attn_func(
     q, k, v: also of float8_e4m3fn or float8_e5m2, with `q_descale`, `k_descale` and `v_descale`, float32
         [batch, kv_heads], above 0, by which their numbers are multiplied; 1 for None. The result is
         bfloat16, and there are no gradients.
-    attention_chunk: if above 0, query i sees only keys of its own chunk: of as many keys, from a
+    attention_chunk: if above 0, query i sees only keys of its chunk: of as many keys, from a
         multiple of that many on, as the key i + seqlen_k - seqlen_q.
     num_splits: 1 by default, so that the bits of a row do not depend on the batch.
     qv: None; anything else is refused.
@@ -97,7 +97,7 @@ def flash_attn_func(
             "k": (k, "batch seqlen_k kv_heads head_dim"),
             "v": (v, "batch seqlen_k kv_heads head_dim_v"),
         },
-        _if_fp8(q),
+        _narrow_names(q),
     )
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
     with_lse = flag(who, "return_attn_probs", return_attn_probs)
@@ -106,7 +106,7 @@ def flash_attn_func(
     chunks = in_chunks(who, attention_chunk, ahead, sizes["batch"], q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    if _if_fp8(q):
+    if _narrow_names(q):
         scales = scales_of_fp8(who, (q, k, v), sizes["batch"], sizes["kv_heads"], **descales)
         return attend_narrow(who, q, k, v, scores, return_lse=with_lse, splits=splits, **chunks, **scales)
     require_absent(who, **descales)
@@ -137,10 +137,10 @@ def flash_attn_qkvpacked_func(
     """
     who = "flash_attn_qkvpacked_func"
     if num_heads_q is None:
-        check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")}, _if_fp8(qkv))
+        check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")}, _narrow_names(qkv))
         q, k, v = qkv.unbind(2)
     else:
-        sizes = check_tensors(who, {"qkv": (qkv, "batch seqlen heads head_dim")}, _if_fp8(qkv))
+        sizes = check_tensors(who, {"qkv": (qkv, "batch seqlen heads head_dim")}, _narrow_names(qkv))
         heads = integer(num_heads_q, 1, sizes["heads"] - 2)
         if heads is None or (sizes["heads"] - heads) % 2:
             raise LaunchError(
@@ -217,15 +217,15 @@ def flash_attn_varlen_func(
             "k": (k, "total_k kv_heads head_dim"),
             "v": (v, "total_k kv_heads head_dim_v"),
         },
-        _if_fp8(q),
+        _narrow_names(q),
     )
     cu_q = check_numbers(who, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
     cu_k = check_numbers(who, "cu_seqlens_k", cu_seqlens_k, (cu_q.numel(),))
     batch = max(cu_q.numel() - 1, 0)
     used = used_of(who, batch, seqused_q=seqused_q, seqused_k=seqused_k)
     longest: dict[str, Any] = {
-        "max_seqlen_q": most_rows(who, "max_seqlen_q", max_seqlen_q),
-        "max_seqlen_k": most_rows(who, "max_seqlen_k", max_seqlen_k),
+        "max_seqlen_q": rows_of(who, "max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": rows_of(who, "max_seqlen_k", max_seqlen_k),
     }
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
     with_lse = flag(who, "return_attn_probs", return_attn_probs)
@@ -234,7 +234,7 @@ def flash_attn_varlen_func(
     chunks = in_chunks(who, attention_chunk, lengths[1] - lengths[0], batch, q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    if _if_fp8(q):
+    if _narrow_names(q):
         scales = scales_of_fp8(who, (q, k, v), batch, sizes["kv_heads"], **descales)
         del longest["max_seqlen_k"]
         return attend_narrow(
@@ -361,11 +361,12 @@ def flash_attn_with_kvcache(
             "k_descale": k_descale,
             "v_descale": v_descale,
         }
-        given = [name for name, value in not_of_packed.items() if value is not None]
-        if given:
+        refused = [name for name, value in not_of_packed.items() if value is not None]
+        if refused:
             raise LaunchError(
-                f"{who}: {' and '.join(given)} must be None where cu_seqlens_q packs the queries; give q as "
-                "[batch, seqlen_q, heads, head_dim], or append and rotate with flash.KVCache before the call"
+                f"{who}: {' and '.join(refused)} must be None where cu_seqlens_q packs the queries; give q "
+                "as [batch, seqlen_q, heads, head_dim], or append and rotate with flash.KVCache before the "
+                "call"
             )
         scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
         return _packed_queries(
@@ -426,7 +427,7 @@ def _packed_queries(
         scores,
         block_table=caches.table,
         seqused_k=used,
-        max_seqlen_q=most_rows(who, "max_seqlen_q", max_seqlen_q),
+        max_seqlen_q=rows_of(who, "max_seqlen_q", max_seqlen_q),
         return_lse=with_lse,
     )
 
@@ -446,6 +447,10 @@ def flash_attn_combine(
     """
     who = "flash_attn_combine"
     parts, lses = tensor(who, "out_partial", out_partial), tensor(who, "lse_partial", lse_partial)
+    if not isinstance(out_dtype, torch.dtype | None):
+        raise LaunchError(
+            f"{who}: out_dtype must be a torch.dtype, or None for that of out_partial, got {shown(out_dtype)}"
+        )
     if out is None:
         out = torch.empty(parts.shape[1:], dtype=out_dtype or parts.dtype, device=parts.device)
     elif out_dtype not in (None, tensor(who, "out", out).dtype):
@@ -461,6 +466,6 @@ def get_scheduler_metadata(*_: Any, **__: Any) -> None:
     """
 
 
-def _if_fp8(first: object) -> tuple[str, ...]:
-    """The names of tensors whose types are not those of flash-attn 2 if the first is of fp8."""
+def _narrow_names(first: object) -> tuple[str, ...]:
+    """The names of tensors that may be of fp8, if the first is; empty if it is not."""
     return ("q", "k", "v", "qkv") if getattr(first, "dtype", None) in FP8 else ()

@@ -9,16 +9,17 @@ import torch
 from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, splits_of
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
-from flash.adapters.flash_attn.newer import FP8, descale, require_absent
+from flash.adapters.flash_attn.newer import descale, require_absent
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import FP8
 from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
 
 _WHO = "flash_attn_with_kvcache"
-_ARGUMENTS = 22
+_ARGUMENTS = 22  # of `_attend`
 
 
 @refuses_as_peers
@@ -101,13 +102,13 @@ def flash_attn_with_kvcache(
     return attend_to_caches(*given)
 
 
-def attend_to_caches(*given: Any) -> Any:
-    """What `flash_attn_with_kvcache` returns for its arguments in order, behind which may be
-    rotary_seqlens, k_descale and v_descale of flash-attn 3.
+def attend_to_caches(*args: Any) -> Any:
+    """What `flash_attn_with_kvcache` returns for its arguments in order, which rotary_seqlens, k_descale and
+    v_descale of flash-attn 3 may follow.
     """
-    given += (None,) * (_ARGUMENTS - len(given))
+    args += (None,) * (_ARGUMENTS - len(args))
     listens = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-    return _OPERATORS.call(given) if listens else _attend(*given)
+    return _OPERATORS.call(args) if listens else _attend(*args)
 
 
 def _attend(
@@ -215,25 +216,25 @@ def _caches_of_fp8(k_cache: object, v_cache: object) -> tuple[str, ...]:
 def _scales(batch: int, caches: Caches, **descales: Any) -> dict[str, torch.Tensor]:
     """The scales of caches of fp8 for the heads of K, from those [batch, kv_heads] of flash-attn 3, by
     the names of `DecodeKernel.launch`; 1 for None. Raises `LaunchError` for scales of caches of other
-    types, and for sequences with scales of their own, as far as that is known without waiting for a GPU.
+    types, and for scales that differ between sequences, as far as that is known without waiting for a GPU.
     """
     narrow, heads = caches.k.dtype in FP8, caches.k.shape[2]
-    found = {}
-    for name, given in descales.items():
+    scales = {}
+    for name, value in descales.items():
         argument = name.replace("scale", "descale")
         if not narrow:
-            require_absent(_WHO, **{argument: given})
-        elif given is None:
-            found[name] = torch.ones(heads, device=caches.k.device)
+            require_absent(_WHO, **{argument: value})
+        elif value is None:
+            scales[name] = torch.ones(heads, device=caches.k.device)
         else:
-            rows = descale(_WHO, argument, given, batch, heads)
+            rows = descale(_WHO, argument, value, batch, heads)
             if batch > 1 and rows.stride(0) and (rows.device.type != "cpu" or (rows != rows[:1]).any()):
                 raise LaunchError(
                     f"{_WHO}: {argument} must be the same for each sequence, as {argument}[:1].expand("
                     f"{batch}, {heads}) is, because a cache has one scale for each head; got others"
                 )
-            found[name] = rows[:1].reshape(-1).contiguous() if batch else rows.new_ones(heads)
-    return found
+            scales[name] = rows[:1].reshape(-1).contiguous() if batch else rows.new_ones(heads)
+    return scales
 
 
 def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,6 @@ from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
-FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MOST_SMS: Final = 1024  # no GPU has more multiprocessors
 _OF_FUNCTIONS: Final = (
     "it is read by functions in CuTe DSL alone; give flash.adapters.torch.attention tensors in aux"
@@ -65,8 +64,8 @@ def renaming(**names: str) -> Iterator[None]:
 
 
 def require_absent(who: str, *, default: object = None, **given: object) -> None:
-    """Raise `LaunchError` for arguments that are not computed, each with what computes it, if they are
-    other than their `default`.
+    """Raise `LaunchError` for arguments that are refused, with what computes each, unless they are None
+    or the number `default`.
     """
     raise_problems(
         [
@@ -79,6 +78,7 @@ def require_absent(who: str, *, default: object = None, **given: object) -> None
 
 
 def _said(value: object) -> str:
+    """A refused value in words, without the elements of tensors."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return f"a {type(value).__name__}" if callable(value) else shown(value)
@@ -113,39 +113,37 @@ def splits_of_packed(splits: int | Auto) -> int | Auto:
 
 
 def starts_of(
-    who: str, name: str, given: object, rows: int, batch: int, device: torch.device
+    who: str, name: str, starts: object, rows: int, batch: int, device: torch.device
 ) -> torch.Tensor:
-    """cu_seqlens of `batch` sequences: `given`, checked, or if it is None those of sequences of `rows`
+    """cu_seqlens of `batch` sequences: `starts`, checked, or if it is None those of sequences of `rows`
     rows each.
     """
-    if given is not None:
-        return check_numbers(who, name, given, (batch + 1,))
+    if starts is not None:
+        return check_numbers(who, name, starts, (batch + 1,))
     return rows * torch.arange(batch + 1, dtype=torch.int32, device=device)
 
 
-def used_of(who: str, batch: int, **given: object) -> dict[str, torch.Tensor]:
-    """The arguments that are given, int32 tensors [batch]. Raises `LaunchError` for anything else."""
-    return {n: check_numbers(who, n, one, (batch,)) for n, one in given.items() if one is not None}
+def used_of(who: str, batch: int, **lengths: object) -> dict[str, torch.Tensor]:
+    """The `lengths` that are not None, checked to be int32 tensors [batch]. Raises `LaunchError`."""
+    return {n: check_numbers(who, n, x, (batch,)) for n, x in lengths.items() if x is not None}
 
 
-def most_rows(who: str, name: str, given: object) -> int | None:
-    """The most rows of a sequence, checked; None if it is not said."""
-    if given is None:
-        return None
-    found = integer(given, 0, MAX_WINDOWED_SEQ)
-    if found is None:
+def rows_of(who: str, name: str, value: object) -> int | None:
+    """The argument `name`, a number of rows of a sequence, checked; None if it is left out."""
+    rows = None if value is None else integer(value, 0, MAX_WINDOWED_SEQ)
+    if rows is None and value is not None:
         raise LaunchError(
-            f"{who}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, or None, got "
-            f"{shown(given)}"
+            f"{who}: {name} must be a number of rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, or None, "
+            f"got {shown(value)}"
         )
-    return found
+    return rows
 
 
 def scales_of_fp8(
-    who: str, tensors: Sequence[torch.Tensor], batch: int, kv_heads: int, **given: object
+    who: str, tensors: Sequence[torch.Tensor], batch: int, kv_heads: int, **descales: object
 ) -> dict[str, Any]:
     """The scales of q, k and v of fp8, [batch, kv_heads] each, by the names of `flash.attention`; 1 for
-    None. Raises `LaunchError` for types that differ and for no such tensors.
+    None. Raises `LaunchError` for q, k and v of different types, and for scales of another type or shape.
     """
     types = [x.dtype for x in tensors]
     if len({*types}) > 1:
@@ -154,33 +152,33 @@ def scales_of_fp8(
     device = tensors[0].device
     return {
         f"{name}_scale": torch.ones(batch, kv_heads, device=device)
-        if given[f"{name}_descale"] is None
-        else descale(who, f"{name}_descale", given[f"{name}_descale"], batch, kv_heads)
+        if descales[f"{name}_descale"] is None
+        else descale(who, f"{name}_descale", descales[f"{name}_descale"], batch, kv_heads)
         for name in ("q", "k", "v")
     }
 
 
-def descale(who: str, name: str, given: object, batch: int, kv_heads: int) -> torch.Tensor:
-    """A tensor float32 [batch, kv_heads]. Raises `LaunchError` for anything else."""
+def descale(who: str, name: str, scales: object, batch: int, kv_heads: int) -> torch.Tensor:
+    """The argument `name`, checked to be a tensor float32 [batch, kv_heads]. Raises `LaunchError`."""
     if (
-        not isinstance(given, torch.Tensor)
-        or given.dtype != torch.float32
-        or given.shape != (batch, kv_heads)
+        not isinstance(scales, torch.Tensor)
+        or scales.dtype != torch.float32
+        or scales.shape != (batch, kv_heads)
     ):
         raise LaunchError(
             f"{who}: {name} must be a tensor torch.float32 [batch={batch}, kv_heads={kv_heads}], got "
-            f"{_said(given)}"
+            f"{_said(scales)}"
         )
-    return given
+    return scales
 
 
 def in_chunks(
     who: str, attention_chunk: object, before: torch.Tensor | int, batch: int, device: torch.device
 ) -> dict[str, Any]:
-    """The mask by which a query sees the keys of its own chunk alone, `attention_chunk` keys from a
+    """The mask by which a query sees the keys of its chunk alone, `attention_chunk` keys from a
     multiple of that many on: arguments of `flash.adapters.torch.attention`. `before`, int32 [batch] or one
-    number, is how many more keys than queries a sequence has. No arguments for 0, which is no chunks. Raises
-    `LaunchError` for a number that is negative or none.
+    number, is how many more keys than queries a sequence has. Nothing for 0, which is no chunks. Raises
+    `LaunchError` for anything but a number of keys.
     """
     chunk = integer(attention_chunk, 0, MAX_WINDOWED_SEQ)
     if chunk is None:
@@ -196,6 +194,8 @@ def in_chunks(
 
 
 def _mask_of_chunks(chunk: int) -> Callable[..., Any]:
+    """The function that hides the keys of other chunks, of so many keys, from a query."""
+
     def is_of_its_chunk(batch: Any, head: Any, query: Any, key: Any, before: Any) -> Any:  # noqa: ARG001
         return (query + before[batch]) // chunk == key // chunk
 

@@ -32,11 +32,13 @@ _ON_THE_CPU: Final = "such as inside jax.default_device(jax.devices('cpu')[0])"
 
 
 def _with_captured(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """`with_captured` of arrays as JAX has them: without 64 bits, unless it is told to."""
-    found = dict(scores)
-    if isinstance(found.get(AUX), Mapping):
-        found[AUX] = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in found[AUX].items()}
-    return with_captured(found, jnp.asarray)
+    """`with_captured` of arrays of JAX, which have 32 bits where numpy's have 64, unless JAX is configured
+    otherwise.
+    """
+    arguments, aux = dict(scores), scores.get(AUX)
+    if isinstance(aux, Mapping):
+        arguments[AUX] = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in aux.items()}
+    return with_captured(arguments, jnp.asarray)
 
 
 @takes(ScoreArguments)

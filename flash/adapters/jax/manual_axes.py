@@ -22,31 +22,31 @@ _EAGER: Final = "jax._src.shard_map"  # the module of its tracers outside of jax
 def varying(array: Any) -> frozenset[Any]:
     """The axes of meshes over which an array of JAX, or its abstract value, varies."""
     abstract = array if isinstance(array, ShapedArray) else jax.typeof(array)
-    found: Any = getattr(abstract, _TYPE, frozenset())
-    axes: frozenset[Any] = getattr(found, "varying", found)
-    return axes
+    axes: Any = getattr(abstract, _TYPE, frozenset())
+    varying_axes: frozenset[Any] = getattr(axes, "varying", axes)
+    return varying_axes
 
 
 def alike(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays, all varying over the axes over which one of them does. The gradient of one that did not is
-    the sum over these axes.
+    """The arrays, all of them varying over each axis over which one of them does. The gradient of an array
+    that did not vary over an axis is the sum over that axis.
     """
     traced = {name: varying(array) for name, array in arrays.items() if isinstance(array, Tracer)}
     axes = frozenset[Any]().union(*traced.values())
-    found = dict(arrays)
+    results = dict(arrays)
     for name, array in arrays.items():
         missing = axes - traced.get(name, frozenset())
         if missing:
-            found[name] = _let_vary(array, tuple(missing))
-    return found
+            results[name] = _let_vary(array, tuple(missing))
+    return results
 
 
-def result(shape: Sequence[int], dtype: Any, *given: Any) -> ShapedArray:
-    """The abstract value of a result of abstract values that are `alike`."""
-    if not varying(given[0]):
+def result(shape: Sequence[int], dtype: Any, *operands: Any) -> ShapedArray:
+    """The abstract value of a result whose `operands`, abstract values too, all vary over the same axes."""
+    if not varying(operands[0]):
         return ShapedArray(shape, dtype)
-    whole = NamedSharding(given[0].sharding.mesh, PartitionSpec(*[None] * len(shape)))
-    return ShapedArray(shape, dtype, sharding=whole, **{_TYPE: getattr(given[0], _TYPE)})
+    whole = NamedSharding(operands[0].sharding.mesh, PartitionSpec(*[None] * len(shape)))
+    return ShapedArray(shape, dtype, sharding=whole, **{_TYPE: getattr(operands[0], _TYPE)})
 
 
 def is_eager(arrays: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def is_eager(arrays: Mapping[str, Any]) -> bool:
 
 
 def _in_eager(array: Any) -> bool:
-    """Whether a tracer of `jax.shard_map` is an array, or below what other transforms make of it."""
+    """Whether an array is a tracer of `jax.shard_map`, or another transform's tracer around one."""
     while isinstance(array, Tracer):
         if type(array).__module__ == _EAGER:
             return True

@@ -109,7 +109,7 @@ def attention_with_kvcache(
         cache.head_dim_v,
         causal_word(causal),
         in_numbers(softmax_scale),
-        sides(window),
+        sides(_WHO, window),
         in_numbers(softcap),
         functions.score_mod,
         functions.mask_mod,
@@ -234,13 +234,13 @@ def _fake(*given: Any) -> tuple[Tensor, Tensor]:
     )
 
 
-def _pairs(given: flops.Given) -> int:
-    """The pairs of queries and keys of a call that has been computed: keys with the new ones."""
-    cache, sequences = _CACHES[int(given["state"][0])], given["cache_batch_idx"]
-    lengths = cache.lengths[given["layer"]].tolist()
+def _pairs(arguments: flops.Arguments) -> int:
+    """The pairs of queries and keys of a call that has appended its keys."""
+    cache, sequences = _CACHES[int(arguments["state"][0])], arguments["cache_batch_idx"]
+    lengths = cache.lengths[arguments["layer"]].tolist()
     if sequences is not None:
         lengths = [lengths[n] for n in sequences.tolist()]
-    _, heads, rows, _ = given["q"].shape
+    _, heads, rows, _ = arguments["q"].shape
     return int(heads * rows * sum(lengths))
 
 

@@ -24,8 +24,8 @@ Results = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """What a call of the function `who` computes by operators: `results` gives out and lse of tensors, and
-    `tangents` those of out and lse, of the tensors, out and lse, and the tangents of q, k and v.
+    """A call of the function `who` by operators: `results` computes out and lse from the tensors of the call,
+    `tangents` the tangents of out and lse from these tensors, out, lse, and the tangents of q, k and v.
     """
 
     who: str
@@ -34,14 +34,12 @@ class Computation:
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> Results:
         """out and lse, with their tangents."""
-        found: Results = _Results.apply(self, *tensors)
-        return found
+        results: Results = _Results.apply(self, *tensors)
+        return results
 
 
 class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """A function of a `Computation` and tensors that has no further derivative, and whose samples under
-    torch.func.vmap are computed one after another.
-    """
+    """A function of a `Computation` and tensors whose derivatives are refused."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
@@ -60,12 +58,12 @@ class _Tangents(_Once):
     """The tangents of out and lse."""
 
     @staticmethod
-    def forward(of: Computation, *given: Any) -> Results:
-        return of.tangents(*given)
+    def forward(of: Computation, *tensors: Any) -> Results:
+        return of.tangents(*tensors)
 
     @staticmethod
-    def vmap(info: Any, dims: Any, *given: Any) -> Any:
-        return _one_by_one(_Tangents, info, dims, *given)
+    def vmap(info: Any, dims: Any, *args: Any) -> Any:
+        return _one_by_one(_Tangents, info, dims, *args)
 
 
 class _Results(_Once):
@@ -86,16 +84,16 @@ class _Results(_Once):
         return _Tangents.apply(ctx.of, *ctx.saved_tensors, *tangents[: len(MATRICES)])
 
     @staticmethod
-    def vmap(info: Any, dims: Any, *given: Any) -> Any:
-        return _one_by_one(_Results, info, dims, *given)
+    def vmap(info: Any, dims: Any, *args: Any) -> Any:
+        return _one_by_one(_Results, info, dims, *args)
 
 
-def _one_by_one(function: Any, info: Any, dims: Any, of: Computation, *given: Any) -> Any:
-    """The results of all samples of torch.func.vmap, and their mapped axes."""
-    found = [
+def _one_by_one(function: Any, info: Any, dims: Any, of: Computation, *tensors: Any) -> Any:
+    """The results of all samples of torch.func.vmap, one sample after another, and their mapped axes."""
+    results = [
         function.apply(
-            of, *(x if axis is None else x.select(axis, n) for x, axis in zip(given, dims[1:], strict=True))
+            of, *(x if axis is None else x.select(axis, n) for x, axis in zip(tensors, dims[1:], strict=True))
         )
         for n in range(info.batch_size)
     ]
-    return tuple(torch.stack(parts) for parts in zip(*found, strict=True)), (0, 0)
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0, 0)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flash.adapters.torch.tensors import require_plain
 from flash.mods.captured import with_captured
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.trace import AUX, AuxArray, Step, Trace
@@ -21,7 +22,8 @@ Arrays = tuple[tuple[str, str, int], ...]
 
 def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None, list[Any] | None, Arrays]:
     """The names of the arrays of `aux` in order, these tensors, and for each its name, the name of
-    its type and its rank. None and no arrays without `aux`.
+    its type and its rank. None and no arrays without `aux`. Raises `LaunchError` for what is no mapping of
+    names to tensors.
     """
     if not aux:
         return None, None, ()
@@ -30,6 +32,7 @@ def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None
             f"{who}: aux must be a mapping of names to tensors, such as {{'slopes': slopes}}, got "
             f"{type(aux).__name__}"
         )
+    require_plain(who, {f"aux[{name!r}]": array for name, array in aux.items()})
     names = sorted(aux)
     tensors = [aux[name] for name in names]
     return names, tensors, tuple([(n, str(t.dtype), t.dim()) for n, t in zip(names, tensors, strict=True)])
@@ -55,8 +58,8 @@ def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any]
     """
     names, tensors, declared = arrays_of(who, aux)
     if not torch.compiler.is_compiling() or _captures(score_mod, mask_mod, declared):
-        found: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
-        return found
+        functions: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
+        return functions
     return Functions(
         text_of(SCORE_MOD, score_mod, declared) if score_mod is not None else "",
         text_of(MASK_MOD, mask_mod, declared) if mask_mod is not None else "",
@@ -75,8 +78,23 @@ def _captures(score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a trace's values are no tensors
-def _traced(given: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    return with_captured(given, [_array(*array) for array in arrays])
+def _traced(arguments: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    """The arguments with traces instead of functions, and with the tensors that they index from outside."""
+    return with_captured(arguments, [_array(*array) for array in arrays], _as_tensor)
+
+
+def _as_tensor(array: Any) -> Any:
+    """An array of numpy as a tensor on the host; a tensor, and an array of a type that PyTorch does not have,
+    unchanged.
+    """
+    if isinstance(array, torch.Tensor):
+        return array
+    # PyTorch takes no negative strides, and warns of memory that must not be written.
+    is_shared = array.flags.writeable and min(array.strides) >= 0
+    try:
+        return torch.from_numpy(array if is_shared else array.copy())
+    except TypeError:
+        return array
 
 
 @torch.compiler.disable(  # type: ignore[untyped-decorator]
@@ -86,10 +104,13 @@ def _traced(given: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
 def _with_captured(
     who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
 ) -> Functions:
-    found = _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
-    traces = [None if found[name] is None else _encoded(found[name]) for name in (SCORE_MOD, MASK_MOD)]
-    names, tensors, _ = arrays_of(who, found[AUX])
-    return Functions(traces[0] or "", traces[1] or "", found[AUX], names, tensors)
+    """`functions_of` where functions may index tensors from outside."""
+    arguments = _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
+    score_text, mask_text = (
+        "" if arguments[name] is None else _encoded(arguments[name]) for name in (SCORE_MOD, MASK_MOD)
+    )
+    names, tensors, _ = arrays_of(who, arguments[AUX])
+    return Functions(score_text, mask_text, arguments[AUX], names, tensors)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -29,7 +29,7 @@ def differentiate(
     names: Sequence[str],
     compute: Callable[..., tuple[Tensor, ...]],
     where: type[Dense] | type[Varlen],
-    pairs: Callable[[flops.Given], int],
+    pairs: Callable[[flops.Arguments], int],
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Give the operator `forward`, which is `ptxgen_flash::who` with the results out and lse, a
     backward pass: the new operator `ptxgen_flash::who_backward`; and both a rule for

@@ -24,6 +24,8 @@ from flash.adapters.torch.settings import (
     stream_number,
 )
 from flash.adapters.torch.tensors import (
+    FP8,
+    autocast_lowers,
     dense_rows,
     require_no_tangents,
     require_no_tracking,
@@ -48,7 +50,6 @@ _FUNCTIONS: Final = ("score_mod", "mask_mod", "aux")
 _WITH_TANGENTS: Final = "attention"  # the function whose results have tangents
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
-_WITH_SCALES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types whose scales no operator takes
 
 
 class Operators:
@@ -67,7 +68,7 @@ class Operators:
         required: Sequence[str],
         optional: Sequence[str],
         where: type[Dense] | type[Varlen],
-        pairs: Callable[[flops.Given], int],
+        pairs: Callable[[flops.Arguments], int],
         more: str = "",
     ) -> None:
         self.who = who
@@ -141,7 +142,7 @@ class Operators:
             precision,
             in_numbers(softmax_scale),
             layout,
-            sides(of.get("window")),
+            sides(who, of.get("window")),
             in_numbers(of.get("softcap")),
             dropout,
             functions.score_mod,
@@ -155,25 +156,26 @@ class Operators:
             *of_packed,
         )
         if in_forward_mode:
-            found, lse = self._with_tangents(given)
+            result, lse = self._with_tangents(given)
         elif out is None:
-            found, lse = library.run(
+            result, lse = library.run(
                 self._run, self._run_in_transform, self._computed, given, bool(differentiated)
             )
         else:
             require_plain(who, {"out": out})
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
-            found, lse = out, self._run_into(out, *given)
-        return (found, lse) if return_lse else found
+            result, lse = out, self._run_into(out, *given)
+        return (result, lse) if return_lse else result
 
     def _has_tangents(self, inputs: Mapping[str, Any], backend: Backend, precision: Precision | None) -> bool:
-        """Whether tensors have tangents, and numpy computes those of the results: of q, k and v on the host,
-        of one length and without autocast, where numpy computes the gradients.
+        """Whether tensors have tangents, and numpy computes those of the results: in calls of `attention`,
+        with tangents of q, k and v alone, on the host, without autocast, with a backend whose gradients numpy
+        computes.
         """
         names, q = with_tangents(inputs), inputs["q"]
         if not names or self.who != _WITH_TANGENTS or not set(names) <= set(MATRICES):
             return False
-        on_host = q.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        on_host = q.device.type == "cpu" and not autocast_lowers(q)
         return on_host and for_gradients_of_host(backend, precision) in WITHOUT_KERNELS
 
     def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -186,8 +188,8 @@ class Operators:
         def results(*tensors: Any) -> Any:
             return self._run(*tensors, aux, *settings)
 
-        def tangents(*there: Any) -> Any:
-            return self._run_tangents(*there[count:], *there[:count], aux, *settings)
+        def tangents(*args: Any) -> Any:
+            return self._run_tangents(*args[count:], *args[:count], aux, *settings)
 
         return Computation(self.who, results, tangents)(given[:count])
 
@@ -202,7 +204,7 @@ class Operators:
 
     def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         tensors, scores, settings = self._read(given)
-        if tensors["q"].dtype in _WITH_SCALES:
+        if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
                 f"{self.who}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
                 f"flash.{self.who}, which takes its scales, or convert q, k and v, such as with q.float()"
@@ -219,12 +221,14 @@ class Operators:
         return found if settings.return_lse else (found, None)
 
     def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        """The tangents of out and lse for those of q, k and v, the first of `given`; None for 0."""
+        """The tangents of out and lse for those of q, k and v, None for 0: these tangents are
+        the first of `given`, and the arguments of the operator follow them.
+        """
         count = len(MATRICES)
         arrays, scores, settings = self._read(given[count:])
         matrices = {name: dense_rows(arrays.pop(name)) for name in MATRICES}
         of = {n: dense_rows(x) for n, x in zip(MATRICES, given[:count], strict=True) if x is not None}
-        found = attention_tangents(
+        results = attention_tangents(
             {**matrices, "out": out, "lse": lse},
             of,
             {**scores, **arrays},
@@ -232,7 +236,7 @@ class Operators:
             softmax_scale=settings.softmax_scale,
             layout=settings.layout,
         )
-        of_out, of_lse = map(torch.from_numpy, found)
+        of_out, of_lse = map(torch.from_numpy, results)
         return of_out.to(out.dtype), of_lse
 
     def _gradients(

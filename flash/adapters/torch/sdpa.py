@@ -24,7 +24,8 @@ from flash.adapters.torch.tensors import (
 from flash.operands.words import Auto, Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.splits import splits_of
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.arguments import number
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "scaled_dot_product_attention"
@@ -55,10 +56,10 @@ def scaled_dot_product_attention(
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
     scores), to [..., heads, L, S], or a `torch.nn.attention.bias.CausalBias` of L and S. Any strides.
     `is_causal` lets query i see keys 0 to i. With `enable_gqa`
-    the heads of key and value divide those of query. Returns [..., heads, L, Ev], in the memory order of a
-    query of four dimensions, so that what was projected to [batch, L, heads, E] and transposed gives a
-    result whose heads are flattened without a copy, as by PyTorch's fused kernels. A row without a key
-    gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
+    the heads of key and value divide those of query. Returns [..., heads, L, Ev]: of a query of four
+    dimensions in its memory order, as PyTorch's fused kernels do, so that the result of a query that was
+    projected to [batch, L, heads, E] and transposed has heads that are joined without a copy. A row without
+    a key gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
 
     Raises `LaunchError` for what PyTorch computes and `attention` does not: types other than
@@ -257,8 +258,9 @@ def _broadcast(shapes: list[list[int]]) -> list[int] | None:
 def _problem_of_choices(mask: Tensor | None, dropout_p: float, causal: Causal) -> str:
     if causal and mask is not None:
         return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
-    if not 0 <= dropout_p < 1:
-        return f"dropout_p must be a probability from 0 to less than 1, got {dropout_p}"
+    probability = number(dropout_p)
+    if probability is None or not 0 <= probability < 1:
+        return f"dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
     return ""
 
 

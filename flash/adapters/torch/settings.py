@@ -9,6 +9,7 @@ import torch
 
 from flash.adapters.torch.functions import trace_of
 from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
+from flash.scores.window import sides_of
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
@@ -127,11 +128,16 @@ def causal_word(causal: Causal) -> CausalWord:
     return "bottom_right" if causal else ""
 
 
-def sides(window: Any) -> list[int] | None:
-    """`window` as a list of the schema."""
+def sides(who: str, window: Any) -> list[int] | None:
+    """`window` as a list of the schema. Raises `ConfigError` for what has no elements; the operator checks
+    these.
+    """
     if window is None:
         return None
-    return [_UNLIMITED if side is None else side for side in in_numbers(window)]
+    pair = in_numbers(window)
+    if not isinstance(pair, tuple | list):
+        pair = sides_of(who, window)  # refuses it
+    return [_UNLIMITED if side is None else side for side in pair]
 
 
 def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:

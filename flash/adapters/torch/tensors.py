@@ -16,6 +16,7 @@ _DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not import
 _MATRIX: Final = 2  # dimensions
 _WITH_AUTOCAST: Final = ("cpu", "cuda")
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types of tensors that come with scales
 
 
 def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
@@ -87,14 +88,14 @@ def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def autocast_lowers(tensor: torch.Tensor) -> bool:
-    """Whether autocast is on for the device of a tensor; PyTorch knows of none for some devices."""
+    """Whether autocast is on for the device of a tensor; False for devices without autocast."""
     device = tensor.device.type
     return bool(device in _WITH_AUTOCAST and torch.is_autocast_enabled(device))
 
 
 def require_values(who: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise `LaunchError` for tensors on the meta device, which have no elements, unless q is there, too, and
-    the result is.
+    """Raise `LaunchError` for tensors on the meta device, which have no elements, unless q is there, too, as
+    the result then is.
     """
     if q.device.type == "meta":
         return

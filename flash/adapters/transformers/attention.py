@@ -170,8 +170,8 @@ def attend(
 
 
 def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any]) -> Any:
-    """Attention of each of several sequences that are in a row in q, k and v [items, n, heads, d] and begin
-    at `starts`.
+    """Attention of several sequences one after another in q, k and v [items, n, heads, d], which begin at
+    `starts`, int32 [sequences + 1], among the tokens of all items.
     """
     longest, rows = int(starts.diff().max()), q.shape[:2]
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
@@ -181,7 +181,7 @@ def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any])
 
 def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, position_bias: Any) -> Seen:
     """Which of so many keys queries [items, heads, n, head_dim] see, and what is added to their scores.
-    Raises `LaunchError` for masks of other shapes, and if it is not said.
+    Raises `LaunchError` for masks of other shapes, and for no mask where attention is causal.
     """
     who, queries = type(module).__name__, query.shape[2]
     if isinstance(mask, Mask):
@@ -210,7 +210,7 @@ def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, pos
 
 
 def _of_elements(who: str, mask: Any, query: Any, keys: int) -> Seen:
-    """A ready mask, bool or added to scores. Raises `LaunchError` for other shapes and types."""
+    """What a ready mask shows, bool, or float, which is added to scores. Raises `LaunchError` for others."""
     items, heads, queries, _ = query.shape
     wanted = (items, heads, queries, keys)
     fits = mask.dim() == len(wanted) and all(n in (1, m) for n, m in zip(mask.shape, wanted, strict=True))
@@ -228,7 +228,7 @@ def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for arguments whose meaning would be lost, and if weights are asked for."""
     given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
     lost = {name for name, value in given.items() if value is not False}
-    # Models may leave it to transformers to keep weights, which would keep none.
+    # transformers may collect weights itself, with hooks that would find None.
     asked = () if torch.compiler.is_compiling() else _active_collector.get() or ()
     if any(name.endswith(_WEIGHTS) for name in asked):
         lost.add("output_attentions")

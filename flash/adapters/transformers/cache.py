@@ -18,7 +18,7 @@ from ptxgen.errors import ConfigError, LaunchError
 
 PAGE_SIZE: Final = 16  # tokens; pages let beams share the tokens that they have in common
 _KINDS: Final = ("full_attention", "sliding_attention")  # of layers whose keys are all kept
-_NONE: Final = "dummy"  # of layers that keep none, such as those that attend to keys of another
+_NONE: Final = "dummy"  # the kind of layers that keep no keys, such as those that attend to keys of another
 
 
 class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
@@ -34,7 +34,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
     results back; caches of "e4m3" or "e5m2" take them as they are. `copy.deepcopy` and `pickle` copy the
     tokens, too, as for going on from one prompt several times.
 
-    Raises `ConfigError` if `kv` is nothing of that.
+    Raises `ConfigError` for any other `kv`.
     """
 
     def __init__(self, kv: flash.KVCache | Sequence[tuple[flash.KVCache, int] | None]) -> None:
@@ -119,29 +119,33 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
         return int(used[-1]) + 1 if used.size else 0
 
     def _reorder(self, sources: Sequence[int]) -> None:
-        """Let item i hold what item `sources[i]` held. Nothing has changed if that is refused."""
-        for kv in sorted(self.kvs, key=lambda kv: kv.page_size is not None):  # only others refuse
+        """Let item i hold what item `sources[i]` held. If one cache refuses, none has changed."""
+        for kv in sorted(
+            self.kvs, key=lambda kv: kv.page_size is not None
+        ):  # those without pages, which may refuse, first
             kv.reorder(sources, range(len(sources)))
 
 
 def _pairs(kv: Any) -> list[tuple[flash.KVCache, int] | None]:
-    """The caches of layers, and their layers. Raises `ConfigError` for anything else."""
-    found = list(kv) if isinstance(kv, (list, tuple)) else []
-    for pair in found:
+    """`kv` as a list with a cache and the number of a layer in it, or None, for each layer of a model. Raises
+    `ConfigError` for anything else.
+    """
+    pairs = list(kv) if isinstance(kv, (list, tuple)) else []
+    for pair in pairs:
         if pair is not None and not (
             isinstance(pair, tuple)
             and len(pair) == len(("cache", "layer"))
             and isinstance(pair[0], flash.KVCache)
             and integer(pair[1], 0, pair[0].layers - 1) is not None
         ):
-            found = []
-    if not any(found):
+            pairs = []
+    if not any(pairs):
         raise ConfigError(
             "FlashCache: kv must be a flash.KVCache, or a list with (flash.KVCache, layer) or None for each "
             f"layer of the model, got {type(kv).__name__}; make one with flash.KVCache(layers, batch, "
             "kv_heads, head_dim, capacity), or use cache_for(model, ...)"
         )
-    return found
+    return pairs
 
 
 def cache_for(
@@ -202,7 +206,7 @@ def cache_for(
 
 
 class _Sizes(NamedTuple):
-    """Of a layer: heads of keys and values, and the elements of one."""
+    """The heads of keys and values of a layer, and the elements of a head."""
 
     heads: int
     dim: int
@@ -257,7 +261,7 @@ class NewRows:
 
     def __init__(self, kv: flash.KVCache, layer: int, keys: Any, values: Any) -> None:
         self._of = kv, layer, keys, values
-        self._kept = False
+        self._appended = False
 
     def attend(self, query: Any, seen: Seen, **scores: Any) -> Any:
         """Append the rows to the cache, the first time, and attend with `query` [items, heads, n, head_dim]
@@ -279,7 +283,7 @@ class NewRows:
                 f"{WHO}: attention over a FlashCache has no bias of each score, as a float mask and "
                 "position_bias are; give attention_mask as [items, tokens] or of bool, or use a DynamicCache"
             )
-        rows: tuple[Any, ...] = (query, None, None) if self._kept else (query, keys, values)
+        rows: tuple[Any, ...] = (query, None, None) if self._appended else (query, keys, values)
         if not kv.element.is_narrow:
             dtype = getattr(torch, kv.element.array_name)
             rows = tuple(x if x is None else x.to(dtype) for x in rows)
@@ -298,7 +302,7 @@ class NewRows:
             backend=kv.backend,
             **scores,
         )
-        self._kept = True
+        self._appended = True
         return out.to(query.dtype)
 
     @property
@@ -311,7 +315,7 @@ class NewRows:
         """The number of keys of the layer, the new ones included."""
         kv, layer, keys, _ = self._of
         before = int(kv.lengths[layer, : keys.shape[0]].max(initial=0))
-        return before if self._kept else before + int(keys.shape[2])
+        return before if self._appended else before + int(keys.shape[2])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -17,20 +17,22 @@ from ptxgen.errors import LaunchError
 WHO: Final = "flash.adapters.transformers"
 OTHERS: Final = "use attn_implementation='sdpa' or 'eager' for this model"  # the cure for what is refused
 
-# transformers makes masks of nested functions: two of one origin have one code object.
-_NOTHING: Final = torch.zeros(1, 0, dtype=torch.int64, device="cpu")
+_NO_TOKENS: Final = torch.zeros(1, 0, dtype=torch.int64, device="cpu")
+# transformers makes masks of nested functions: all that one function returns have one code object.
 _AND: Final = masking_utils.and_masks(causal_mask_function).__code__
 _WINDOW: Final = masking_utils.sliding_window_overlay(1).__code__
 _WINDOW_OF_BOTH: Final = masking_utils.sliding_window_bidirectional_overlay(1).__code__
-_REMAPPED: Final = masking_utils.remap_positions_for_packed_sequence(causal_mask_function, _NOTHING).__code__
-_PACKED: Final = masking_utils.packed_sequence_mask_function(_NOTHING).__code__
+_REMAPPED: Final = masking_utils.remap_positions_for_packed_sequence(
+    causal_mask_function, _NO_TOKENS
+).__code__
+_PACKED: Final = masking_utils.packed_sequence_mask_function(_NO_TOKENS).__code__
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which keys a query sees, apart from padding: with `causal` none behind it; with `window` none that is
-    further to its left or right than these numbers say (None is all); with `sequences`, int [items,
-    tokens] that grow, those of tokens of one number.
+    """Which keys a query sees, apart from padding: with `causal` none after it; with `window` none that is
+    further to its left or right than these numbers of tokens (None: no limit); with `sequences`, int [items,
+    tokens], the number of the sequence of each token in ascending order, only keys of its sequence.
     """
 
     causal: bool = False
@@ -40,10 +42,10 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Seen:
-    """A mask as arguments of `flash`, of `queries` queries and the first `keys` keys: no query sees others.
+    """A mask as arguments of `flash`, of `queries` queries and the first `keys` keys; none sees later keys.
     `causal` and `window` are those of `flash.attention`, from the last query and key on; `mask`, bool, and
     `bias`, float, broadcast to [items, heads, queries, keys]; `starts`, int32 [sequences + 1], are the
-    `cu_seqlens` of sequences in one row of tokens, which see none of each other.
+    `cu_seqlens` of sequences one after another, of which none sees tokens of another.
     """
 
     queries: int
@@ -56,7 +58,7 @@ class Seen:
 
     @functools.cached_property
     def leftpad(self) -> list[int] | None:
-        """How many keys at the beginning of each item are hidden, if `mask` hides these and no others."""
+        """How many first keys of each item `mask` hides; None if it hides others, too, or is None."""
         if self.mask is None or self.mask.shape[1:3] != (1, 1):
             return None
         shown = self.mask[:, 0, 0]
@@ -64,32 +66,32 @@ class Seen:
         columns = torch.arange(shown.shape[1], device=shown.device)
         if not torch.equal(shown, columns >= hidden[:, None]):
             return None
-        found: list[int] = hidden.tolist()
-        return found
+        counts: list[int] = hidden.tolist()
+        return counts
 
 
 class Mask(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
-    """What `read_mask` gives to a model in place of a mask: a bool tensor [items, 1, queries, keys] whose
-    elements are made when something reads them; attention reads what is `seen` instead.
+    """What `read_mask` returns to a model as its mask: a bool tensor [items, 1, queries, keys] whose elements
+    are computed when something reads them; this package's attention reads `seen` instead.
     """
 
     seen: Seen
     keys: int
-    _made: Callable[[], torch.Tensor]
+    _compute: Callable[[], torch.Tensor]
     _elements: torch.Tensor | None
 
     @classmethod
-    def of(cls, seen: Seen, shape: tuple[int, ...], device: Any, made: Callable[[], torch.Tensor]) -> Mask:
-        """The mask of these arguments, whose elements `made` makes."""
-        found: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
-        found.seen, found.keys, found._made, found._elements = seen, shape[-1], made, None
-        return found
+    def of(cls, seen: Seen, shape: tuple[int, ...], device: Any, compute: Callable[[], torch.Tensor]) -> Mask:
+        """The mask of a shape, whose elements `compute` returns."""
+        mask: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        mask.seen, mask.keys, mask._compute, mask._elements = seen, shape[-1], compute, None
+        return mask
 
     @property
     def elements(self) -> torch.Tensor:
         """Whether each query sees each key, bool [items, 1, queries, keys]."""
         if self._elements is None:
-            self._elements = self._made()
+            self._elements = self._compute()
         return self._elements
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -98,9 +100,11 @@ class Mask(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
     def __torch_dispatch__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Let operators of torch take the elements."""
-        given = torch.utils._pytree.tree_map_only(Mask, lambda mask: mask.elements, (args, kwargs or {}))
-        return func(*given[0], **given[1])
+        """Call an operator of torch with the elements."""
+        plain, named = torch.utils._pytree.tree_map_only(
+            Mask, lambda mask: mask.elements, (args, kwargs or {})
+        )
+        return func(*plain, **named)
 
 
 def read_mask(
@@ -115,12 +119,12 @@ def read_mask(
     device: Any = "cpu",
     **others: Any,
 ) -> Mask:
-    """What transformers' mask says. It is registered as the function that makes masks and has the
+    """The mask of a call of a model. It is registered as the function that makes masks and has the
     arguments of these functions; the result reaches attention as its `attention_mask`.
 
     Raises `LaunchError` for an `attention_mask` [items, tokens] without a column for each token.
     """
-    made = functools.partial(
+    elements = functools.partial(
         masking_utils.sdpa_mask,
         batch_size=batch_size,
         q_length=q_length,
@@ -136,20 +140,20 @@ def read_mask(
     end = int(q_offset) + q_length
     seen = None if pattern is None else _seen(pattern, q_length, end, first, keys, attention_mask)
     if seen is None:
-        seen = Seen(q_length, keys, mask=made())
-    return Mask.of(seen, (batch_size, 1, q_length, keys), device, made)
+        seen = Seen(q_length, keys, mask=elements())
+    return Mask.of(seen, (batch_size, 1, q_length, keys), device, elements)
 
 
 def _seen(
     pattern: Pattern, queries: int, end: int, first: int, keys: int, tokens: torch.Tensor | None
 ) -> Seen | None:
     """What a pattern says of so many queries, the last of which has index `end - 1` in its sequence, and so
-    many keys from index `first` on, where `tokens`, bool [items, tokens], is False for padding. None if
-    arguments of `flash` do not say it.
+    many keys from index `first` on, where `tokens`, bool [items, tokens], is False for padding. None if no
+    arguments of `flash` mean that.
     """
     left, right = pattern.window
     if pattern.causal:
-        keys = min(keys, end - first)  # a static cache has rows behind those of tokens
+        keys = min(keys, end - first)  # a static cache has rows after those of tokens
         right = None if left is None else 0
     window = None if left is right is None else (left, right)
     if (pattern.causal or window) and end != first + keys:
@@ -174,26 +178,26 @@ def _shown(tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
 
 
 def _pattern(function: Callable[..., Any]) -> Pattern | None:
-    """What a function says of each query and key; None if it is not known."""
+    """The pattern of a mask function of transformers; None for functions that are not known here."""
     if function is causal_mask_function:
         return Pattern(causal=True)
     if function is bidirectional_mask_function:
         return Pattern()
     inside = functools.partial(_inside, function)
-    if window := inside(_WINDOW):  # keys to the left, that of the query included
+    if window := inside(_WINDOW):  # counts the key of the query
         return Pattern(window=(int(window["sliding_window"]) - 1, None))
     if window := inside(_WINDOW_OF_BOTH):
         return Pattern(window=(int(window["sliding_window"]),) * 2)
     parts = inside(_AND).get("mask_functions", ())
-    if len(parts) == 2 and (found := _packed(*parts)):
-        return found
+    if len(parts) == 2 and (packed := _packed(*parts)):
+        return packed
     known = [_pattern(part) for part in parts]
     return functools.reduce(_both, known) if known else None
 
 
 def _packed(of_each: Callable[..., Any], together: Callable[..., Any]) -> Pattern | None:
-    """The pattern of each of several sequences that are packed in a row: `of_each` takes the positions in
-    their sequences, and `together` says which tokens are of one. None for other functions.
+    """The pattern of several sequences one after another: `of_each` is the mask by positions in a sequence,
+    `together` says which tokens are of one sequence. None for other functions.
     """
     remapped, packed = _inside(of_each, _REMAPPED), _inside(together, _PACKED)
     if not (remapped and packed):
@@ -206,7 +210,7 @@ def _packed(of_each: Callable[..., Any], together: Callable[..., Any]) -> Patter
 
 
 def _both(a: Pattern | None, b: Pattern | None) -> Pattern | None:
-    """The keys that both show."""
+    """The pattern of the keys that both patterns show; None if it is not known."""
     if a is None or b is None or a.sequences is not None or b.sequences is not None:
         return None
     left, right = (
@@ -224,7 +228,7 @@ def _inside(function: Callable[..., Any], code: Any) -> dict[str, Any]:
 
 
 def _starts(sequences: torch.Tensor) -> torch.Tensor:
-    """Where sequences begin in the tokens of all items in a row, and the number of tokens, int32."""
+    """Where sequences begin among the tokens of all items, and the last ends: int32 [sequences + 1]."""
     begins = torch.ones_like(sequences, dtype=torch.bool)
     begins[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
     starts = begins.flatten().nonzero()[:, 0]

@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ptxgen.check.flow import ENDS, JUMPS, Block, predecessors, reverse_post_order
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import Guard, Instr
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Guard, Instr, registers_of
 from ptxgen.records import dataclass
 
 _MOST_FACTS: Final = 1 << 24  # of all blocks; with more facts, every suspect is reported

@@ -196,11 +196,6 @@ def accepts(wanted: ScalarType, declared: str) -> bool:
     return wanted.kind == "b" and got.bits == wanted.bits and got is not pred
 
 
-def registers_of(operand: Operand) -> list[Reg]:
-    """The registers that an operand names."""
-    return [register for _, register in _registers("", operand)]
-
-
 def _registers(path: str, operand: Operand) -> Iterator[tuple[str, Reg]]:
     """Each register of an operand, and the Python expression that leads to it."""
     if isinstance(operand, Reg):

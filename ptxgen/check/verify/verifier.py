@@ -21,7 +21,7 @@ from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.verify.definitions import Uses, undefined
 from ptxgen.check.verify.names import module_name_problems, name_problems
 from ptxgen.check.verify.parts import PartKinds
-from ptxgen.check.verify.shapes import SIZED, Shape, kinds, registers_of, shape_of
+from ptxgen.check.verify.shapes import SIZED, Shape, kinds, shape_of
 from ptxgen.check.verify.symbols import Symbols
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
@@ -40,6 +40,7 @@ from ptxgen.ir import (
     Symbol,
     Targets,
     TensorAddress,
+    registers_of,
     require_module,
 )
 from ptxgen.isa.spec import Effect, Gate, Op

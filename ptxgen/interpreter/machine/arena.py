@@ -117,6 +117,14 @@ class DeviceArena:
         """All buffers in the order of their addresses."""
         return tuple(self._buffers)
 
+    def heap_bytes(self, address: int, nbytes: int) -> tuple[HeapBytes, int] | None:
+        """The state of the memory from `malloc` that has these bytes, and the index of the first one there;
+        None if they are in no such memory.
+        """
+        buffer = self.find(address, address + nbytes)
+        held = None if buffer is None else self.heap.get(buffer.base)
+        return None if buffer is None or held is None else (held, address - buffer.base)
+
     def trust_heap(self) -> None:
         """Treat all memory from `malloc` as written, because no sanitizer has watched it."""
         for held in self.heap.values():

@@ -1,4 +1,4 @@
-"""Memory from `malloc`: which of its bytes are defined, beyond the launch that has written them."""
+"""Which bytes of memory from `malloc` are defined, over several launches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class HeapBytes:
-    """`defined`, bool, says it of each byte of an allocation. `stored` are the undefined bytes that kernels
-    have stored: their indices, and the report that is due when the bytes are used.
+    """The state of the bytes of an allocation: `defined`, bool for each byte, and `stored`, the undefined
+    bytes that kernels have stored: their indices, and the report that is due when the bytes are used.
     """
 
     __slots__ = ("defined", "stored")
@@ -25,18 +25,18 @@ class HeapBytes:
         self.stored: list[tuple[Lanes, Report]] = []
 
     def define(self, start: int = 0, nbytes: int | None = None) -> None:
-        """These bytes have been written from outside of kernels."""
+        """Mark bytes as defined, which something else than a kernel has written."""
         end = len(self.defined) if nbytes is None else start + nbytes
         self.defined[start:end] = True
         self._drop(start, end)
 
     def launched(self, undefined: Lanes, stored: Iterable[tuple[Lanes, Report]], others: Lanes) -> None:
-        """A launch has ended, after which the bytes are `undefined`, bool: those that it has `stored`, and
-        `others`, bool, which were undefined before it.
+        """Take over the state after a launch: the bytes that are `undefined`, bool, of which the launch has
+        `stored` some, and `others`, bool, were undefined before it.
         """
-        kept = [(index[others[index]], report) for index, report in self.stored]
+        older = [(index[others[index]], report) for index, report in self.stored]
         self.defined[...] = ~undefined
-        self.stored = [(index, report) for index, report in (*kept, *stored) if len(index)]
+        self.stored = [(index, report) for index, report in (*older, *stored) if len(index)]
 
     def reports(self, start: int, nbytes: int) -> list[Report]:
         """The reports that are due when these bytes are used."""
@@ -45,21 +45,22 @@ class HeapBytes:
 
     def copied(self, start: int, nbytes: int) -> HeapBytes:
         """The state of a copy of these bytes."""
-        found = HeapBytes(nbytes)
-        found.defined[...] = self.defined[start : start + nbytes]
+        copy = HeapBytes(nbytes)
+        copy.defined[...] = self.defined[start : start + nbytes]
         for index, report in self.stored:
             within = index[(start <= index) & (index < start + nbytes)]
             if len(within):
-                found.stored.append((within - start, report))
-        return found
+                copy.stored.append((within - start, report))
+        return copy
 
     def paste(self, start: int, copy: HeapBytes) -> None:
-        """The bytes from `start` on have the state of `copy`."""
+        """Give the bytes from `start` on the state of `copy`."""
         end = start + len(copy.defined)
         self._drop(start, end)
         self.defined[start:end] = copy.defined
         self.stored += [(index + start, report) for index, report in copy.stored]
 
     def _drop(self, start: int, end: int) -> None:
-        kept = [(index[(index < start) | (end <= index)], report) for index, report in self.stored]
-        self.stored = [(index, report) for index, report in kept if len(index)]
+        """Forget what kernels have stored in these bytes."""
+        outside = [(index[(index < start) | (end <= index)], report) for index, report in self.stored]
+        self.stored = [(index, report) for index, report in outside if len(index)]

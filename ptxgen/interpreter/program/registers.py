@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from ptxgen.interpreter.program.linking import Linked, Routine
-from ptxgen.interpreter.program.segments import Segment, Step, registers
+from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
-from ptxgen.ir import Reg, Special
+from ptxgen.ir import Reg, Special, registers_of
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES
 
@@ -50,8 +50,8 @@ class Named:
                 dtypes[name] = special(name).type.dtype
                 read.add(name)
             settled = hooks.settled(step)
-            kept = [*step.written, *_kept(step)] if step.instr.guard is not None else [*_kept(step)]
-            for register in (*step.read, *kept, *settled):
+            guarded = step.written if step.instr.guard is not None else ()  # keep their values in some lanes
+            for register in (*step.read, *guarded, *_kept(step), *settled):
                 name = prefix + register.name
                 dtypes[name] = TYPES[register.declared].dtype
                 if name not in written:
@@ -60,8 +60,8 @@ class Named:
                 name = prefix + register.name
                 dtypes[name] = TYPES[register.declared].dtype
                 written.add(name)
-        of = frozenset(prefix + p.name for p in results)
-        return cls(dtypes, frozenset(read), frozenset(written), of)
+        names = frozenset(prefix + p.name for p in results)
+        return cls(dtypes, frozenset(read), frozenset(written), names)
 
 
 def _specials(step: Step) -> Iterator[str]:
@@ -76,4 +76,4 @@ def _kept(step: Step) -> Iterator[Reg]:
     """The registers of results that an instruction may keep, and therefore reads."""
     for want, got in zip(step.op.flat, step.instr.operands, strict=False):
         if want.written and want.name in step.op.row.parameters:
-            yield from registers(got)
+            yield from registers_of(got)

@@ -14,21 +14,8 @@ from typing import NamedTuple
 from ptxgen.check import flow
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.reports import where_from
-from ptxgen.ir import (
-    Address,
-    Arguments,
-    Function,
-    Instr,
-    Kernel,
-    Not,
-    Pair,
-    Reg,
-    Symbol,
-    Targets,
-    TensorAddress,
-    Vector,
-)
-from ptxgen.isa.spec import BoundOperand, Effect, Op
+from ptxgen.ir import Address, Function, Instr, Kernel, Operand, Pair, Reg, Symbol, Targets, registers_of
+from ptxgen.isa.spec import OF_REGISTERS, BoundOperand, Effect, Op
 from ptxgen.isa.table import op_of
 
 
@@ -70,12 +57,12 @@ class Step:
     def copied(self) -> tuple[Reg, ...]:
         """The registers that the instruction reads, without its guard."""
         pairs = zip(self.op.flat, self.instr.operands, strict=False)
-        return tuple(r for want, got in pairs if not want.written for r in registers(got))
+        return tuple(r for want, got in pairs if not want.written for r in registers_of(got))
 
     @cached_property
     def written(self) -> tuple[Reg, ...]:
         """The registers that the instruction writes; none if it waits before it has results."""
-        return tuple(r for _, got in self.results for r in registers(got))
+        return tuple(r for _, got in self.results for r in registers_of(got))
 
     @cached_property
     def use(self) -> Use:
@@ -83,11 +70,11 @@ class Step:
         return Use.of(self)
 
     @cached_property
-    def results(self) -> tuple[tuple[BoundOperand, object], ...]:
+    def results(self) -> tuple[tuple[BoundOperand, Operand], ...]:
         """The written operands, a pair as two; none of an instruction that waits before it has results."""
         if self.waits and self.op.row.resume is not None:
             return ()
-        found: list[tuple[BoundOperand, object]] = []
+        found: list[tuple[BoundOperand, Operand]] = []
         operands = iter(self.op.operands)
         for got in self.instr.operands:
             want = next(operands)
@@ -142,8 +129,6 @@ CALLS = frozenset({"call", "call_indirect"})
 _OF_WARPS = ("wgmma.", "setmaxnreg.")  # instructions of warps besides those with Effect.WARP
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
-# Effects of instructions whose results are functions of the registers that they name.
-_PURE = frozenset({Effect.NONE, Effect.ADDRESS})
 
 
 def segments(
@@ -301,23 +286,6 @@ class _Components:
             self._low[caller] = min(self._low[caller], self._low[node])
 
 
-def registers(operand: object) -> list[Reg]:
-    """The registers that an operand names."""
-    if isinstance(operand, Reg):
-        return [operand]
-    if isinstance(operand, Pair):
-        parts: Iterable[object] = (operand.first, operand.second)
-    elif isinstance(operand, (Vector, Arguments)):
-        parts = operand.items
-    elif isinstance(operand, TensorAddress):
-        parts = (operand.base, *operand.coordinates)
-    elif isinstance(operand, Not):
-        parts = (operand.register,)
-    else:
-        parts = (getattr(operand, "base", None),)
-    return [r for r in parts if isinstance(r, Reg)]
-
-
 def maybe_unwritten(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
     """Registers that some path through a routine may read before it has written them. A guarded
     write does not count as a write. `given` are the registers with a value at the entry, segment `first`.
@@ -357,18 +325,18 @@ def maybe_undefined(
     waiting = list(unwritten)
     for step in (step for part in parts for step in part.steps):
         use = step.use
-        if step.op.effect not in _PURE and not _reads_param(step, named):
+        if step.op.effect not in OF_REGISTERS and not _reads_param(step, named):
             waiting += use.written
         for name in use.read:
             readers[name].append(use.written)
-    found: set[str] = set()
+    undefined: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in undefined:
+            undefined.add(name)
             for written in readers[name]:
                 waiting += written
-    return frozenset(found)
+    return frozenset(undefined)
 
 
 def _reads_param(step: Step, params: frozenset[str]) -> bool:
@@ -392,7 +360,7 @@ class Use(NamedTuple):
     def of(cls, step: Step) -> Use:
         """The use of registers by an instruction."""
         kept = [
-            r for want, got in step.results if want.name in step.op.row.parameters for r in registers(got)
+            r for want, got in step.results if want.name in step.op.row.parameters for r in registers_of(got)
         ]
         read = tuple(r.name for r in (*step.read, *kept))
         return cls(read, tuple(r.name for r in step.written), step.instr.guard is None)

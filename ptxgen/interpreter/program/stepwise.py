@@ -19,6 +19,7 @@ from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.program.calls import call_of
 from ptxgen.interpreter.program.linking import Linked, Routine
+from ptxgen.interpreter.program.registers import prefix_of
 from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.program.writer import Function
@@ -63,7 +64,7 @@ class Stepper:
         self._linked = linked
         self._routine = routine
         self._follows = follows
-        self._prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
+        self._prefix = prefix_of(linked, routine)
         self.dtypes: dict[str, np.dtype[Any]] = {}
         params = (*getattr(routine.source, "results", ()), *routine.source.params)
         for param in params:

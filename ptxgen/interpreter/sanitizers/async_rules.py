@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.check import flow
 from ptxgen.interpreter.program.segments import Step
-from ptxgen.ir import Address, Function, Instr, Kernel, Not, Pair, Reg, TensorAddress, Vector
+from ptxgen.ir import Function, Instr, Kernel, registers_of
 from ptxgen.isa.table import op_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _broken_in(routine: Kernel | Function) -> list[Finding]:
     for block in graph:
         for n, instr in enumerate(block.instrs):
             if instr.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
-                done = _named(instr.operands[0])
+                done = (r.name for r in registers_of(instr.operands[0]))
                 if not any(_is_read(graph, block.index, n + 1, name) for name in done):
                     found[block.start + n] = "the wait may give up, and nothing looks at its predicate"
     return sorted(found.items())
@@ -69,24 +69,4 @@ def _registers(instr: Instr) -> Iterator[str]:
     if instr.guard is not None:
         yield instr.guard.register.name
     for operand in instr.operands:
-        yield from _named(operand)
-
-
-def _named(operand: object) -> Iterator[str]:
-    """The registers in an operand."""
-    parts: tuple[object, ...] = ()
-    match operand:
-        case Reg():
-            yield operand.name
-        case Not():
-            yield operand.register.name
-        case Vector():
-            parts = operand.items
-        case Pair():
-            parts = operand.first, operand.second
-        case Address():
-            parts = (operand.base,)
-        case TensorAddress():
-            parts = operand.base, *operand.coordinates
-    for part in parts:
-        yield from _named(part)
+        yield from (r.name for r in registers_of(operand))

@@ -21,7 +21,7 @@ from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
 from ptxgen.interpreter.sanitizers.undefined_places import UndefinedPlaces
-from ptxgen.ir import Not, Reg, TensorAddress, Vector
+from ptxgen.ir import Not, Reg, Vector, registers_of
 from ptxgen.isa.spec import PURE, Effect
 from ptxgen.isa.undefined import Flow, whole
 from ptxgen.types import TYPES
@@ -246,7 +246,7 @@ class UndefinedBits(UndefinedPlaces):
             carried = op.row.undefined.carries(want, pure=op.effect in PURE)
             if want.written or (carried and not want.address) or want.kind in ("args", "label", "imm"):
                 continue
-            for register in _registers(got):
+            for register in registers_of(got):
                 role = f"its address {register.name}" if want.address else f"its operand {register.name}"
                 self._use(step, register, shadows, active, role)
 
@@ -277,22 +277,6 @@ def _operands(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
 
 def _items(operand: Any) -> tuple[Any, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
-
-
-def _registers(operand: Any) -> Iterator[Reg]:
-    """The registers that an operand names."""
-    if isinstance(operand, Reg):
-        yield operand
-    elif isinstance(operand, Not):
-        yield operand.register
-    elif isinstance(operand, TensorAddress):
-        for part in (operand.base, *operand.coordinates):
-            yield from _registers(part)
-    elif isinstance(operand, Vector):
-        for item in operand.items:
-            yield from _registers(item)
-    elif isinstance(getattr(operand, "base", None), Reg):
-        yield operand.base
 
 
 def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> Lanes:

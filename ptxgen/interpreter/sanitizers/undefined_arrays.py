@@ -79,9 +79,8 @@ class UndefinedArrays:
 
     def _stored_before(self, space: str, address: int) -> str:
         """The instruction of an earlier launch that has stored undefined bits at an address, or nothing."""
-        buffer = self._arena.find(address, address + 1) if space == "global" else None
-        held = None if buffer is None else self._arena.heap.get(buffer.base)
-        due = [] if buffer is None or held is None else held.reports(address - buffer.base, 1)
+        memory = self._arena.heap_bytes(address, 1) if space == "global" else None
+        due = [] if memory is None else memory[0].reports(memory[1], 1)
         return next((report.instr for report in due), "")
 
     def from_local(self, numbers: Lanes) -> Lanes:

@@ -292,6 +292,10 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
         "flash_attn_combine: out_partial and lse_partial must have equally many parts, at least one, got 2 "
         "and 1",
     ),
+    "a type by its name": (
+        lambda g: g.hopper.flash_attn_combine(g.q, g.q[..., 0], out_dtype="float16"),
+        "flash_attn_combine: out_dtype must be a torch.dtype, or None for that of out_partial, got 'float16'",
+    ),
     "functions and blocks": (
         lambda g: g.cute.flash_attn_func(
             g.q, g.k, g.v, score_mod=abs, aux_tensors=[1], block_sparse_tensors=(1, 2)
@@ -312,6 +316,11 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
         lambda g: g.cute.flash_attn_func(g.q, g.k, g.v, learnable_sink=g.scales),
         "flash_attn_func: learnable_sink must be a tensor torch.float32, torch.float16 or torch.bfloat16 "
         "[heads=4], got torch.float32 of shape [2, 2]",
+    ),
+    "keys of a part": (
+        lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, seqlen_k_per_split=-1),
+        "flash_attn_varlen_func: seqlen_k_per_split must be a number of rows of a sequence, from 0 to "
+        "1073741568, or None, got -1",
     ),
     "starts of keys in pages": (
         lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, cu_seqlens_k=g.cu_k, page_table=g.table),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flash
-from ptxgen.errors import LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 
 
 @pytest.fixture(scope="module")
@@ -430,12 +430,36 @@ def test_other_refusals(ours: Any, torch: Any, three: Any) -> None:
             "flash, which takes arrays of any library",
         ),
         ({"aux": [q]}, "aux must be a mapping of names to tensors, such as {'slopes': slopes}, got list"),
+        (
+            {"aux": {"slopes": 3}},
+            "aux['slopes'] must be a torch.Tensor, got int; convert it, or call the function of this name in "
+            "flash, which takes arrays of any library",
+        ),
     ):
         with pytest.raises(LaunchError) as caught:
             ours.attention(q, k, v, **how)
         assert str(caught.value) == f"attention: {message}"
     with pytest.raises(LaunchError, match=r"cache must be a flash\.KVCache, got list"):
         ours.attention_with_kvcache(q, [], layer=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [("score_mod", "(score, batch, head, query, key)"), ("mask_mod", "(batch, head, query, key)")],
+)
+def test_what_is_no_function_is_refused(ours: Any, three: Any, name: str, signature: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ours.attention(*three, **{name: 3})
+    assert str(caught.value) == f"{name} must be a function {signature}, or None, got 3"
+
+
+def test_a_window_without_sides_is_refused(ours: Any, three: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ours.attention(*three, window=3)
+    assert str(caught.value) == (
+        "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
+        "for no limit, got 3"
+    )
 
 
 @pytest.fixture

@@ -245,6 +245,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda t: ((t.zeros(4, 3, 8),) * 3, {"dropout_p": 1.0}),
         "dropout_p must be a probability from 0 to less than 1, got 1.0",
     ),
+    "dropout in words": (
+        lambda t: ((t.zeros(4, 3, 8),) * 3, {"dropout_p": "half"}),
+        "dropout_p must be a probability from 0 to less than 1, got 'half'",
+    ),
     "numpy": (
         lambda t: ((t.zeros(4, 3, 8).numpy(),) * 3, {}),
         "query must be a torch.Tensor, got ndarray; convert it, or call the function of this name in flash, "

@@ -56,6 +56,35 @@ def test_numpy_arrays_of_the_closure_are_indexed(backend: Any) -> None:
     np.testing.assert_allclose(by_reference, dense(score_mod, mask_mod), atol=1e-12)
 
 
+def test_numpy_arrays_of_the_closure_are_indexed_beside_tensors(torch: Any) -> None:
+    from flash.adapters.torch import attention
+
+    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    fixed = DOCUMENT.copy()
+    fixed.flags.writeable = False
+    for document in (DOCUMENT, DOCUMENT[::-1], fixed, DOCUMENT.astype(np.uint16)):
+
+        def mask_mod(b: Any, h: Any, q: Any, k: Any, document: Any = document) -> Any:
+            return document[q] == document[k]
+
+        found = attention(q, k, v, mask_mod=mask_mod)
+        np.testing.assert_allclose(found, dense(mask_of=mask_mod), atol=1e-5)
+
+
+def test_arrays_that_pytorch_does_not_have_are_refused(torch: Any) -> None:
+    from flash.adapters.torch import attention
+
+    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    table = np.zeros(24, "datetime64[s]")
+    with pytest.raises(TypeMismatchError) as error:
+        attention(q, k, v, mask_mod=lambda b, h, q, k: table[q] == 0)
+    assert str(error.value) == (
+        "an array that a function of scores indexes must be of float32, float16, bfloat16, int32, int64, "
+        "uint8, bool, float64, int8, int16, uint16, with at most 4 axes, got datetime64[s] of shape [24]; "
+        "convert it before the call"
+    )
+
+
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 def test_tensors_of_the_closure_are_indexed(backend: Any, torch: Any) -> None:
     from torch.nn.attention.flex_attention import and_masks
@@ -218,7 +247,7 @@ def test_arrays_that_no_kernel_reads_are_refused() -> None:
     assert str(error.value) == (
         "an array that a function of scores indexes must be of float32, float16, bfloat16, int32, int64, "
         "uint8, bool, float64, int8, int16, uint16, with at most 4 axes, got complex64 of shape [24]; "
-        "convert it before"
+        "convert it before the call"
     )
 
 

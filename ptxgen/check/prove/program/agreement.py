@@ -20,8 +20,8 @@ from ptxgen.check.prove.program.domain import MOVES, Shape, bottom_up, computed,
 from ptxgen.check.prove.program.operands import SHUFFLES, WORD, pairs
 from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.values import CONVERTED, Node, Values
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import Address, FloatImm, Instr, IntImm, Vector
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, FloatImm, Instr, IntImm, Vector, registers_of
 from ptxgen.isa.spec import Effect, Op
 
 Lanes = np.ndarray[Any, np.dtype[Any]]

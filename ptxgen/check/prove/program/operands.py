@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import FloatImm, Instr, IntImm, Not, Pair
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import FloatImm, Instr, IntImm, Not, Pair, registers_of
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.types import ScalarType
 

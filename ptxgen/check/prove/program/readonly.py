@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import Address, Instr, Operand, Reg, Symbol, TensorAddress, Vector
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, Instr, Operand, Reg, Symbol, TensorAddress, Vector, registers_of
 
 Roots = frozenset[str]
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.operands import ADDRESSES, SHUFFLES, WORD, operation, pairs, type_of, written
 from ptxgen.check.prove.program.readonly import ReadOnly
-from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Reg, Special, Symbol, Vector
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Reg, Special, Symbol, Vector, registers_of
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.types import TYPES, ScalarType
 
