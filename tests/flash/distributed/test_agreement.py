@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -296,3 +297,21 @@ def test_a_second_thread_needs_a_group_of_its_own(ranks: Ranks) -> None:
     found = ranks.run("distributed_calls.in_two_threads", False)
     assert found == [["nothing was raised", ""], *[["nothing was raised", refused]] * 3]
     assert ranks.run("distributed_calls.in_two_threads", True) == [["nothing was raised"] * 2] * 4
+
+
+def test_a_window_is_the_same_as_a_tensor_and_as_a_tuple(torch: ModuleType) -> None:
+    from thread_ranks import ThreadRanks
+
+    import flash
+    from flash.distributed import ContextParallel
+
+    q, k, v = torch.randn((3, 1, 2, 8, 16), generator=torch.Generator().manual_seed(0))
+
+    def call(rank: int) -> Any:
+        cp = ContextParallel()
+        window = torch.tensor([2, -1]) if rank else (2, None)
+        return cp.unshard(cp.attention(*(cp.shard(x) for x in (q, k, v)), causal=True, window=window))
+
+    wanted = flash.attention(q, k, v, causal=True, window=(2, None))
+    for rank in ThreadRanks(2).run(call):
+        torch.testing.assert_close(rank.gave, wanted, rtol=0, atol=1e-5)
