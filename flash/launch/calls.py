@@ -175,8 +175,8 @@ def _rotated(
     """
     positions = np.maximum(keys + np.arange(-q.shape[2], 0), 0)
     cos, sin = angles
-    found = rotated(q, cos, sin, positions[None], interleaved=config.rotary_interleaved)
-    return found.astype(q.dtype)
+    rows = rotated(q, cos, sin, positions[None], interleaved=config.rotary_interleaved)
+    return rows.astype(q.dtype)
 
 
 def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
