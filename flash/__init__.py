@@ -96,6 +96,7 @@ _HOME: Final = {
 _FILES: Final = frozenset(
     [
         "__init__.py",
+        "__pycache__",
         "adapters",
         "cache",
         "cache_kernels.py",
@@ -114,13 +115,13 @@ _FILES: Final = frozenset(
         "kernels",
         "launch",
         "mods",
+        "no_columns.py",
         "operands",
         "pages",
         "problem",
         "py.typed",
         "reference.py",
         "scores",
-        "__pycache__",
     ]
 )
 

@@ -8,7 +8,7 @@ from flash.device.cta import Cta
 from flash.device.gathered_rings import Copier, Lookup
 from flash.device.latent_rings import LatentRings
 from flash.device.pages import PagedMatrix
-from ptxgen.dsl import KernelBuilder, marked
+from ptxgen.dsl import KernelBuilder
 from ptxgen.records import dataclass
 from ptxgen.types import s32, u32
 
@@ -21,7 +21,6 @@ class GatheredLatentRings(LatentRings):
     a half of the columns that are V arrives as a whole. Q and O have tensor maps as elsewhere.
     """
 
-    @marked("gathered latent rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """See `LatentRings.fill`."""
         self._fill_queries(k, cta)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.types import f32, s32
 
 _LOG2E: Final = math.log2(math.e)
@@ -54,7 +54,6 @@ def _series(k: KernelBuilder, x: Value, coefficients: tuple[float, ...]) -> Valu
     return total
 
 
-@marked("functions of scores: sine")
 def sine(k: KernelBuilder, x: Value, *, quarters: int = 0) -> Value:
     """sin(x + quarters * pi / 2), within 2**-23 where |x| is at most `LARGEST_ANGLE`; beyond, some number
     from -1 to 1, or NaN.
@@ -73,7 +72,6 @@ def sine(k: KernelBuilder, x: Value, *, quarters: int = 0) -> Value:
     return k.selp(signed, x - x, k.abs(x) < math.inf)  # NaN of NaN and infinity
 
 
-@marked("functions of scores: error function")
 def error_function(k: KernelBuilder, x: Value) -> Value:
     """erf(x), within 4 units in the last place."""
     square, size = x * x, k.abs(x)
@@ -84,7 +82,6 @@ def error_function(k: KernelBuilder, x: Value) -> Value:
     return k.selp(far, near, size > _SMALL)
 
 
-@marked("functions of scores: logistic function")
 def logistic(k: KernelBuilder, x: Value, *, rounds_once: bool) -> Value:
     """1 / (1 + exp(-x)). `rounds_once`: its division is rounded once."""
     power = k.ex2(x * -_LOG2E) + 1.0
