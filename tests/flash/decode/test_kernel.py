@@ -397,6 +397,7 @@ def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(
             np.testing.assert_array_equal(np.isinf(out), np.isinf(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
     of_tiles = []

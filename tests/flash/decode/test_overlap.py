@@ -56,6 +56,7 @@ def test_the_parts_are_waited_for_before_memory_is_accessed(dtype: str) -> None:
         step.interpret(sanitize=True)
 
 
+@pytest.mark.slow
 def test_a_merge_that_does_not_wait_is_reported() -> None:
     attending, merging = steps("sm_90")
     attending.interpret()
@@ -67,6 +68,7 @@ def test_a_merge_that_does_not_wait_is_reported() -> None:
     assert regions == {"LSES", "PARTS"}
 
 
+@pytest.mark.slow
 def test_older_targets_run_one_after_another() -> None:
     for step in steps("sm_89"):
         assert not {WAIT, BEGIN} & set(opcodes(step))

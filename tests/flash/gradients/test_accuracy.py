@@ -189,6 +189,7 @@ HARD: dict[str, tuple[Change, dict[str, Any]]] = {
 _QUICK = [("f16", "one-hot rows"), ("f32_grade", "sink above all")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in HARD], _QUICK))
 def test_hard_inputs(kind: str, name: str, torch: ModuleType) -> None:
     change, how = HARD[name]

@@ -109,6 +109,7 @@ def test_scale_and_seed_are_arguments(backend: str) -> None:
     assert_near(found, reference(arrays, dropout=0.3, **how), F16)
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_given_arrays_of_any_strides_are_written_and_returned(backend: str) -> None:
     arrays = call_of(CONFIG)

@@ -80,6 +80,7 @@ def judge(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(
@@ -121,6 +122,7 @@ def test_parts_of_odd_columns_with_nan_and_infinity_are_merged(causal: bool, ker
     np.testing.assert_array_equal(out[~odd], clean[~odd])
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("size", [32, 16, 48])
 @pytest.mark.parametrize("causal", [True, False])
@@ -154,6 +156,7 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: list[str])
     judge(config, q, [(k[b, :, :n], v[b, :, :n]) for b, n in enumerate(used)], out, lse)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("page_size", [0, 32, 3])

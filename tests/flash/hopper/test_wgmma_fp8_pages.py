@@ -233,6 +233,7 @@ def test_whatever_is_no_key_reaches_no_row(kernels: Kernels) -> None:
     assert len(kernels.names) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -126,6 +126,7 @@ def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: 
     check(config, arrays_of(config, 150, 3 * config.kernel().tiling.tile + 5))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize(
     "how", [{"window": (30, 25)}, {"softcap": 1.5}, {"window": (70, 0), "softcap": 2.0}], ids=str

@@ -49,6 +49,7 @@ def check(
     assert_within(out, lse, bound_of(config, arrays, scales, PARTS_OF_F32, **given))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize(
     "how",
@@ -89,6 +90,7 @@ def test_arrays_of_scores_go_with_splits(
     check(kernels, config_of(**how, splits=3), (60, 250, 2, 4, 2), given)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_numbers_that_are_not_finite_reach_only_rows_that_see_them() -> None:
     config = config_of(causal=True, dtype="e5m2", splits=3)

@@ -62,6 +62,7 @@ def check(config: AttentionConfig, arrays: tuple[Array, ...], operands: Any = No
 # semantics
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize(
     "how",
@@ -82,6 +83,7 @@ def test_every_query_sees_its_keys(how: dict[str, Any], seq_q: int, seq_k: int) 
     check(config, arrays_of(config, seq_q, seq_k))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (40, 9), "stages": 3}], ids=str)
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
@@ -137,6 +139,7 @@ def test_dropout_is_that_of_other_kernels() -> None:
     np.testing.assert_allclose(lse, wanted_lse, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nan", "inf"])
 def test_numbers_that_are_not_finite_reach_the_rows_that_see_them_and_no_others(name: str) -> None:
     config = config_of(causal=True, softmax_scale=0.05)
@@ -174,6 +177,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("page_size", [0, 16, 64, 1, 3, 100])

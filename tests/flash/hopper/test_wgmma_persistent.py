@@ -75,6 +75,7 @@ def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, 
 # results
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=6)
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
@@ -143,6 +144,7 @@ def test_nan_of_one_part_does_not_reach_the_next(scheduler: str) -> None:
     assert np.isfinite(np.delete(out[0], 3, -1)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"pack_gqa": True}], ids=str)
 @pytest.mark.parametrize("scheduler", ["static", "ticket"])

@@ -239,6 +239,7 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_within(out, lse, bound)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize("seed", mostly_nightly(range(200), [0, 1]))
 def test_calls_drawn_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

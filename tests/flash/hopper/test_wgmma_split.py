@@ -279,6 +279,7 @@ def test_values_near_the_largest_f32_stay_finite() -> None:
     np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
 def test_nan_and_infinity_of_v_reach_the_rows_that_see_them_and_no_others(seq_q: int, seq_k: int) -> None:
@@ -442,6 +443,7 @@ def test_sizes_of_other_kernels_do_not_go_to_mma_sync(block_q: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "said"),
     [

@@ -68,6 +68,7 @@ def merged(kernels: Kernels) -> bool:
     return parted and len(others) == 1 and others[0].startswith("merge_partials_f32_")
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize(
     "how",
@@ -116,6 +117,7 @@ def test_arrays_of_scores_go_with_splits(
     judge(config, arrays, out, lse, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [{"causal": True}, nightly({}), nightly({"causal": True, "window": (50, 0)})], ids=str
 )
@@ -160,6 +162,7 @@ def test_any_order_of_warps_gives_the_same_bits(seed: int, kernels: Kernels) -> 
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("paged", [True, False])
 @pytest.mark.parametrize("how", [{"causal": True, "pack_gqa": True}, {"window": (30, None)}], ids=str)
@@ -195,6 +198,7 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("head_dim", [128, *(nightly(d) for d in (16, 64, 96))])
 @pytest.mark.parametrize("how", FEATURES, ids=str)

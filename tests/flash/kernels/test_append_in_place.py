@@ -323,6 +323,7 @@ REST: list[Case] = [
 NAMED = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=8)
 @pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
 def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) -> None:
@@ -553,6 +554,7 @@ LAUNCHED: dict[str, tuple[Case, tuple[int, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_every_backend_writes_the_same_rows_and_means_the_same(driver: FakeDriver, name: str) -> None:

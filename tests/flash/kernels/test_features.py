@@ -193,6 +193,7 @@ def test_a_right_window_of_zero_is_causality(dtype: str, seq: tuple[int, int]) -
     assert_same_bits(run(causal, arrays, {}), run(windowed, arrays, {}))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL

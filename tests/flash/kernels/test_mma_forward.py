@@ -79,6 +79,7 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str
     check(config, Problem(45, 70, head_dim, head_dim).arrays(dtype=np.float16))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
@@ -124,6 +125,7 @@ def test_maxima_of_lanes_move_the_shift_of_their_row() -> None:
         k[..., 2 * lane, :] = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_key", [0, 32])  # of the part of a tile whose sums are too large
 @pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
 def test_weights_whose_sums_are_large_are_computed_again(dtype: str, first_key: int) -> None:
@@ -210,6 +212,7 @@ def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
     check(config, Problem(20, 33, 16, 16).arrays(dtype=np.float16))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("alignment", [2, 4, 8, 16])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:

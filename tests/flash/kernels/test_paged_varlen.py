@@ -181,6 +181,7 @@ def _sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
 # accuracy, sequence by sequence
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @EVERY_KERNEL
 @pytest.mark.parametrize("page_size", [1, 3, 16, 24, 64])
@@ -244,6 +245,7 @@ def test_batches_may_have_no_query_and_no_key(backend: str, lengths: tuple[tuple
 # the bits of a result
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=2)
 @ONE_OF_EACH_PRECISION
 @pytest.mark.parametrize("how", [{"causal": True, "window": (12, None), "dropout": 0.2}, {}], ids=str)
@@ -271,6 +273,7 @@ def test_the_cpu_gives_the_bits_of_keys_that_lie_one_after_another() -> None:
     assert [x.tobytes() for x in found] == [x.tobytes() for x in wanted]
 
 
+@pytest.mark.slow
 @ONE_OF_EACH
 @EVERY_BACKEND
 def test_what_is_no_key_of_a_sequence_cannot_reach_it(kind: str, backend: str) -> None:
@@ -285,6 +288,7 @@ def test_what_is_no_key_of_a_sequence_cannot_reach_it(kind: str, backend: str) -
     assert all(np.isfinite(x[..., :1]).all() for x in wild[:1])
 
 
+@pytest.mark.slow
 @EVERY_BACKEND
 def test_pages_may_have_any_strides_and_keys_and_values_one_array(backend: str) -> None:
     config = config_of("f16", head_dim_v=16, causal=True)

@@ -70,6 +70,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int,
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
@@ -83,6 +84,7 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision
 LONG_ROWS = [(256, 256), (192, 256), (250, 130), (160, 160)]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("mask", [{}, {"causal": True}, {"causal": "top_left"}, {"window": (40, 9)}])
 @pytest.mark.parametrize(("head_dim", "head_dim_v"), LONG_ROWS)

@@ -87,6 +87,7 @@ def test_it_broadcasts_over_batch_and_heads_with_any_strides(shape: tuple[int, .
     np.testing.assert_allclose(lse, sums, rtol=0, atol=4e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"dtype": "bf16"}], ids=str)
 def test_packed_heads_have_the_bias_of_their_own_head(how: dict[str, Any]) -> None:
     of = Problem(5, 53, 16, 16, batch=2, heads=4, kv_heads=2)
