@@ -414,7 +414,7 @@ def test_transformers_may_keep_16_bits(capsys: pytest.CaptureFixture[str]) -> No
 def test_padding_that_transformers_sees_is_found_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flash.adapters.transformers.masks._leftpad", lambda *_: None)
+    monkeypatch.setattr("flash.adapters.transformers.masks._shown", lambda *_: None)
     code, runs = run(["--transformers"], capsys)
     assert code == 1
     assert [name for name, each in runs.items() if each["failures"]] == ["transformers"]

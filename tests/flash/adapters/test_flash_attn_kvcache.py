@@ -358,7 +358,7 @@ def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any, backen
 def test_opcheck(torch: ModuleType, writes: bool) -> None:
     (q, *caches, k, v), lengths = given_with_new_rows(torch)
     new = (k, v) if writes else (None, None)
-    rest = (None, None, None, None, True, [3, 0], 0.0, True, None, 0, True, "cpu")
+    rest = (None, None, None, None, True, [3, 0], 0.0, True, None, 0, True, None, None, None, "cpu")
     operators = torch.ops.ptxgen_flash
     name = "flash_attn_with_kvcache" if writes else "flash_attn_with_kvcache_read"
     given = (q, *caches, *new, None, None, lengths, None, *rest)
