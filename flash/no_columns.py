@@ -55,7 +55,7 @@ class AttentionOfNoColumns(AttentionKernel):
         return made, super().launch(q, k, k, stream=stream, backend=backend, return_lse=True, **how)[1]
 
     def result_shapes(self, q: object, k: object, v: object = None, **how: Any) -> Any:
-        """As those of `AttentionKernel`, of out without columns."""
+        """The shapes of O and the LSE as `AttentionKernel.result_shapes` gives them; O has no columns."""
         raise_problems(
             problems_of_rows(readable_views({"k": k, "v": v}, self._caller.name)), self._caller.name
         )

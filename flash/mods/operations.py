@@ -350,7 +350,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "le": Operation(numpy=np.less_equal, emit=lambda _e, a, b: a <= b),
     "eq": Operation(numpy=np.equal, emit=lambda _e, a, b: a == b),
     "ne": Operation(numpy=np.not_equal, emit=lambda _e, a, b: a != b),
-    # Of conditions, or of the bits of integers.
+    # These operations take conditions, or the bits of integers.
     "and": Operation(
         numpy=np.bitwise_and,
         emit=lambda _e, a, b: a & b,

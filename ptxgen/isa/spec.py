@@ -37,7 +37,7 @@ class Effect(enum.Enum):
 # Effects of instructions that change nothing but their result registers, which are functions of the
 # registers that their operands name.
 OF_REGISTERS: Final = frozenset({Effect.NONE, Effect.ADDRESS})
-# The same with the carry flag, which no operand names.
+# Effects of instructions whose results are functions of registers and the carry flag.
 PURE: Final = OF_REGISTERS | {Effect.CARRY}
 
 

@@ -29,7 +29,7 @@ _BLOCKS: Final = (
     "lists of blocks are not read; give flash.adapters.torch.attention a mask, or a mask_mod, by which whole "
     "blocks are skipped"
 )
-# What is refused, and what computes it.
+# Arguments that are refused, each with the call that computes its result.
 _CURES: Final[Mapping[str, str]] = {
     "qv": "scores of two products are not added; where values are columns of keys, launch "
     "flash.AttentionKernel or flash.DecodeKernel with AttentionConfig(shared_kv=True, ...), else give q and "

@@ -52,7 +52,7 @@ class Call:
 
     @property
     def label(self) -> str:
-        """What is launched, in words."""
+        """The launch in words: target, head_dim and lengths."""
         queries = "1 query" if self.queries == 1 else f"{self.queries} queries"
         return f"{queries}, {self.keys} keys{' in pages' * self.pages}"
 
