@@ -227,8 +227,9 @@ class Weights(NamedTuple):
         keys: slice,
         k: Array,
     ) -> Weights | None:
-        """The weights of one block of scores at (batch, heads, queries); `scaled` are its queries from
-        `Workspace.scaled`, and `lse` is [heads, queries], of the type of the arithmetic. None if no row sees a key.
+        """The weights of one block of scores at (batch, heads, queries). `scaled` are its queries from
+        `Workspace.scaled`; `lse` is [heads, queries], of the type of the arithmetic. None if no row sees a
+        key.
         """
         (q, factor), block = scaled, Block(rules.of, *place, keys)
         hidden, dead = rules.hidden(block), np.isneginf(lse)[..., None]
