@@ -13,7 +13,7 @@ import numpy as np
 from ptxgen.errors import CompileError, LaunchError, did_you_mean, shown
 from ptxgen.frontends.cpp_names import Names, cpp_names
 from ptxgen.frontends.packages import require
-from ptxgen.frontends.program import Outcome, Program, argument
+from ptxgen.frontends.program import Launch, Outcome, Program, argument
 from ptxgen.frontends.sources import sources_of
 from ptxgen.interpreter.arguments import Extent
 from ptxgen.runtime.kept import Kept
@@ -28,6 +28,18 @@ _Part = tuple[str, object]  # a parameter's name in messages, and its value
 
 
 def run(
+    kernel: Any, grid: Extent, block: Extent, args: Sequence[object] | Mapping[str, object] = (), **how: Any
+) -> Outcome:
+    """Compile a `@cuda.jit` kernel, or a Python function that could be one, for the types of these
+    arguments as Numba deduces them, and run it on the CPU, in place and under all sanitizers. The
+    arguments are those of `launch`.
+
+    Raises what `launch` raises, and `TrapError` with what was found.
+    """
+    return launch(kernel, grid, block, args, **how).run()
+
+
+def launch(
     kernel: Any,
     grid: Extent,
     block: Extent,
@@ -35,16 +47,16 @@ def run(
     *,
     target: str = DEFAULT_TARGET,
     **how: Any,
-) -> Outcome:
-    """Compile a `@cuda.jit` kernel, or a Python function that could be one, for the types of these
-    arguments as Numba deduces them, and run it on the CPU, in place and under all sanitizers.
+) -> Launch:
+    """A launch of a `@cuda.jit` kernel, or of a Python function that could be one, compiled for the types
+    of these arguments as Numba deduces them.
 
     `args` are in the order of the function's parameters, or by name: arrays (numpy, torch, JAX) of
     any strides, numbers, complex numbers, tuples, enumerations and records. `how` are further
     arguments of `ProgramKernel.run`, such as `shared`, the bytes of `cuda.shared.array(0, …)`.
 
-    Raises `CompileError` with Numba's message, `LaunchError` for arguments that do not fit,
-    `BackendError` if Numba is not installed, and `TrapError` with what was found.
+    Raises `CompileError` with Numba's message, `LaunchError` for arguments that do not fit, and
+    `BackendError` if Numba is not installed.
     """
     numba = require(_WHO, "numba", _PACKAGE)
     require(_WHO, "numba.cuda", _PACKAGE)
@@ -64,7 +76,7 @@ def run(
         for part in _parts(numba.types, f"{function.__name__}: {name}", name, type, value)
     ]
     program = _compile(numba, function, types, target, options, [name for name, _ in parts])
-    return program.only().run(grid, block, [value for _, value in parts], **how)
+    return Launch(program.only(), grid, block, [value for _, value in parts], how)
 
 
 def _function(kernel: Any) -> tuple[Any, dict[str, Any]]:

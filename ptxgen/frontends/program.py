@@ -9,7 +9,7 @@ import ctypes
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -140,6 +140,22 @@ class Program:
         )
 
 
+class Launch(NamedTuple):
+    """A kernel of a program with the grid, the block and the arguments of a launch; `how` are the further
+    arguments of `ProgramKernel.run`, such as `shared`.
+    """
+
+    kernel: ProgramKernel
+    grid: Extent
+    block: Extent | None
+    args: Sequence[object]
+    how: Mapping[str, Any]
+
+    def run(self) -> Outcome:
+        """What `ProgramKernel.run` returns and raises."""
+        return self.kernel.run(self.grid, self.block, self.args, **self.how)
+
+
 class ProgramKernel:
     """A kernel of a program."""
 
@@ -193,24 +209,21 @@ class ProgramKernel:
         `raise_on_report` is false. Raises `LaunchError` for arguments that do not fit.
         """
         who = self.name
-        if block is None:
-            if not self.kernel.reqntid:
-                raise LaunchError(f"{who}: block must be given, the threads of a CTA: block=256")
-            block = self.kernel.reqntid
+        threads = self.block(block)
         schedules = self._schedules(schedule, arena)
-        values = self._arguments(args)
-        saved = _Saved(values) if len(schedules) > 1 else None
+        values = self.arguments(args)
+        saved = Saved(values) if len(schedules) > 1 else None
 
         def once(order: Schedule) -> Result:
             if saved is not None:
                 saved.restore()
             memory = DeviceArena() if arena is None else arena
-            packed = [value.pack(memory) if isinstance(value, Structure) else value for value in values]
+            packed = packed_in(memory, values)
             return interpreter.run(
                 self.program.module,
                 self.kernel.name,
                 grid=grid,
-                block=block,
+                block=threads,
                 args=packed,
                 dynamic_smem=shared,
                 cluster=cluster,
@@ -251,7 +264,18 @@ class ProgramKernel:
             )
         return found
 
-    def _arguments(self, given: object) -> list[Any]:
+    def block(self, given: Extent | None) -> Extent:
+        """The block of a launch: the one that is given, else that of the PTX. Raises `LaunchError` if neither
+        says it.
+        """
+        if given is None and not self.kernel.reqntid:
+            raise LaunchError(f"{self.name}: block must be given, the threads of a CTA: block=256")
+        return self.kernel.reqntid if given is None else given
+
+    def arguments(self, given: object) -> list[Any]:
+        """The arguments of a launch as `run` takes them, checked: numpy arrays on the memory of arrays,
+        structures, and values. Raises `LaunchError`.
+        """
         if isinstance(given, Mapping):
             given = self._in_order(given)
         if not isinstance(given, Sequence) or isinstance(given, str | bytes):
@@ -382,11 +406,18 @@ def _members(who: str, given: tuple[object, ...]) -> tuple[Any, ...]:
     )
 
 
-class _Saved:
+def packed_in(arena: DeviceArena, values: Iterable[Any]) -> list[Any]:
+    """The arguments as `ptxgen.interpreter.run` takes them with an arena, in which the arrays of structures
+    are placed.
+    """
+    return [value.pack(arena) if isinstance(value, Structure) else value for value in values]
+
+
+class Saved:
     """The values of the arrays among arguments, for a run that begins with them again."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        arrays = [array for value in values for array in _arrays_of(value)]
+        arrays = [array for value in values for array in arrays_of(value)]
         self._saved = [(array, array.copy()) for array in arrays if array.flags.writeable]
 
     def restore(self) -> None:
@@ -395,7 +426,8 @@ class _Saved:
             array[...] = values
 
 
-def _arrays_of(value: object) -> list[Any]:
+def arrays_of(value: object) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a structure, a tensor map, a texture or a surface; an array itself; else none."""
     if isinstance(value, Structure):
         return value.arrays
     for name in ("base", "array"):  # of a tensor map; of a texture or a surface
@@ -405,4 +437,4 @@ def _arrays_of(value: object) -> list[Any]:
     return [value] if isinstance(value, np.ndarray) else []
 
 
-__all__ = ["PCT", "FoundError", "Outcome", "Program", "ProgramKernel", "argument"]
+__all__ = ["PCT", "FoundError", "Launch", "Outcome", "Program", "ProgramKernel", "Saved", "argument"]

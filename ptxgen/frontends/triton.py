@@ -14,7 +14,7 @@ from ptxgen.arguments import extents, integer
 from ptxgen.errors import CompileError, LaunchError, did_you_mean, shown
 from ptxgen.frontends.cpp_names import Names
 from ptxgen.frontends.packages import require
-from ptxgen.frontends.program import Outcome, Program, ProgramKernel, argument
+from ptxgen.frontends.program import Launch, Outcome, Program, ProgramKernel, argument
 from ptxgen.frontends.sources import sources_of
 from ptxgen.runtime.kept import Kept
 from ptxgen.target import target as find_target
@@ -36,6 +36,21 @@ def run(
     grid: Any,
     args: Sequence[object] | Mapping[str, object] = (),
     constexprs: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> Outcome:
+    """Compile a `@triton.jit` function as Triton does for these arguments, and run it on the CPU,
+    in place and under all sanitizers. The arguments are those of `launch`.
+
+    Raises what `launch` raises, and `TrapError` with what was found.
+    """
+    return launch(kernel, grid, args, constexprs, **how).run()
+
+
+def launch(
+    kernel: Any,
+    grid: Any,
+    args: Sequence[object] | Mapping[str, object] = (),
+    constexprs: Mapping[str, Any] | None = None,
     *,
     target: str = DEFAULT_TARGET,
     config: Any = None,
@@ -44,9 +59,8 @@ def run(
     num_ctas: int | None = None,
     options: Mapping[str, Any] | None = None,
     **how: Any,
-) -> Outcome:
-    """Compile a `@triton.jit` function as Triton does for these arguments, and run it on the CPU,
-    in place and under all sanitizers.
+) -> Launch:
+    """A launch of a `@triton.jit` function, compiled as Triton does for these arguments.
 
     `grid` has one to three extents, or is a function of the arguments by name that returns them.
     `args` are in the order of the function's parameters, or by name; `constexprs` are the rest by
@@ -57,8 +71,8 @@ def run(
     `options`, too. `how` are these options and further arguments of `ProgramKernel.run`, such as
     `schedule`.
 
-    Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit,
-    `BackendError` if Triton is not installed, and `TrapError` with what was found.
+    Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit, and
+    `BackendError` if Triton is not installed.
     """
     triton = require(_WHO, "triton", "triton")
     chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas}
@@ -72,7 +86,8 @@ def run(
     # A CTA of Triton's grid is a cluster of num_ctas CTAs along x.
     whole = (sizes[0] * clusters, *sizes[1:])
     entry = compiled.program.only()
-    return entry.run(whole, 32 * compiled.num_warps, values, shared=compiled.shared, cluster=clusters, **how)
+    how = {"shared": compiled.shared, "cluster": clusters, **how}
+    return Launch(entry, whole, 32 * compiled.num_warps, values, how)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ptxgen.errors import BackendError, LaunchError, ParseError, TrapError
 from ptxgen.frontends import ptx
 from ptxgen.frontends.cpp_names import cpp_names, demangled
 from ptxgen.frontends.packages import require
-from ptxgen.frontends.program import FoundError, Program, _Saved
+from ptxgen.frontends.program import FoundError, Program, Saved
 from ptxgen.frontends.structures import Structure
 from ptxgen.interpreter import PCT, DeviceArena
 from ptxgen.tensormap import TensorMap
@@ -390,7 +390,7 @@ def test_arrays_in_maps_textures_and_structures_are_restored() -> None:
     fixed = np.zeros(2)
     fixed.setflags(write=False)
     structure = Structure("s", (1, (2, member)), 16)
-    saved = _Saved([TensorMap(tile, (4, 4)), Texture(texels), structure, fixed, 3])
+    saved = Saved([TensorMap(tile, (4, 4)), Texture(texels), structure, fixed, 3])
     tile[:], texels[:], member[:] = 1, 2, 3
     saved.restore()
     assert not tile.any()
