@@ -1,5 +1,6 @@
 """A plugin for pytest: the fixtures `run_ptx` and `interpret_triton` run kernels without a GPU, and
-fail the test with what the sanitizers find.
+fail the test with what the sanitizers find; `mutate_ptx` fails it with the mistakes in a kernel that its
+problems would miss.
 
 pytest loads it wherever `ptxgen` is installed. It imports nothing of `ptxgen` until a test asks for
 a fixture.
@@ -8,13 +9,15 @@ a fixture.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from ptxgen.frontends.program import Outcome
+    from ptxgen.mutation.judge import Verdict
 
 _NONE: Final = "none"
 _PROPERTY: Final = "ptxgen_run"  # of a test, for each run: JSON
@@ -101,6 +104,39 @@ def interpret_triton(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
         yield outcomes
     for outcome in outcomes:
         _record(request, outcome, failed=True)
+
+
+@pytest.fixture
+def mutate_ptx() -> Callable[..., list[Verdict]]:
+    """Break a kernel in every small way, and fail the test with the mutants that no check notices on its
+    problems: `mutate_ptx(kernel, [(grid, arguments), …], rtol=1e-6)`.
+
+    The arguments are those of `ptxgen.mutation.testing.judges` and `sample`; `reasons` is the path of a file
+    (default: `equivalent.toml` next to the kernel's source). The value is the list of all verdicts.
+    """
+    from ptxgen.mutation.judge import HOLE
+    from ptxgen.mutation.survivors import survivor
+    from ptxgen.mutation.testing import judges, reasons_of, sample
+
+    def mutate(
+        kernel: Any,
+        problems: Any,
+        *,
+        kinds: Sequence[str] | None = None,
+        short: bool = False,
+        reasons: Path | str | None = None,
+        **how: Any,
+    ) -> list[Verdict]:
+        by_name = judges(kernel, problems, reasons=reasons_of(kernel, reasons), **how)
+        found = [judge.verdict(n) for judge in by_name.values() for n in sample(judge, kinds, short=short)]
+        missed = [v for v in found if v.caught_by == HOLE]
+        if missed:
+            listed = "".join(survivor(by_name[v.kernel], v) for v in missed)
+            head = f"{len(missed)} of {len(found)} mutants of {', '.join(by_name)} survive:\n"
+            pytest.fail(head + listed, pytrace=False)
+        return found
+
+    return mutate
 
 
 def _asked(config: pytest.Config) -> dict[str, Any]:

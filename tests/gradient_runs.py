@@ -11,11 +11,11 @@ import numpy as np
 from judge import assert_close, rounded_normal
 from numpy.typing import NDArray
 
-from flash.commands.campaign.gradient_bound import GradientBound, GradientInputs
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import has_one_sweep
 from flash.reference import attention_reference
+from tools.campaign.gradient_bound import GradientBound, GradientInputs
 
 Array = NDArray[Any]
 TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
@@ -148,7 +148,7 @@ def judge(of: Case, found: Mapping[str, Array], out: Array, lse: Array) -> None:
 
 def bounds(of: Case, out: Array, lse: Array) -> dict[str, GradientBound]:
     """The bounds of the gradients of a case: each errs, in every element, by no more than its roundings
-    explain (`flash/commands/campaign/gradient_bound.py`).
+    explain (`tools/campaign/gradient_bound.py`).
     """
     call = GradientInputs(of.config, of.dout, of.q, of.k, of.v, out, lse, of.dlse, of.given, of.bend)
     found = call.bounds(of.wanted)

@@ -24,9 +24,6 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-from flash.commands.campaign.judge import CATCHERS, judge, mutants_of, right
-from flash.commands.campaign.kernels import subjects
-from flash.commands.campaign.mistakes import KINDS
 from ptxgen import interpreter, ir
 from ptxgen.commands.parts.exits import fail
 from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
@@ -35,9 +32,13 @@ from ptxgen.commands.parts.quiet import quietly
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import AssemblerError, BackendError, PtxGenError
 from ptxgen.interpreter import Result
+from ptxgen.mutation.judge import CATCHERS
+from ptxgen.mutation.operators import KINDS
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.target import target, target_for_device
 from ptxgen.text import render
+from tools.campaign.judging import judge, judge_of, mutants_of
+from tools.campaign.kernels import subjects
 from tools.commands import witness_launch
 from tools.commands.witness_launch import ORDINAL
 from tools.commands.witness_sanitizer import HANGS, NONE, TOOLS, Said, Sanitizer, examine, find_sanitizer, run
@@ -234,7 +235,7 @@ class Bench:
         verdict = None if number is None else judge(kernel, number)
         problem = subject.problems[max(verdict.problem if verdict else 0, 0)]
         if verdict is None:
-            right(kernel, problem)  # raises if the kernel is wrong
+            judge_of(kernel).right(problem)  # raises if the kernel is wrong
         module = subject.module if number is None else mutants_of(kernel)[number].module
         with tempfile.TemporaryDirectory(prefix="witness-") as folder:
             value, theirs = self._on_gpu(kernel, module, problem, Path(folder))

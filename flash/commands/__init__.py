@@ -20,11 +20,6 @@ COMMANDS: Final = {
     "tune": Command(
         "flash.commands.tune", "rank the tiles that an attention kernel can have", before="completion"
     ),
-    "mutate": Command(
-        "flash.commands.mutate",
-        "break the shipped kernels on purpose, and see which check notices",
-        before="completion",
-    ),
     "context-parallel": Command(
         "flash.commands.context_parallel",
         "run attention on the processes of torchrun, or estimate it",

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from flash.commands.campaign.kernels import forward_launch
-from flash.commands.campaign.problems import Problem
-from flash.commands.measure.static_quality import dense_launch
 from flash.commands.parts.emit_kernel import Kind
 from flash.commands.parts.emit_kinds import KINDS
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import find_target
+from flash.commands.parts.example_launch import example_launch
 from flash.contract.built_kernel import BuiltKernel
-from flash.contract.catalogue import build
 from ptxgen.commands.parts.numbers import whole
 from ptxgen.commands.parts.report_options import add_output, report_parser
 from ptxgen.report import Launch, Subject
@@ -69,13 +66,7 @@ def _kind_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Name
 def _of_attention(arguments: argparse.Namespace) -> Subject:
     """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
     config = config_of(arguments, find_target(arguments.target).name)
-    if config.features.operands or config.varlen or config.return_lse or config.dropout:
-        built, seq = build(config.kernel()), arguments.seq
-        problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
-        run = forward_launch(config, built, problem)
-        plan, values = run.plan, run.plan.on_host(run.arrays)
-    else:
-        built, plan, values = dense_launch(config, arguments.seq)
+    built, plan, values = example_launch(config, arguments.seq)
     launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)
     return replace(_of_built(built, arguments), launch=launch)
 

@@ -201,12 +201,17 @@ def _keys_of(call: Call, table: NDArray[Any] | None) -> Callable[[int, slice], t
 
 def run_on_interpreter(call: Call, build: Build) -> None:
     """Run the kernel's PTX on the call's arrays, in place."""
+    step_of(call, build).interpret()
+
+
+def step_of(call: Call, build: Build) -> Step:
+    """The launch of a call on the host."""
     arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
     arrays += call.operands.values()
     arrays += [view(counter, "tickets") for counter in counters(build.config)]
     addresses = tuple(array.pointer for array in arrays)
     plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
-    Step(build, tuple(arrays), plan).interpret()
+    return Step(build, tuple(arrays), plan)
 
 
 def counters(config: KernelConfig) -> list[NDArray[np.int32]]:

@@ -34,6 +34,11 @@ TOOLKIT: Final = {
     ),
     "run-program": Command("ptxgen.commands.run_program", "run a CUDA program without a GPU"),
     "report": Command("ptxgen.commands.report", "report on a kernel as one HTML page"),
+    "mutate": Command(
+        "ptxgen.commands.mutate",
+        "break a kernel in every small way, and see which check notices",
+        "ptxgen mutate kernels.py:softmax --example kernels.py:example",
+    ),
     "cache": Command("ptxgen.commands.cache", "look after the cache of assembled modules"),
     "completion": Command(
         "ptxgen.commands.completion",

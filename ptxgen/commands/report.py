@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ptxgen.commands.parts.command_line import completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
@@ -21,6 +21,7 @@ from ptxgen.commands.parts.report_options import add_output, report_parser
 from ptxgen.commands.parts.report_subjects import of_function, of_text
 from ptxgen.commands.parts.run_arguments import extents, given
 from ptxgen.commands.parts.standard_output import tell
+from ptxgen.commands.parts.static_parameters import static
 from ptxgen.commands.registry import REPORT, ReportKernels, registered
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.report import STEPS, Report, Subject, collect, page
@@ -137,9 +138,7 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     function = parser.add_argument_group("a kernel function")
     add = function.add_argument
     add("--example", metavar="MODULE:FUNCTION", help="returns the launch, see below")
-    add(
-        "--static", type=_static, action="append", default=[], metavar="NAME=VALUE", help="a static parameter"
-    )
+    add("--static", type=static, action="append", default=[], metavar="NAME=VALUE", help="a static parameter")
     add("--target", metavar="NAME", help="such as sm_90 (default: that of the function, else sm_80)")
     add_output(parser)
     arguments = parser.parse_args(argv)
@@ -156,17 +155,6 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     elif arguments.entry or arguments.source:
         parser.error("--entry and --source are for PTX text")
     return arguments
-
-
-def _static(text: str) -> tuple[str, Any]:
-    """A static parameter: a number, true or false if the value reads as one in JSON, else the text."""
-    name, equals, words = text.partition("=")
-    if not name.isidentifier() or not equals:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(words)
-    except json.JSONDecodeError:
-        return name, words
 
 
 def _json(found: Report) -> str:

@@ -24,7 +24,17 @@ from ptxgen.commands.parts.files import FileError, check_writable, write_files
 from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.commands.parts.numbers import whole
 from ptxgen.commands.parts.progress import cta_lines
-from ptxgen.commands.parts.run_arguments import Array, Given, array_of, check_type, extents, given, npy
+from ptxgen.commands.parts.run_arguments import (
+    Array,
+    Given,
+    array_of,
+    check_type,
+    extents,
+    given,
+    made,
+    npy,
+    values_of,
+)
 from ptxgen.commands.parts.run_program import add_compilation, program_of
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
@@ -222,7 +232,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
     kernel = entry.kernel
     files = _files(arguments.arg, arguments.out_dir)
     check_writable(list(files.values()))
-    values = [_made(n, what) for n, what in enumerate(arguments.arg)]
+    values = values_of(arguments.arg)
     for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
         check_type(n, *triple)
     entry.check_elements(values)
@@ -239,7 +249,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
-            symbols=program.symbols({name: _contents(_made(0, what)) for name, what in arguments.symbol}),
+            symbols=program.symbols({name: _contents(made(0, what)) for name, what in arguments.symbol}),
             raise_on_report=False,
             progress=progress,
         )
@@ -288,15 +298,6 @@ def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
                 raise LaunchError(f"two arguments would be written to {path}")
             files[number] = path
     return files
-
-
-def _made(number: int, what: Given) -> Argument:
-    try:
-        return what.make(number)
-    except LaunchError:
-        raise
-    except (MemoryError, ValueError) as error:  # numpy raises either for an array that is too large
-        raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
 
 
 def _contents(value: Argument) -> Array | bytes:

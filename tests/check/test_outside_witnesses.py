@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from interpreter import test_hopper_programs as hopper
 
-from flash.commands.campaign.judge import mutants_of
-from flash.commands.campaign.kernels import subjects
-from flash.commands.campaign.mistakes import Mutant
-from flash.commands.campaign.problems import Problem
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, TrapError
 from ptxgen.interpreter import Result, run
+from ptxgen.mutation.operators import Mutant
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
+from tools.campaign.judging import mutants_of
+from tools.campaign.kernels import subjects
+from tools.campaign.problems import Problem
 
 # --------------------------------------------------------------------------------------- sentryward
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flash.commands.campaign.kernels import subjects
 from ptxgen.dsl import KernelBuilder, Pointer
 from ptxgen.interpreter import run
 from ptxgen.ir import Instr, Module
 from ptxgen.text import render
 from ptxgen.types import s32, u32, u64
+from tools.campaign.kernels import subjects
 
 _NAME = re.compile(r"%[a-z]+\d+")
 

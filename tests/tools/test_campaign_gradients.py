@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from gradient_runs import case
 
-from flash.commands.campaign.gradient_bound import GradientInputs
-from flash.commands.campaign.judge import judge, mutants_of
-from flash.commands.campaign.kernels import subjects
 from flash.scores.philox import kept
 from ptxgen import interpreter
 from ptxgen.interpreter import Result
+from tools.campaign.gradient_bound import GradientInputs
+from tools.campaign.judging import judge, mutants_of
+from tools.campaign.kernels import subjects
 
 VARLEN = "bf16-sm_80-dq-varlen"
 OF_KEYS = "bf16-sm_80-dkv-varlen"
@@ -68,7 +68,8 @@ def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kerne
         queries, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
         rows, columns = (keys[None], queries[:, None]) if "dkv" in kernel else (queries[:, None], keys[None])
         place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
-        (mask,) = (a for a in subjects()[kernel].prepare(problem).arrays if a.dtype == bool)
+        args = subjects()[kernel].prepare(problem).how["args"]
+        (mask,) = (a for a in args if isinstance(a, np.ndarray) and a.dtype == np.bool_)
         distance = queries[:, None] - keys
         counts = mask[0, 0] & (distance >= 0) & (distance <= 3)
         kept_now, kept_more = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash.commands.campaign.arrays import Arrays, arrays_of
-from flash.commands.campaign.judge import mutants_of
-from flash.commands.campaign.kernels import subjects
-from flash.commands.campaign.problems import LARGEST
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import TrapError
+from tools.campaign.arrays import Arrays, arrays_of
+from tools.campaign.judging import mutants_of
+from tools.campaign.kernels import subjects
+from tools.campaign.problems import LARGEST
 
 FP8 = "e4m3-sm_90a-causal"
 PAIRS = "f32_grade-sm_90a"
@@ -81,7 +81,7 @@ def test_ctas_of_a_persistent_kernel_take_three_blocks_each() -> None:
     subject = subjects()[STATIC]
     (first, *_) = subject.problems
     blocks = first.batch * first.heads * -(-first.seq_q // 64)
-    assert (subject.prepare(first).plan.grid[0], blocks) == (2, 6)
+    assert (subject.prepare(first).how["grid"], blocks) == (2, 6)
 
 
 @pytest.mark.slow

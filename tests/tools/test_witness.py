@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from fake_gpu import Machine
 
-from flash.commands.campaign.judge import mutants_of
-from flash.commands.campaign.kernels import subjects
 from ptxgen.errors import AssemblerError, BackendError, LaunchError
 from ptxgen.parse import parse
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
 from tools import witness as tool
+from tools.campaign.judging import mutants_of
+from tools.campaign.kernels import subjects
 from tools.commands import witness_launch, witness_sanitizer
 from tools.commands.witness_sanitizer import Said, Sanitizer, examine, find_sanitizer, judged
 from tools.witness import Bench, Row

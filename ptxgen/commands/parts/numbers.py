@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 
 
@@ -15,6 +16,17 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def tolerance(text: str) -> float:
+    """An error that is allowed, of at least 0. Raises `argparse.ArgumentTypeError`."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
+    return found
 
 
 def seconds(text: str) -> float:

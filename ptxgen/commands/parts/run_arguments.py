@@ -6,7 +6,7 @@ import argparse
 import io
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -112,6 +112,21 @@ def extents(text: str) -> tuple[int, ...]:
             f"must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got {text!r}"
         )
     return tuple(map(int, words))
+
+
+def values_of(arguments: Sequence[Given]) -> tuple[Argument, ...]:
+    """The values of arguments. Raises `LaunchError` and `FileError`."""
+    return tuple([made(number, what) for number, what in enumerate(arguments)])
+
+
+def made(number: int, what: Given) -> Argument:
+    """The value of an argument with this index. Raises `LaunchError` and `FileError`."""
+    try:
+        return what.make(number)
+    except LaunchError:
+        raise
+    except (MemoryError, ValueError) as error:  # numpy raises either for an array that is too large
+        raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
 
 
 def check_type(number: int, what: Given, param: Param, value: Argument) -> None:

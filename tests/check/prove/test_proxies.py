@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from flash.commands.campaign.kernels import subjects
 from ptxgen.check.prove import prove_shared
 from ptxgen.commands import check
 from ptxgen.dsl import KernelBuilder
 from ptxgen.ir import Instr
 from ptxgen.parse import parse
 from ptxgen.types import f16, f32, u32
+from tools.campaign.kernels import subjects
 
 BUG = Path(__file__).parents[2] / "ptx" / "bugs" / "missing_proxy_fence.ptx"
 STORE = "st.shared.u32 [%r2], %r0;"
@@ -168,7 +168,7 @@ def test_shipped_kernels_have_their_fences(name: str, noticed: list[int]) -> Non
     subject = subjects()[name]
 
     def found(module: Any) -> int:
-        return len(prove_shared(module, block=subject.block, params=subject.maps).unfenced)
+        return len(prove_shared(module, block=subject.block, params=subject.params).unfenced)
 
     assert found(subject.module) == 0
     assert [found(without(subject.module, n)) for n in range(len(noticed))] == noticed

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.commands.campaign.cache import CacheArrays, CacheProblem, CacheSettings
 from flash.problem.config import AttentionConfig
+from tools.campaign.cache import CacheArrays, CacheProblem, CacheSettings
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 

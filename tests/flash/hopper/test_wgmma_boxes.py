@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from flash.commands.campaign.kernels import subjects
-from flash.commands.campaign.subject import Launch, Subject
 from ptxgen import interpreter
 from ptxgen.check.prove import prove
 from ptxgen.errors import ConfigError, TrapError
+from ptxgen.mutation.kernel_under_test import KernelUnderTest, Launch
 from ptxgen.tensormap import TensorMap
+from tools.campaign.kernels import subjects
 
 SUBJECT = "f16-sm_90a"
 MAPS = ("Q_map", "K_map", "V_map", "O_map")
@@ -36,28 +36,25 @@ def boxes(of: TensorMap) -> list[TensorMap]:
     return found
 
 
-def launched(subject: Subject, name: str, given: TensorMap) -> str:
+def launched(subject: KernelUnderTest, name: str, given: TensorMap) -> str:
     """Who notices a launch in which a tensor map has the box and the swizzle of another: "" if nobody."""
     prepared: Launch = subject.prepare(subject.problems[0])
-    plan = prepared.plan
-    args = plan.on_host(prepared.arrays)
-    at = [slot.name for slot in plan.slots].index(name)
+    args = list(prepared.how["args"])
+    (kernel,) = subject.module.kernels
+    at = [param.name for param in kernel.params].index(name)
     args[at] = TensorMap(args[at].base, given.box, swizzle=given.swizzle)
     try:
         done = interpreter.run(
             subject.module,
-            plan.entry,
-            grid=plan.grid,
-            block=plan.block,
-            args=args,
-            dynamic_smem=plan.dynamic_shared,
+            subject.entry,
+            **{**prepared.how, "args": args},
             sanitize=True,
             raise_on_report=False,
             max_instructions=10_000,
         )
     except TrapError as error:
         return f"trap: {error}"
-    return str(done.reports[0]) if done.reports else prepared.wrong()
+    return str(done.reports[0]) if done.reports else prepared.wrong(done)
 
 
 @pytest.mark.slow
@@ -65,20 +62,22 @@ def launched(subject: Subject, name: str, given: TensorMap) -> str:
 @pytest.mark.parametrize("name", MAPS)
 def test_no_other_box_goes_unnoticed(name: str) -> None:
     subject = subjects()[SUBJECT]
-    right = subject.maps[name]
+    right = subject.params[name]
     assert launched(subject, name, right) == ""
     others = boxes(right)
     assert len(others) >= 5
     for other in others:
-        maps = {**subject.maps, name: other}
+        maps = {**subject.params, name: other}
         proof = prove(subject.module, subject.entry, block=subject.block, params=maps).shared
         assert not proof.complete or launched(subject, name, other), other
 
 
 def test_a_box_that_is_larger_than_its_tile_is_not_proved() -> None:
     subject = subjects()[SUBJECT]
-    (columns, rows, *outer) = subject.maps["K_map"].box
-    wider = replace(subject.maps["K_map"], box=(columns, rows + 1, *outer))
-    found = prove(subject.module, subject.entry, block=subject.block, params={**subject.maps, "K_map": wider})
+    (columns, rows, *outer) = subject.params["K_map"].box
+    wider = replace(subject.params["K_map"], box=(columns, rows + 1, *outer))
+    found = prove(
+        subject.module, subject.entry, block=subject.block, params={**subject.params, "K_map": wider}
+    )
     (unknown,) = found.shared.unknown
     assert unknown.reason.startswith("perhaps bytes 2048 to 4223 are outside ring_2_k, which has 4096 bytes")

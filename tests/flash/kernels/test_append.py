@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash.commands.campaign.append import AppendArrays, AppendProblem, AppendSettings
 from flash.contract.cache_builds import append_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.kernels.append import AppendConfig
@@ -20,6 +19,7 @@ from ptxgen.arrays.views import view
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
+from tools.campaign.append import AppendArrays, AppendProblem, AppendSettings
 
 pytestmark = pytest.mark.grid
 

@@ -16,7 +16,6 @@ from interpreter.schedule.cases import Case, all_cases, run_under_seeds
 from interpreter.test_hopper_programs import PIPELINE, kernel
 from kernel_runs import Problem, run_forward
 
-from flash.commands.campaign.kernels import subjects
 from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
 from ptxgen.commands import run as tool
@@ -24,6 +23,7 @@ from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
 from ptxgen.interpreter.schedule import policies
 from ptxgen.ir import Instr, Module
+from tools.campaign.kernels import subjects
 
 SEEDS = range(5)
 MORE_SEEDS = range(8)

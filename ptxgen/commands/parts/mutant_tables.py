@@ -1,0 +1,40 @@
+"""The tables of verdicts on mutants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from ptxgen.mutation.judge import CATCHERS, EQUIVALENT, HOLE, Verdict
+from ptxgen.mutation.operators import KINDS
+
+COLUMNS: Final = (*CATCHERS, EQUIVALENT, HOLE)
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How many mutants were judged, and how many were caught by each check, are equivalent or holes."""
+    found = Counter(v.caught_by for v in verdicts)
+    return {"judged": found.total(), **{who: found[who] for who in COLUMNS}}
+
+
+def by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts by kind of mistake, in the order of the kinds."""
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.kind, []).append(verdict)
+    return {kind: found[kind] for kind in KINDS if kind in found}
+
+
+def table(name: str, verdicts: Sequence[Verdict], called: Mapping[str, str] | None = None) -> str:
+    """A row for each kind of mistake and one for all, and a column for each check; some columns may be
+    `called` otherwise.
+    """
+    rows = [(kind, counts(v)) for kind, v in by_kind(verdicts).items()]
+    rows.append(("all", counts(verdicts)))
+    columns = ("judged", *COLUMNS)
+    lines = [f"{name:<24}" + "".join(f"{(called or {}).get(c, c):>12}" for c in columns)]
+    for kind, of_kind in rows:
+        cells = "".join(f"{of_kind[c] or '':>12}" for c in columns)
+        lines.append(f"  {kind:<22}{cells}".rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,90 @@
+"""What the words of a command line name: objects of modules and files, and the launches of an example."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ptxgen.commands.parts.files import FileError
+from ptxgen.errors import LaunchError, did_you_mean
+
+
+class Launched(NamedTuple):
+    """A launch: the grid, the arguments, the static parameters."""
+
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    statics: dict[str, Any]
+
+
+def named(name: str) -> Any:
+    """The object that `module:name` or `file.py:name` names. Raises `FileError` and `LaunchError`."""
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise LaunchError(f"{name!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, such as kernels.py:softmax")
+    module = _of_file(Path(where)) if where.endswith(".py") else _imported(where)
+    found = getattr(module, attribute, None)
+    if found is None:
+        hint = did_you_mean(attribute, [n for n in vars(module) if not n.startswith("_")])
+        raise LaunchError(f"{where} has no {attribute!r}{hint}")
+    return found
+
+
+def _of_file(path: Path) -> Any:
+    """The module that a file makes; the same file gives the same module."""
+    name = f"ptxgen_named_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path.resolve()):
+        return known
+    if not path.is_file():
+        raise FileError(f"cannot read {path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _imported(name: str) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the current folder, as python -m finds it
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise FileError(f"cannot import {name}: {error}") from error
+
+
+def launches_of(name: str) -> list[Launched]:
+    """The launches that an example returns, which `MODULE:FUNCTION` names: one, or several in a list or a
+    generator. Raises `FileError` and `LaunchError`.
+    """
+    example = named(name)
+    if not callable(example):
+        raise LaunchError(f"{name} is no function")
+    made = example()
+    several = isinstance(made, list | Iterator)
+    return [_launch_of(name, one) for one in made] if several else [_launch_of(name, made)]
+
+
+def launch_of(name: str) -> Launched:
+    """The one launch that an example returns. Raises `FileError` and `LaunchError`."""
+    found = launches_of(name)
+    if len(found) != 1:
+        raise LaunchError(f"{name} returns {len(found)} launches, and one is wanted")
+    return found[0]
+
+
+def _launch_of(name: str, made: Any) -> Launched:
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise LaunchError(f"{name} must return (grid, arguments) or (grid, arguments, statics)")
+    grid, values, *statics = made
+    extent = grid if isinstance(grid, tuple) else (grid,)
+    if not all(isinstance(n, int) and n > 0 for n in extent) or not isinstance(values, tuple | list):
+        raise LaunchError(f"{name} must return a grid of positive integers and a tuple of arguments")
+    return Launched(extent, tuple(values), dict(*statics))

@@ -1,0 +1,469 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from ptxgen import ir
+from ptxgen.check.verify import verify
+from ptxgen.errors import ConfigError
+from ptxgen.mutation.operators import KINDS, Mutant, mutants
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.text import render
+
+HEAD = """\
+.version 8.0
+.target sm_90
+.address_size 64
+
+.extern .shared .align 16 .b8 smem[];
+
+.visible .entry k(
+	.param .u64 out
+)
+{
+	.reg .pred %p<8>;
+	.reg .b32 %r<16>;
+	.reg .b64 %rd<8>;
+	.reg .f32 %f<8>;
+	// region A: offset 0, 256 bytes, align 16
+	// region B: offset 256, 128 bytes, align 16
+
+	ld.param.u64 %rd0, [out];
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r1, smem;
+"""
+TAIL = """\
+	ret;
+}
+"""
+
+
+def module_of(body: str) -> ir.Module:
+    return parse(HEAD + body + TAIL)
+
+
+def changes(body: str, kind: str) -> list[tuple[str, str, str]]:
+    """What changed in words, and the PTX before and after, of each mutant of a kind."""
+    found = mutants(module_of(body), "k", [kind])
+    return [(m.name.removeprefix(f"{kind}: ").partition(" @")[0], m.before, m.after) for m in found]
+
+
+def difference(mutant: Mutant) -> tuple[list[str], list[str]]:
+    """The lines of the PTX text that are gone, and those that are new."""
+    before, after = render(mutant.original).splitlines(), render(mutant.module).splitlines()
+    for n in count():
+        if n == len(after) or before[n] != after[n]:
+            end = len(after) - len(before) + n + 1
+            assert before[n + 1 :] == after[end:]
+            return before[n : n + 1], after[n:end]
+    raise AssertionError
+
+
+BARRIERS = "\tbar.sync 0;\n\tbar.sync 2, 64;\n\tbar.arrive 3, 64;\n"
+COPIES = """\
+	cp.async.ca.shared.global [%r1], [%rd0], 4;
+	cp.async.commit_group;
+	cp.async.wait_group 1;
+	cp.async.wait_all;
+	cp.async.bulk.wait_group.read 0;
+"""
+WAIT = "mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], %r3;"
+COPY = (
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [smem], [%rd0, {0, %r0}], "
+    "[smem+256];"
+)
+MATRIX = "or.b64 %rd3, %rd2, 4611686293305360384;"  # 128-byte swizzle, stride offset 64, leading offset 1
+PRODUCT = (
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd3, %rd3, %p0, 1, 1, 0, 0;"
+)
+MORE = "setmaxnreg.inc.sync.aligned.u32 232;"
+HOPPER = f"""
+	mov.u32 %r2, 1;
+	xor.b32 %r3, %r2, 1;
+	{WAIT}
+	{COPY}
+	{MORE}
+	add.u32 %r4, %r2, 64;
+	shr.u32 %r5, %r4, 4;
+	cvt.u64.u32 %rd2, %r5;
+	{MATRIX}
+	{PRODUCT}
+"""
+FENCES = "\tfence.proxy.async;\n\tmembar.gl;\n\tfence.acq_rel.gpu;\n"
+MBARRIERS = """\
+	mbarrier.init.shared.b64 [smem+256], 4;
+	mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;
+$wait:
+	mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], 0;
+	@!%p0 bra $wait;
+"""
+WARPS = """\
+	bar.warp.sync -1;
+	shfl.sync.bfly.b32 %r2, %r0, 4, 31, -1;
+	shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;
+"""
+ORDERS = "\tld.acquire.gpu.global.u32 %r2, [%rd0];\n\tst.release.gpu.global.u32 [%rd0], %r2;\n"
+OFFSETS = """\
+	mul.lo.u32 %r2, %r0, 8;
+	add.u32 %r3, %r2, %r1;
+	st.shared.v2.f32 [%r3+256], {0f00000000, 0f00000000};
+	ld.global.f32 %f0, [%rd0+4];
+"""
+SWIZZLE = """\
+	xor.b32 %r2, %r0, 16;
+	add.u32 %r3, %r2, %r1;
+	xor.b32 %r4, %r0, 16;
+	ld.shared.f32 %f0, [%r3];
+	st.global.u32 [%rd0], %r4;
+"""
+STAGE = """\
+	setp.eq.u32 %p0, %r0, 0;
+	selp.b32 %r2, 0, 256, %p0;
+	add.u32 %r3, %r2, %r1;
+	ld.shared.f32 %f0, [%r3];
+"""
+MASKS = """\
+	setp.lt.u32 %p0, %r0, 5;
+	setp.lt.u32 %p2, %r0, 6;
+	and.pred %p3, %p0, %p2;
+	selp.f32 %f0, 0f00000000, 0f3F800000, %p0;
+	@%p3 st.global.f32 [%rd0], %f0;
+	@!%p0 bra $end;
+	st.global.f32 [%rd0+4], %f0;
+$end:
+"""
+LOOP = """\
+	mov.u32 %r2, 0;
+	setp.ge.u32 %p0, %r2, %r0;
+	@%p0 bra $done;
+$loop:
+	setp.ne.u32 %p2, %r2, 3;
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p1, %r2, %r0;
+	@%p1 bra $loop;
+$done:
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        (
+            "barrier",
+            BARRIERS,
+            [
+                ("deleted", "bar.sync 0;", ""),
+                ("of each warp alone", "bar.sync 0;", "bar.warp.sync -1;"),
+                ("deleted", "bar.sync 2, 64;", ""),
+                ("of each warp alone", "bar.sync 2, 64;", "bar.warp.sync -1;"),
+                ("+32 threads", "bar.sync 2, 64;", "bar.sync 2, 96;"),
+                ("-32 threads", "bar.sync 2, 64;", "bar.sync 2, 32;"),
+                ("of another number", "bar.sync 2, 64;", "bar.sync 3, 64;"),
+                ("deleted", "bar.arrive 3, 64;", ""),
+                ("+32 threads", "bar.arrive 3, 64;", "bar.arrive 3, 96;"),
+                ("-32 threads", "bar.arrive 3, 64;", "bar.arrive 3, 32;"),
+                ("of another number", "bar.arrive 3, 64;", "bar.arrive 2, 64;"),
+            ],
+        ),
+        (
+            "copy-wait",
+            COPIES,
+            [
+                ("deleted", "cp.async.wait_group 1;", ""),
+                ("of one group less", "cp.async.wait_group 1;", "cp.async.wait_group 2;"),
+                ("deleted", "cp.async.wait_all;", ""),
+                ("of one group less", "cp.async.wait_all;", "cp.async.wait_group 1;"),
+                ("deleted", "cp.async.bulk.wait_group.read 0;", ""),
+                ("of one group less", "cp.async.bulk.wait_group.read 0;", "cp.async.bulk.wait_group.read 1;"),
+            ],
+        ),
+        ("copy-commit", COPIES, [("deleted", "cp.async.commit_group;", "")]),
+        (
+            "fence",
+            FENCES,
+            [
+                ("deleted", "fence.proxy.async;", ""),
+                ("of the generic proxy alone", "fence.proxy.async;", "fence.acq_rel.cta;"),
+                ("deleted", "membar.gl;", ""),
+                ("of the scope cta", "membar.gl;", "membar.cta;"),
+                ("deleted", "fence.acq_rel.gpu;", ""),
+                ("of the scope cta", "fence.acq_rel.gpu;", "fence.acq_rel.cta;"),
+            ],
+        ),
+        (
+            "mbarrier",
+            MBARRIERS,
+            [
+                ("deleted", "mbarrier.init.shared.b64 [smem+256], 4;", ""),
+                ("+1", "mbarrier.init.shared.b64 [smem+256], 4;", "mbarrier.init.shared.b64 [smem+256], 5;"),
+                ("-1", "mbarrier.init.shared.b64 [smem+256], 4;", "mbarrier.init.shared.b64 [smem+256], 3;"),
+                ("deleted", "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;", ""),
+                (
+                    "+16",
+                    "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;",
+                    "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 80;",
+                ),
+                (
+                    "-16",
+                    "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;",
+                    "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 48;",
+                ),
+                (
+                    "of the other phase",
+                    "mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], 0;",
+                    "mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], 1;",
+                ),
+                ("not waited for", "@!%p0 bra $wait;", ""),
+            ],
+        ),
+        (
+            "phase",
+            HOPPER,
+            [
+                ("begins with the other", "mov.u32 %r2, 1;", "mov.u32 %r2, 0;"),
+                ("not flipped", "xor.b32 %r3, %r2, 1;", "mov.b32 %r3, %r2;"),
+                ("of the other phase", WAIT, f"xor.b32 %r3, %r3, 1; {WAIT} xor.b32 %r3, %r3, 1;"),
+            ],
+        ),
+        (
+            "tensor-copy",
+            HOPPER,
+            [
+                ("deleted", COPY, ""),
+                ("coordinates 0 and 1 swapped", COPY, COPY.replace("0, %r0", "%r0, 0")),
+                ("coordinate 0 +1", COPY, COPY.replace("{0", "{1")),
+            ],
+        ),
+        (
+            "descriptor",
+            HOPPER,
+            [
+                ("operand 2 +16", "add.u32 %r4, %r2, 64;", "add.u32 %r4, %r2, 80;"),
+                ("operand 2 -16", "add.u32 %r4, %r2, 64;", "add.u32 %r4, %r2, 48;"),
+                ("operand 2 +1", "shr.u32 %r5, %r4, 4;", "shr.u32 %r5, %r4, 5;"),
+                ("operand 2 -1", "shr.u32 %r5, %r4, 4;", "shr.u32 %r5, %r4, 3;"),
+                ("leading offset +1", MATRIX, "or.b64 %rd3, %rd2, 4611686293305425920;"),
+                ("leading offset -1", MATRIX, "or.b64 %rd3, %rd2, 4611686293305294848;"),
+                ("stride offset +1", MATRIX, "or.b64 %rd3, %rd2, 4611686297600327680;"),
+                ("stride offset -1", MATRIX, "or.b64 %rd3, %rd2, 4611686289010393088;"),
+                ("base offset +1", MATRIX, "or.b64 %rd3, %rd2, 4612249243258781696;"),
+                ("base offset -1", MATRIX, "or.b64 %rd3, %rd2, 4615626942979309568;"),
+                ("swizzle mode +1", MATRIX, "or.b64 %rd3, %rd2, 9223372311732748288;"),
+                ("swizzle mode -1", MATRIX, "or.b64 %rd3, %rd2, 274877972480;"),
+            ],
+        ),
+        (
+            "product",
+            HOPPER,
+            [
+                ("deleted", PRODUCT, ""),
+                ("D is not given", PRODUCT, PRODUCT.replace("%p0", "0")),
+                ("D is given", PRODUCT, PRODUCT.replace("%p0", "1")),
+                ("operand 4 negated", PRODUCT, PRODUCT.replace("%p0, 1", "%p0, -1")),
+                ("operand 5 negated", PRODUCT, PRODUCT.replace("1, 0, 0", "-1, 0, 0")),
+                ("operand 6 transposed", PRODUCT, PRODUCT.replace("0, 0;", "1, 0;")),
+                ("operand 7 transposed", PRODUCT, PRODUCT.replace("0, 0;", "0, 1;")),
+            ],
+        ),
+        (
+            "registers",
+            HOPPER,
+            [
+                ("deleted", MORE, ""),
+                ("+8", MORE, MORE.replace("232", "240")),
+                ("-8", MORE, MORE.replace("232", "224")),
+            ],
+        ),
+        (
+            "warp",
+            WARPS,
+            [
+                ("deleted", "bar.warp.sync -1;", ""),
+                ("of half the lanes", "bar.warp.sync -1;", "bar.warp.sync 65535;"),
+                (
+                    "of half the lanes",
+                    "shfl.sync.bfly.b32 %r2, %r0, 4, 31, -1;",
+                    "shfl.sync.bfly.b32 %r2, %r0, 4, 31, 65535;",
+                ),
+                (
+                    "of double distance",
+                    "shfl.sync.bfly.b32 %r2, %r0, 4, 31, -1;",
+                    "shfl.sync.bfly.b32 %r2, %r0, 8, 31, -1;",
+                ),
+                (
+                    "of half the lanes",
+                    "shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;",
+                    "shfl.sync.idx.b32 %r2, %r0, 0, 31, 65535;",
+                ),
+            ],
+        ),
+        (
+            "memory-order",
+            ORDERS,
+            [
+                (
+                    "made relaxed",
+                    "ld.acquire.gpu.global.u32 %r2, [%rd0];",
+                    "ld.relaxed.gpu.global.u32 %r2, [%rd0];",
+                ),
+                (
+                    "made relaxed",
+                    "st.release.gpu.global.u32 [%rd0], %r2;",
+                    "st.relaxed.gpu.global.u32 [%rd0], %r2;",
+                ),
+            ],
+        ),
+        (
+            "shared-offset",
+            OFFSETS,
+            [
+                (
+                    f"operand 0 {delta:+d}",
+                    "st.shared.v2.f32 [%r3+256], {0f00000000, 0f00000000};",
+                    f"st.shared.v2.f32 [%r3+{256 + delta}], {{0f00000000, 0f00000000}};",
+                )
+                for delta in (4, -4, 8, -8)
+            ],
+        ),
+        (
+            "shared-region",
+            OFFSETS,
+            [
+                (
+                    "operand 0 in the next region",
+                    "st.shared.v2.f32 [%r3+256], {0f00000000, 0f00000000};",
+                    "st.shared.v2.f32 [%r3], {0f00000000, 0f00000000};",
+                )
+            ],
+        ),
+        (
+            "shared-address",
+            OFFSETS,
+            [
+                ("operand 2 +1", "mul.lo.u32 %r2, %r0, 8;", "mul.lo.u32 %r2, %r0, 9;"),
+                ("operand 2 -1", "mul.lo.u32 %r2, %r0, 8;", "mul.lo.u32 %r2, %r0, 7;"),
+            ],
+        ),
+        (
+            "swizzle",
+            SWIZZLE,
+            [
+                ("left out", "xor.b32 %r2, %r0, 16;", "mov.b32 %r2, %r0;"),
+                ("doubled", "xor.b32 %r2, %r0, 16;", "xor.b32 %r2, %r0, 32;"),
+                ("halved", "xor.b32 %r2, %r0, 16;", "xor.b32 %r2, %r0, 8;"),
+            ],
+        ),
+        ("stage", STAGE, [("swapped", "selp.b32 %r2, 0, 256, %p0;", "selp.b32 %r2, 256, 0, %p0;")]),
+        (
+            "mask",
+            MASKS,
+            [
+                ("and for or", "and.pred %p3, %p0, %p2;", "or.pred %p3, %p0, %p2;"),
+                (
+                    "always the first",
+                    "selp.f32 %f0, 0f00000000, 0f3F800000, %p0;",
+                    "mov.f32 %f0, 0f00000000;",
+                ),
+                (
+                    "always the second",
+                    "selp.f32 %f0, 0f00000000, 0f3F800000, %p0;",
+                    "mov.f32 %f0, 0f3F800000;",
+                ),
+                ("dropped", "@%p3 st.global.f32 [%rd0], %f0;", "st.global.f32 [%rd0], %f0;"),
+                ("inverted", "@%p3 st.global.f32 [%rd0], %f0;", "@!%p3 st.global.f32 [%rd0], %f0;"),
+                ("dropped", "@!%p0 bra $end;", ""),
+                ("inverted", "@!%p0 bra $end;", "@%p0 bra $end;"),
+            ],
+        ),
+        (
+            "bound",
+            LOOP,
+            [
+                ("+1", "setp.ne.u32 %p2, %r2, 3;", "setp.ne.u32 %p2, %r2, 4;"),
+                ("-1", "setp.ne.u32 %p2, %r2, 3;", "setp.ne.u32 %p2, %r2, 2;"),
+                ("inverted", "setp.ne.u32 %p2, %r2, 3;", "setp.eq.u32 %p2, %r2, 3;"),
+            ],
+        ),
+        (
+            "loop-bound",
+            LOOP,
+            [
+                ("ge to gt", "setp.ge.u32 %p0, %r2, %r0;", "setp.gt.u32 %p0, %r2, %r0;"),
+                ("never taken", "@%p0 bra $done;", ""),
+                ("lt to le", "setp.lt.u32 %p1, %r2, %r0;", "setp.le.u32 %p1, %r2, %r0;"),
+                ("never taken", "@%p1 bra $loop;", ""),
+            ],
+        ),
+    ],
+)
+def test_each_operator_makes_its_changes(kind: str, body: str, expected: list[tuple[str, str, str]]) -> None:
+    assert changes(body, kind) == expected
+
+
+def test_all_kinds_are_tested() -> None:
+    marks = test_each_operator_makes_its_changes.pytestmark
+    assert [case[0] for mark in marks for case in mark.args[1]] == list(KINDS)
+
+
+ALL = [BARRIERS, COPIES, FENCES, MBARRIERS, WARPS, ORDERS, OFFSETS, SWIZZLE, STAGE, MASKS, LOOP]
+
+
+@pytest.mark.parametrize("body", ALL)
+def test_a_mutant_differs_in_its_line_and_nowhere_else(body: str) -> None:
+    found = mutants(module_of(body), "k")
+    assert found
+    for mutant in found:
+        gone, new = difference(mutant)
+        assert [line.strip() for line in gone] == [mutant.before]
+        assert [line.strip() for line in new] == ([mutant.after] if mutant.after else [])
+
+
+@pytest.mark.ptxas
+def test_a_mutant_is_refused_by_the_verifier_or_assembles() -> None:
+    accepted: list[ir.Kernel] = []
+    refused: list[tuple[str, str]] = []
+    for body in ALL:
+        for mutant in mutants(module_of(body), "k"):
+            problems = verify(mutant.module)
+            if problems:
+                refused.append((mutant.name, problems[0].message))
+            else:
+                name = f"k{len(accepted)}"
+                accepted.append(replace(mutant.module.kernels[0], name=name))
+    whole = replace(module_of(""), kernels=tuple(accepted))
+    assembly = find_assembler(target="sm_90").assemble(render(whole), "sm_90")
+    assert len(assembly.kernels) == len(accepted) > 50
+    reason = (
+        "the address must be a multiple of 8 bytes, but it is {} more than one; change the offset, "
+        "or access fewer bytes at a time"
+    )
+    assert [message for _, message in refused] == [reason.format(4), reason.format(4)]
+    assert all(name.startswith("shared-offset: operand 0") for name, _ in refused)
+
+
+def test_names_are_unique_and_the_order_is_always_the_same() -> None:
+    module = module_of("".join([BARRIERS, COPIES, WARPS, OFFSETS, MASKS]))
+    names = [m.name for m in mutants(module, "k")]
+    assert len(set(names)) == len(names)
+    assert [m.name for m in mutants(module, "k")] == names
+
+
+def test_a_mutant_says_which_step_and_line_it_is_of() -> None:
+    (mutant, _) = mutants(module_of("\n\t// the step\n\tbar.sync 0;\n"), "k", ["barrier"])
+    text = HEAD + "\n\t// the step\n"
+    assert (mutant.step, mutant.where) == ("the step", f"line {text.count(chr(10)) + 1}")
+
+
+def test_an_unknown_kind_and_an_unknown_kernel_are_refused() -> None:
+    module = module_of("")
+    with pytest.raises(ConfigError) as refused:
+        mutants(module, "k", ["barier"])
+    assert str(refused.value) == (
+        f"mutants: kinds must be of {', '.join(KINDS)}, got 'barier'; did you mean 'barrier'?"
+    )
+    with pytest.raises(ConfigError) as refused:
+        mutants(module, "kk")
+    assert str(refused.value) == ("mutants: the module has no kernel 'kk'; did you mean 'k'? (it has k)")

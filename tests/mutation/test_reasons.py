@@ -1,0 +1,140 @@
+"""The reasons why mutants are equivalent, which stand beside the code that they are about."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ptxgen.mutation.operators import Mutant
+from ptxgen.mutation.reasons import load, reason
+from tools.campaign.judging import FILES, mutants_of, reasons
+from tools.campaign.kernels import subjects
+
+TENSOR_CORES = "f16-sm_80"
+FOUR_WARPS = "bf16-sm_80-causal-stages"
+FEATURES = "f16-sm_80-features"
+HOPPER = "f16-sm_90a"
+
+REASON = """
+[[reason]]
+why = "so"
+marks = ["a", "b"]
+steps = ["first", "last"]
+changes = [["mask", "dropped", "@%p"], ["bound", "+1", ""]]
+loop = 2
+"""
+
+
+def mutant_of(original: Mutant, **changes: object) -> Mutant:
+    fields = {n: getattr(original, n) for n in original.__slots__} | changes
+    return Mutant(**fields)
+
+
+@pytest.mark.slow
+def test_every_reason_is_about_a_mutant_of_a_shipped_kernel() -> None:
+    by_mark: dict[str, list[Mutant]] = {}
+    for kernel in subjects():
+        for mutant in mutants_of(kernel):
+            by_mark.setdefault(mutant.mark, []).append(mutant)
+    stale = [r for r in reasons() if not any(map(r.fits, by_mark.get(r.mark, ())))]
+    assert stale == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.parent.name for file in FILES])
+def test_reasons_are_about_the_marks_of_their_folder(file: Path) -> None:
+    sources = [path.read_text(encoding="utf-8") for path in sorted(file.parent.glob("*.py"))]
+    marks = Counter(mark for source in sources for mark in set(re.findall(r'@marked\("(.+)"\)', source)))
+    assert set(marks) == {r.mark for r in load(file.read_text(encoding="utf-8"))}
+    assert set(marks.values()) == {1}  # a mark is of functions in one file
+
+
+def test_a_mark_is_of_one_folder() -> None:
+    folders = [{r.mark for r in load(file.read_text(encoding="utf-8"))} for file in FILES]
+    assert sum(map(len, folders)) == len(set().union(*folders))
+
+
+def test_a_table_is_a_reason_for_each_mark_step_and_change() -> None:
+    found = [(r.mark, r.step, r.kind, r.change, r.before) for r in load(REASON)]
+    assert found == [
+        (mark, step, *change)
+        for mark in "ab"
+        for step in ("first", "last")
+        for change in (("mask", "dropped", "@%p"), ("bound", "+1", ""))
+    ]
+    assert {(r.why, r.loop, r.entry, r.rounds) for r in load(REASON)} == {("so", 2, "", False)}
+    (anywhere, _) = load(REASON.replace("steps", "#").replace('"a", ', ""))
+    assert anywhere.step == ""
+
+
+KEYS = (
+    "reason 1: needs a sentence `why`, a list `changes` and either a list `lines` or a list `marks`, and may "
+    "have a list `steps`, patterns `entry` and `behind`, a number `loop` and `rounds = true`; "
+)
+CHANGE = "reason 1: a change is a kind of mistake, what it changes and a pattern of the instruction, got "
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('why = "so"', "", f"{KEYS}'why' is None"),
+        ('["a", "b"]', '"a"', f"{KEYS}'marks' is 'a'"),
+        ('marks = ["a", "b"]', "", f"{KEYS}'lines' is None"),
+        ('marks = ["a", "b"]', 'lines = "x"', f"{KEYS}'lines' is 'x'"),
+        ("loop = 2", 'lines = ["x"]', f"{KEYS}'lines' is ['x']"),
+        ("loop = 2", 'loop = "2"', f"{KEYS}'loop' is '2'"),
+        ("loop = 2", "behind = 2", f"{KEYS}'behind' is 2"),
+        ("loop", "lop", f"{KEYS}'lop' is 2"),
+        ('["bound", "+1", ""]', '["bound", "+1"]', f"{CHANGE}['bound', '+1']"),
+        ('["bound", "+1", ""]', '["bound", 1, ""]', f"{CHANGE}['bound', 1, '']"),
+        ("bound", "bond", f"{CHANGE}['bond', '+1', '']"),
+    ],
+)
+def test_what_is_no_reason_is_refused(old: str, new: str, problem: str) -> None:
+    assert old in REASON
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  # the whole text is compared
+        list(load(REASON.replace(old, new)))
+    assert str(refused.value) == problem
+
+
+def test_a_reason_holds_for_its_own_code_alone() -> None:
+    known = next(r for r in reasons() if r.mark == "lazy softmax: take" and r.kind == "mask")
+    fitting = next(m for m in mutants_of(FEATURES) if known.fits(m))
+    assert known.fits(mutant_of(fitting, where="renamed.py:1, in renamed"))
+    assert not known.fits(mutant_of(fitting, mark="another"))
+    assert not known.fits(mutant_of(fitting, step="another"))
+    assert not known.fits(mutant_of(fitting, before="mov.u32 %r0, 1;"))
+    assert not known.fits(mutant_of(fitting, kind="bound"))
+    assert not known.fits(mutant_of(fitting, name="mask: inverted @3"))
+
+
+def test_a_reason_about_one_loop_is_about_no_other() -> None:
+    known = next(r for r in reasons() if r.kind == "loop-bound" and r.loop == 1)
+    branches = [
+        m
+        for kernel in (TENSOR_CORES, FOUR_WARPS)
+        for m in mutants_of(kernel)
+        if m.name.startswith("loop-bound: never taken") and m.mark == known.mark and "bra $loop" in m.before
+    ]
+    assert [known.fits(m) for m in branches] == [True, False, False, False]
+
+
+def test_a_reason_may_be_about_what_is_behind_an_instruction() -> None:
+    known = next(r for r in reasons() if r.kind == "fence" and r.behind)
+    fences = [m for m in mutants_of(HOPPER) if replace(known, behind="").fits(m)]
+    assert [known.fits(m) for m in fences] == [False, True]  # of the scores, and of the values
+    assert not known.fits(mutant_of(fences[1], place=0))  # behind nothing
+
+
+def test_a_reason_about_rounding_is_for_other_bits_too() -> None:
+    block = subjects()[FEATURES].block
+    rounds = next(r for r in reasons() if r.rounds and any(map(r.fits, mutants_of(FEATURES))))
+    mutant = next(m for m in mutants_of(FEATURES) if rounds.fits(m))
+    assert reason(mutant, block, reasons(), same=False) == rounds.why
+    same = next(r for r in reasons() if not r.rounds and any(map(r.fits, mutants_of(FEATURES))))
+    mutant = next(m for m in mutants_of(FEATURES) if same.fits(m))
+    assert reason(mutant, block, reasons(), same=True) == same.why
+    assert reason(mutant, block, reasons(), same=False) is None

@@ -1,0 +1,213 @@
+"""The kernels that append to a KV cache, for the mutation campaign: their problems, and the right
+results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.host.stored_rows import stored
+from flash.launch.step import Step
+from flash.operands.dtypes import E5M2, F32, FP8_DTYPES, I32, DType
+from flash.problem.rotary import rotary_tables, rotated
+from ptxgen.arrays.views import view
+from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
+from ptxgen.target import target
+from tools.campaign.arrays import bits_differ, copied, place_of, with_margins, within_margins
+from tools.campaign.launches import of_step
+
+_SEED: Final = 20251
+_SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
+_ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
+# Special for e5m2 with this scale: the middle between 1 and 1.25, and a quotient that is so near above it
+# that it becomes the same f16 where it is cut.
+_SCALE_OF_E5M2: Final = 3.0
+_ODD_OF_E5M2: Final = (np.nan, np.inf, -np.inf, 3.375, 3.376953125)
+_BEYOND_E4M3: Final = 300  # times a normal number: beyond 448, the largest number, in some elements
+
+
+@dataclass(frozen=True, slots=True)
+class AppendProblem:
+    """The sizes of an append: `n` new rows of each item, whose sequence then has `used` rows.
+    `padding` and `index` hold the padding rows and the sequence of each item; the rotary tables
+    have `positions` rows. In a kernel that counts, only the first `counts` rows of each item are
+    new; empty for all of them.
+    """
+
+    n: int
+    seq_q: int
+    used: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    index: tuple[int, ...] = ()
+    heads: int = 3
+    kv_heads: int = 2
+    positions: int = _CAPACITY
+    counts: tuple[int, ...] = ()
+
+
+# Items with more rows than the capacity, or fewer rows than are new; warps without a row of K, or
+# without a row of Q; no query.
+_PROBLEMS: Final = (
+    AppendProblem(3, 2, (23, 3, 2), (4, 1, 0), (4, 0, 2)),
+    AppendProblem(1, 1, (1,), (0,), (3,)),
+    AppendProblem(2, 1, (2**31 - 1, 0), (2, 5), (1, 4)),
+    AppendProblem(2, 0, (5,), (1,), (0,)),
+    AppendProblem(2, 3, (9,), (9,), (2,), heads=1, kv_heads=2),
+    AppendProblem(1, 4, (17, 16), (3, 0), (2, 0), positions=9),
+    AppendProblem(4, 1, (4, 8), (0, 1), (1, 3), heads=5, kv_heads=1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendSettings:
+    """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `kv_dtype`, a
+    narrow type, the cache has scales; without `index` item b has sequence b, and without `padding` no
+    row is padding.
+    """
+
+    target: str
+    dims: tuple[int, int]
+    dtype: DType
+    rotary_dim: int
+    interleaved: bool = False
+    page_size: int = 0
+    padding: bool = True
+    index: bool = True
+    kv_dtype: str | None = None
+
+    @property
+    def stored(self) -> DType:
+        """The element type of the cache."""
+        return self.dtype if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
+
+
+def append_subject(name: str, **settings: Any) -> KernelUnderTest:
+    """The subject of the kernel with these `AppendSettings`."""
+    own = AppendSettings(**settings)
+
+    def prepare(problem: AppendProblem) -> Launch:
+        arrays = AppendArrays.of(own, problem)
+        return of_step(arrays.step(), arrays.results, arrays.wrong)
+
+    made = AppendArrays.of(own, _PROBLEMS[0]).step().made
+    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendArrays:
+    """The arrays of an append problem, within margins: new rows and queries, rotary tables, the
+    operands that say where rows go, and the cache and rotated queries, as they are (`results`) and
+    as they should be (`wanted`), margins included. K has the heads of a row side by side, as a
+    projection gives them.
+    """
+
+    settings: AppendSettings
+    counts: Array | None
+    new: tuple[Array, Array, Array]
+    tables: tuple[Array, ...]
+    operands: dict[str, Array]
+    results: tuple[Array, Array, Array]
+    wanted: tuple[Array, Array, Array]
+
+    @classmethod
+    def of(cls, own: AppendSettings, p: AppendProblem) -> AppendArrays:
+        """The arrays of a problem, with equal contents at each call."""
+        random, batch = np.random.default_rng(_SEED), len(p.used)
+        dim, dim_v = own.dims
+        sizes = ((p.n, p.kv_heads, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
+        new = [with_margins((batch, *s), own.dtype, random, reverse=False) for s in sizes]
+        new[0] = new[0].swapaxes(1, 2)
+        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.kv_dtype else 1)
+        new[1][0, 0, 0, : len(_ODD)] = _ODD
+        if own.stored is E5M2:
+            for of_side in new[:2]:
+                of_side[0, 0, 0, -len(_ODD_OF_E5M2) :] = _ODD_OF_E5M2
+        tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
+        operands = {"seqused_k": np.array(p.used)}
+        operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
+        operands |= {"cache_batch_idx": np.array(p.index)} if own.index else {}
+        places = (_SEQUENCES if own.index else batch, p.kv_heads, _CAPACITY)
+        if own.page_size:
+            columns = -(-_CAPACITY // own.page_size)
+            pages = random.permutation(places[0] * columns)
+            operands["block_table"] = pages.reshape(places[0], columns)
+            places = (pages.size, p.kv_heads, own.page_size)
+        given = {name: within_margins(array, I32) for name, array in operands.items()}
+        for name in ("k_scale", "v_scale") if own.kv_dtype else ():
+            scales = random.uniform(0.1, 3.0, p.kv_heads)
+            if own.stored is E5M2:
+                scales[...] = _SCALE_OF_E5M2
+            given[name] = within_margins(scales, F32)
+        results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
+        results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))
+        made = cls(
+            own,
+            within_margins(np.array(p.counts), I32) if p.counts else None,
+            (new[0], new[1], new[2]),
+            tuple(within_margins(table, F32) for table in tables),
+            given,
+            (results[0], results[1], results[2]),
+            (copied(results[0]), copied(results[1]), copied(results[2])),
+        )
+        made._fill(p)
+        return made
+
+    def step(self) -> Step:
+        """The launch that appends."""
+        names = ("k", "v", "q")
+        k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
+        k, v, q_out = (view(a, name) for a, name in zip(self.results, names, strict=True))
+        operands = {name: view(array, name) for name, array in self.operands.items()}
+        own = self.settings
+        counts = None if self.counts is None else view(self.counts, "counts")
+        new = NewRows(k_new, v_new, k, v, operands, own.page_size, counts)
+        turned = None
+        if self.tables:
+            cos, sin = (view(table, "table") for table in self.tables)
+            turned = Rotation(cos, sin, own.interleaved, q, q_out)
+        return append_step(target(own.target), own.dtype, new, turned)
+
+    def _fill(self, p: AppendProblem) -> None:
+        """Write the right results to `wanted`."""
+        capacity = _CAPACITY
+        if self.settings.page_size:
+            capacity = self.operands["block_table"].shape[1] * self.settings.page_size
+        used = np.minimum(p.used, capacity)
+        padding = np.minimum(p.padding, used) if self.settings.padding else np.zeros_like(used)
+        k, v, q_out = self.wanted
+        k_new, v_new, q = self.new
+        rows = k_new
+        if self.tables:
+            q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
+            rows = self._turned(k_new, used, padding, p)
+        if not self.settings.kv_dtype:
+            rows = rows.astype(k.dtype)
+        index, page_size = self.operands.get("cache_batch_idx"), self.settings.page_size
+        for b, i in np.ndindex(len(p.used), p.n):
+            n = p.counts[b] if p.counts else p.n
+            row = int(used[b]) - n + i
+            if row < 0 or i >= n:
+                continue
+            sequence = b if index is None else int(index[b])
+            place, within = place_of(self.operands, page_size, sequence, row)
+            for to, of, name in ((k, rows, "k_scale"), (v, v_new, "v_scale")):
+                found = of[b, :, i]
+                if self.settings.kv_dtype:
+                    found = stored(found, self.settings.stored, self.operands[name][:, None])
+                to[place, :, within] = found
+
+    def _turned(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
+        """Rows rotated by their positions, in f32."""
+        places = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
+        positions = np.clip(places, 0, p.positions - 1)
+        cos, sin = self.tables
+        return rotated(x, cos, sin, positions, interleaved=self.settings.interleaved)
+
+    def wrong(self) -> str:
+        """A description of the first wrong result; empty if all are right."""
+        arrays = zip(("K", "V", "Q"), self.results, self.wanted, strict=True)
+        return next(filter(None, (bits_differ(*each) for each in arrays)), "")

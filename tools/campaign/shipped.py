@@ -1,0 +1,374 @@
+"""Apply every small mistake to the shipped kernels, and report which check catches each:
+`ptxgen mutate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.mutant_tables import COLUMNS, by_kind, counts, table
+from ptxgen.commands.parts.mutant_verdicts import progress, verdicts
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.standard_output import tell
+from ptxgen.errors import PtxGenError
+from ptxgen.mutation.journal import Journal
+from ptxgen.mutation.judge import CATCHERS, EQUIVALENT, HOLE, Verdict
+from ptxgen.mutation.operators import KINDS, OF_HOPPER
+from ptxgen.text import render
+from tools.campaign.judging import judge, mutants_of, reasons
+from tools.campaign.kernels import subjects
+
+NAME: Final = "ptxgen mutate"
+_fail: Final = functools.partial(fail, NAME, FAILED)
+
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+_SEED: Final = 5  # of the choice of mutants in the short form
+_KINDS_OF_A_KERNEL: Final = 3  # of whose kinds the short form has a mutant each
+
+_EPILOG = f"""\
+kinds of mistakes:
+{chr(10).join(f"  {kind:<16}{meaning}" for kind, meaning in KINDS.items())}
+
+who notices, in the order in which they are asked:
+{chr(10).join(f"  {who:<16}{meaning}" for who, meaning in CATCHERS.items())}
+  equivalent      nobody can: proved, or argued, to be right as well
+  hole            nobody has, and somebody should have
+
+examples:
+  ptxgen mutate --short                      a fixed sample, in a few minutes
+  ptxgen mutate --kernel f32-sm_80 --kind barrier --kind copy-wait
+  ptxgen mutate --output benchmarks/results/mutations.json
+  ptxgen mutate --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
+  ptxgen mutate --changed --update --output benchmarks/results/mutations.json --journal /tmp/verdicts
+  ptxgen mutate --survivors --update --output benchmarks/results/mutations.json
+
+exit codes:
+  0  no hole
+  1  a hole, or a kernel that is found wrong without any mistake, or a file that cannot be read or
+     written
+  2  wrong usage
+
+The same mutants are made and judged in the same order each time; --jobs changes nothing but the
+time.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the campaign and print its tables; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _arguments(argv)
+    if arguments.output is not None and (why := why_not_writable(arguments.output)):
+        return _fail(f"cannot write {arguments.output}: {why}")
+    try:
+        kept = _kept(arguments)
+    except (OSError, ValueError) as error:
+        return _fail(f"cannot update {arguments.output}: {error}")
+    names = _names(arguments, kept)
+    chosen = {name: _chosen(name, arguments, kept if arguments.survivors else None) for name in names}
+    try:
+        verdicts = _judged(chosen, arguments.jobs, arguments.journal)
+    except PtxGenError as error:
+        return _fail(str(error))
+    except (OSError, ValueError) as error:
+        return _fail(f"cannot keep {arguments.journal}: {error}")
+    found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
+    if kept is not None:
+        found = amended(kept, verdicts) if arguments.survivors else joined(kept, found)
+    text = json.dumps(found, indent=2) + "\n"
+    if arguments.output is not None:
+        try:
+            write_file(arguments.output, text)
+        except FileError as error:
+            tell(text, end="")
+            return _fail(f"{error}; the result is on standard output")
+    tell(text if arguments.json else report(verdicts), end="")
+    return FAILED if found["holes"] else OK
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(
+        NAME, "Make the shipped kernels wrong in every small way and see who notices.", _EPILOG
+    )
+    add = parser.add_argument
+    add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
+    add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
+    add("--short", action="store_true", help="a sample: a mutant of two or three kinds for each kernel")
+    add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--json", action="store_true", help="print JSON")
+    add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
+    add(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="write each verdict there as it comes, and do not judge again what FILE has",
+    )
+    add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
+    add(
+        "--survivors",
+        action="store_true",
+        help="only what FILE calls a hole or equivalent, after a new problem; with --update",
+    )
+    add(
+        "--changed",
+        action="store_true",
+        help="only kernels that FILE does not have, or has with another text; with --update",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.update and arguments.output is None:
+        parser.error("--update needs --output, the file to update")
+    for name in ("survivors", "changed"):
+        if getattr(arguments, name) and (not arguments.update or arguments.kind or arguments.short):
+            parser.error(f"--{name} goes with --update, and neither with --kind nor with --short")
+    if arguments.survivors and arguments.changed:
+        parser.error("--survivors and --changed exclude each other")
+    if arguments.survivors and arguments.journal is not None:
+        parser.error("--survivors judges again what --journal would keep")
+    return arguments
+
+
+# ------------------------------------------------------------------------------------- the campaign
+
+
+def _names(arguments: argparse.Namespace, kept: Mapping[str, Any] | None) -> list[str]:
+    """The kernels to judge: those asked for that `kept` says need it, if only such are wanted."""
+    names = list(arguments.kernel or subjects())
+    if kept is not None and arguments.survivors:
+        survived = {kernel for kernel, _ in _survivors(kept)}
+        return [name for name in names if name in survived]
+    if kept is not None and arguments.changed:
+        known = {kernel["name"]: kernel["sha256"] for kernel in kept["kernels"]}
+        return [name for name in names if known.get(name) != _sha256(name)]
+    return names
+
+
+def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None) -> list[int]:
+    """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
+    if kept is not None:
+        names = {name for of, name in _survivors(kept) if of == kernel}
+        return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
+    kinds = arguments.kind or list(KINDS)
+    by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for number, mutant in enumerate(mutants_of(kernel)):
+        if mutant.kind in by_kind:
+            by_kind[mutant.kind].append(number)
+    if arguments.short:
+        choice = random.Random(f"{_SEED} {kernel}")
+        there = [kind for kind, numbers in by_kind.items() if numbers]
+        own = subjects()[kernel].sampled
+        taken = choice.sample(there, min(own or _KINDS_OF_A_KERNEL, len(there)))
+        if own is None:
+            taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
+        by_kind = {kind: [_one_of(kernel, by_kind[kind], choice)] for kind in taken}
+    return sorted(number for numbers in by_kind.values() for number in numbers)
+
+
+def _one_of(kernel: str, numbers: Sequence[int], choice: random.Random) -> int:
+    """One of these mutants, if possible one without an argument that it is as right: to see that nobody
+    notices such a mutant takes long.
+    """
+    order, all_mutants = choice.sample(numbers, len(numbers)), mutants_of(kernel)
+    return next((n for n in order if not any(r.fits(all_mutants[n]) for r in reasons())), order[0])
+
+
+def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = None) -> list[Verdict]:
+    """The verdicts in the order of kernels and mutants; those in the journal `file` are taken from there,
+    and the others added.
+
+    Raises `PtxGenError` for an unchanged kernel that is wrong, and `OSError` or `ValueError` for a journal.
+    """
+    pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
+    found: dict[tuple[str, int], Verdict] = {}
+    hashes = {name: _sha256(name) for name in chosen} if file is not None else {}
+    journal = Journal(file) if file is not None else None
+    known = journal.read(hashes) if journal is not None else {}
+    for name, number in pairs if known else ():
+        verdict = known.get((name, mutants_of(name)[number].name))
+        if verdict is not None:
+            found[name, number] = verdict
+    left = [pair for pair in pairs if pair not in found]
+    with progress(NAME, len(left), "holes") as step:
+        for pair, verdict in zip(left, verdicts(judge, left, jobs), strict=True):
+            found[pair] = step(verdict)
+            if journal is not None:
+                journal.add(verdict, hashes[verdict.kernel])
+    return [found[pair] for pair in pairs]
+
+
+# --------------------------------------------------------------------------------------- the report
+
+
+def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, Any]:
+    """The campaign as plain data for JSON; `of` is the number of all mutants of each kernel.
+
+    `share_caught` is the caught share of the mutants that are not equivalent, 1 if there are none.
+    """
+    kernels = []
+    for name, total in of.items():
+        mine = [v for v in verdicts if v.kernel == name]
+        kernels.append(
+            {
+                "name": name,
+                "entry": subjects()[name].entry,
+                "sha256": _sha256(name),
+                "mutants": total,
+                "judged": len(mine),
+                "kinds": {kind: counts(v) for kind, v in by_kind(mine).items()},
+            }
+        )
+    equivalent = _equivalent(verdicts)
+    return _document(kernels, equivalent, [_hole(v) for v in verdicts if v.caught_by == HOLE])
+
+
+def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Both documents as one, in the order of the kernels; a kernel in `found` replaces that in
+    `kept`.
+    """
+    new = {kernel["name"] for kernel in found["kernels"]}
+    place = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
+
+    def both(key: str, name: str) -> list[Any]:
+        old = [row for row in kept[key] if row[name] in place and row[name] not in new]
+        return sorted([*old, *found[key]], key=lambda row: place[row[name]])
+
+    return _document(both("kernels", "name"), both("equivalent", "kernel"), both("holes", "kernel"))
+
+
+def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The document `kept` with new verdicts on its survivors."""
+    kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
+    kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(kept)
+    for v in verdicts:
+        counts = kinds[v.kernel][v.kind]
+        counts[was[v.kernel, v.name]] -= 1
+        counts[v.caught_by] += 1
+    holes = [hole for hole in kept["holes"] if (hole["kernel"], hole["name"]) not in again]
+    new = [_hole(v) for v in verdicts if v.caught_by == HOLE]
+    rest = [
+        {**row, "mutants": [m for m in row["mutants"] if (row["kernel"], m) not in again]}
+        for row in kept["equivalent"]
+    ]
+    place = {kernel: i for i, kernel in enumerate(kinds)}
+    return _document(
+        kernels,
+        _in_one([row for row in (*rest, *_equivalent(verdicts)) if row["mutants"]], place),
+        sorted([*holes, *new], key=lambda row: place[row["kernel"]]),
+    )
+
+
+def _survivors(kept: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """EQUIVALENT or HOLE for each mutant that no check caught, by kernel and name of the mutant."""
+    found = {(row["kernel"], m): EQUIVALENT for row in kept["equivalent"] for m in row["mutants"]}
+    return found | {(hole["kernel"], hole["name"]): HOLE for hole in kept["holes"]}
+
+
+def _in_one(rows: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> list[Any]:
+    """The rows of equivalent mutants, one for each kernel and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["kernel"], row["reason"]), []).extend(row["mutants"])
+    of_kernels = sorted(found, key=lambda key: place[key[0]])
+    return [{"kernel": k, "reason": why, "mutants": found[k, why]} for k, why in of_kernels]
+
+
+def _document(
+    kernels: Sequence[Mapping[str, Any]], equivalent: list[Any], holes: list[Any]
+) -> dict[str, Any]:
+    counts = Counter[str]()
+    for kernel in kernels:
+        for kind in kernel["kinds"].values():
+            counts.update(kind)
+    columns = {column: counts[column] for column in ("judged", *COLUMNS)}
+    return {
+        "schema": SCHEMA,
+        "kernels": list(kernels),
+        "counts": columns,
+        "share_caught": _share(columns),
+        "equivalent": equivalent,
+        "holes": holes,
+    }
+
+
+def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The document to update; None if no update is asked for.
+
+    Raises `OSError` or `ValueError` if it cannot be read, or if the text of a kernel that would be
+    kept has changed since it was judged.
+    """
+    if not arguments.update:
+        return None
+    kept: Any = json.loads(arguments.output.read_text())
+    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+        raise ValueError(f"it is no campaign of schema {SCHEMA}")
+    others = set(subjects()) - set(() if arguments.survivors else arguments.kernel or subjects())
+    kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
+    changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
+    if changed:
+        more = " ".join(f"--kernel {name}" for name in changed)
+        raise ValueError(f"{', '.join(changed)} changed since; judge them, too: {more}")
+    return kept
+
+
+def _sha256(name: str) -> str:
+    """The SHA-256 hash of the text of the kernel `name`."""
+    return hashlib.sha256(render(subjects()[name].module).encode()).hexdigest()
+
+
+def _share(counts: Mapping[str, int]) -> float:
+    wrong = counts["judged"] - counts[EQUIVALENT]
+    return 1 - counts[HOLE] / wrong if wrong else 1.0
+
+
+def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """The reasons why mutants are equivalent, each once, with its mutants."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for v in verdicts:
+        if v.caught_by == EQUIVALENT:
+            found.setdefault((v.kernel, v.what), []).append(v.name)
+    return [{"kernel": kernel, "reason": why, "mutants": n} for (kernel, why), n in found.items()]
+
+
+def _hole(v: Verdict) -> dict[str, str]:
+    words = ("kernel", "name", "kind", "before", "after", "step", "mark", "where", "what")
+    return {word: getattr(v, word) for word in words}
+
+
+def report(verdicts: Sequence[Verdict]) -> str:
+    """The tables, the reasons and the holes, for a reader."""
+    names = list(dict.fromkeys(v.kernel for v in verdicts))
+    parts = [table(name, [v for v in verdicts if v.kernel == name]) for name in names]
+    for known in _equivalent(verdicts):
+        count = len(known["mutants"])
+        parts.append(
+            f"{known['kernel']}: {count} equivalent, {known['reason']}\n"
+            + "".join(f"  {name}\n" for name in known["mutants"][:3])
+            + (f"  and {count - 3} more\n" if count > 3 else "")
+        )
+    parts += [
+        f"{v.kernel}: hole, {v.name}: {v.what}\n  before  {v.before}\n"
+        f"  after   {v.after or '(gone)'}\n  step    {v.step}\n  mark    {v.mark}\n"
+        f"  from    {v.where}\n"
+        for v in verdicts
+        if v.caught_by == HOLE
+    ]
+    found = counts(verdicts)
+    wrong = found["judged"] - found[EQUIVALENT]
+    parts.append(
+        f"{found['judged']} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
+        f"{wrong - found[HOLE]} are caught ({_share(found):.2%}), {found[HOLE]} are holes\n"
+    )
+    return "\n".join(parts)
