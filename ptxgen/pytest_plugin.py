@@ -128,6 +128,8 @@ def mutate_ptx() -> Callable[..., list[Verdict]]:
         **how: Any,
     ) -> list[Verdict]:
         by_name = judges(kernel, problems, reasons=reasons_of(kernel, reasons), **how)
+        for judge in by_name.values():
+            judge.require_right()
         found = [judge.verdict(n) for judge in by_name.values() for n in sample(judge, kinds, short=short)]
         missed = [v for v in found if v.caught_by == HOLE]
         if missed:

@@ -170,3 +170,57 @@ def test_the_package_registers_the_plugin_by_the_name_of_its_module() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"ptxgen.pytest_plugin": "ptxgen.pytest_plugin"}
     assert re.search(r"^def pytest_addoption", (ROOT / "ptxgen" / "pytest_plugin.py").read_text(), re.M)
+
+
+MUTATED = """
+import numpy as np
+import ptxgen as px
+from ptxgen import Pointer, f32, u32
+
+@px.kernel(threads=32)
+def scaled(k, X: Pointer[f32], n: u32):
+    i = k.block_id() * 32 + k.thread_id()
+    with k.when(i < n):
+        X[i] = X[i] * 2
+
+def problem(ctas, n):
+    return ctas, (np.ones(n, np.float32), n)
+
+def test_missed(mutate_ptx):
+    mutate_ptx(scaled, [problem(2, 64)], kinds=["bound"])
+
+def test_noticed(mutate_ptx):
+    found = mutate_ptx(scaled, [problem(2, 50)])
+    assert {v.kind for v in found} == {"bound", "mask"}
+
+def test_by_a_reference(mutate_ptx):
+    def expect(x, n):
+        assert (x == 2).all(), "it must be doubled"
+
+    assert mutate_ptx(scaled, [problem(2, 50)], expect=expect, short=True)
+
+def test_wrong_itself(mutate_ptx):
+    def expect(x, n):
+        assert (x == 3).all(), "it must be three times as much"
+
+    mutate_ptx(scaled, [problem(2, 50)], expect=expect)
+"""
+
+
+def test_a_test_fails_with_the_mutants_that_survive(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_mutated=MUTATED)
+    pytester.makeini("[pytest]\naddopts = -p ptxgen.pytest_plugin")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "1 of 1 mutants of scaled survive:",
+            "scaled: survived, bound: lt to le @*",
+            "  from    test_mutated.py:8, in scaled: with k.when(i < n):",
+            "  before  setp.lt.u32 *;",
+            "  after   setp.le.u32 *;",
+            "  needs   a problem in which a thread compares equal operands; so far none does",
+            "*PtxGenError: scaled: the kernel itself is found wrong on problem 0: expect: AssertionError: it "
+            "must be three times as much*",
+        ]
+    )

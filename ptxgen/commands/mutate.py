@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     try:
         found = judges(arguments)
+        for judge in found.values():
+            judge.require_right()
         chosen = [
             (name, n)
             for name, judge in found.items()
@@ -268,9 +270,15 @@ def _number(judge: Judge, verdict: Verdict) -> int:
     return judge.kernel.problems[verdict.problem].number if verdict.problem >= 0 else -1
 
 
+def _table(name: str, judged: Sequence[Verdict]) -> str:
+    """The table of a kernel, with the columns that count any mutant."""
+    shown = [column for column, count in counts(judged).items() if count or column in ("judged", HOLE)]
+    return table(name, judged, {column: _CALLED.get(column, column) for column in shown})
+
+
 def report(found: Mapping[str, Judge], judged: Sequence[Verdict]) -> str:
     """The tables, the reasons and the survivors, for a reader."""
-    parts = [table(name, [v for v in judged if v.kernel == name], _CALLED) for name in found]
+    parts = [_table(name, [v for v in judged if v.kernel == name]) for name in found]
     equivalent: dict[tuple[str, str], list[str]] = {}
     for v in judged:
         if v.caught_by == EQUIVALENT:

@@ -107,6 +107,12 @@ class Judge:
             self.kernel.name, *texts, found.caught_by, found.what, found.also, found.problem, found.reach
         )
 
+    def require_right(self) -> None:
+        """Raise `PtxGenError` if a check finds an error in the kernel itself, on any problem."""
+        _ = self._unproved
+        for problem in self.kernel.problems:
+            self.right(problem)
+
     def right(self, problem: Any, schedule: str = LOCKSTEP) -> Ran:
         """The run of the unchanged kernel. Raises `PtxGenError` if a check finds an error in it: the
         verdicts on its mutants would mean nothing.
@@ -130,6 +136,7 @@ class Judge:
         return PtxGenError(f"{self.kernel.name}: the kernel itself is found wrong{what}")
 
     def _run_probed(self, problem: Any) -> Reach:
+        self.right(problem)  # or the probed kernel might stop
         return reach(self.kernel, self.probed, self.mutants, problem)
 
     @functools.cached_property

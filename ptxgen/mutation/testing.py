@@ -38,12 +38,12 @@ def judges(
     """The judges of a kernel's mutants, by name: several if static parameters or a compiler make several
     kernels of it.
 
-    `kernel` is what `ptxgen.frontends.dispatch.run` takes. Each of `problems` is (grid, arguments) or
-    (grid, arguments, statics), the latter a mapping of static parameters, which Triton calls constexprs.
-    Without `expect`, what the kernel writes on a problem is right, and floats may err by
-    `atol + rtol * |right|`; `expect` is that of `ptxgen.mutation.problems.kernels_under_test`. `reasons` say
-    why some mutants are equivalent (`reasons_of`). `how` are further arguments of the front end and of
-    `ProgramKernel.run`.
+    `kernel` is what `ptxgen.frontends.dispatch.run` takes; it runs in place on the arrays. Each of `problems`
+    is (grid, arguments) or (grid, arguments, statics), the latter a mapping of static parameters, which
+    Triton calls constexprs. Without `expect`, what the kernel writes on a problem is right, and floats may
+    err by `atol + rtol * |right|`; `expect` is that of `ptxgen.mutation.problems.kernels_under_test`.
+    `reasons` say why some mutants are equivalent (`reasons_of`). `how` are further arguments of the front
+    end and of `ProgramKernel.run`.
 
     Raises `LaunchError` for arguments that do not fit, and what the front end raises.
     """

@@ -127,7 +127,7 @@ def test_the_toolkit_has_its_commands_and_no_others(alone: Path) -> None:
         "",
         "usage: ptxgen COMMAND …\n"
         "ptxgen: error: no command 'emit' is installed; the commands are check, run, run-program, report, "
-        "cache, completion\n",
+        "mutate, cache, completion\n",
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ptxgen as px
-from ptxgen import Pointer, f32, u32
+from ptxgen import Pointer, TensorMap, f32, u32
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.frontends import ptx
 from ptxgen.frontends.dispatch import run
@@ -125,3 +125,21 @@ def test_what_is_no_kernel(kernel: Any, how: dict[str, Any], wanted: str) -> Non
     with pytest.raises(LaunchError) as error:
         run(kernel, 1, 1, [], **how)
     assert str(error.value) == wanted
+
+
+@px.kernel(threads=64, target="sm_90a")
+def moved(k: Any, A: TensorMap[f32], X: Pointer[f32]) -> None:
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, a=((4, 32), f32))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.a, A[0, 0])
+    with consumer, ring.drain() as stage:
+        for row in range(4):
+            X[32 * row + k.signed(consumer.thread)] = stage.a[row, consumer.thread]
+
+
+def test_a_kernel_function_is_built_for_its_own_target_and_takes_arrays_for_tensor_maps() -> None:
+    a, x = np.arange(128, dtype=np.float32).reshape(4, 32), ones(128)
+    outcome = run(moved, 1, args=[a, x])
+    assert ".target sm_90a" in outcome.ptx
+    assert x.tolist() == a.reshape(-1).tolist()

@@ -10,6 +10,7 @@ from ptxgen.mutation.judge import CATCHERS, EQUIVALENT, HOLE, Verdict
 from ptxgen.mutation.operators import KINDS
 
 COLUMNS: Final = (*CATCHERS, EQUIVALENT, HOLE)
+_HEADS: Final = {name: name for name in ("judged", *COLUMNS)}
 
 
 def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
@@ -26,14 +27,13 @@ def by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return {kind: found[kind] for kind in KINDS if kind in found}
 
 
-def table(name: str, verdicts: Sequence[Verdict], called: Mapping[str, str] | None = None) -> str:
-    """A row for each kind of mistake and one for all, and a column for each check; some columns may be
-    `called` otherwise.
+def table(name: str, verdicts: Sequence[Verdict], columns: Mapping[str, str] = _HEADS) -> str:
+    """A row for each kind of mistake and one for all; `columns` are the counts to show, and what they are
+    called.
     """
     rows = [(kind, counts(v)) for kind, v in by_kind(verdicts).items()]
     rows.append(("all", counts(verdicts)))
-    columns = ("judged", *COLUMNS)
-    lines = [f"{name:<24}" + "".join(f"{(called or {}).get(c, c):>12}" for c in columns)]
+    lines = [f"{name:<24}" + "".join(f"{head:>12}" for head in columns.values())]
     for kind, of_kind in rows:
         cells = "".join(f"{of_kind[c] or '':>12}" for c in columns)
         lines.append(f"  {kind:<22}{cells}".rstrip())
