@@ -19,6 +19,7 @@ from typing import Final
 import ptxgen
 from ptxgen.commands import registry
 from ptxgen.commands.parts.command_line import COMPLETING, CommandParser, words_to_complete
+from ptxgen.commands.parts.exits import USAGE, fail
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.commands.registry import NAME, Command
 from ptxgen.errors import did_you_mean
@@ -58,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if COMPLETING in os.environ:
         argv = words_to_complete()
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in TOOLKIT:
+    if words and not words[0].startswith("-"):
         return command(words[0], words[1:])
-    return quietly(lambda: _not_of_toolkit(words), NAME)
+    return quietly(lambda: _without_command(words), NAME)
 
 
 def command(name: str, argv: Sequence[str] | None = None) -> int:
@@ -69,8 +70,13 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
     """
 
     def run() -> int:
-        found = (TOOLKIT if name in TOOLKIT else commands())[name]
-        return int(_module(found.module).main(sys.argv[1:] if argv is None else argv))
+        known = TOOLKIT if name in TOOLKIT else commands()
+        if name not in known:
+            hint = did_you_mean(name, known)
+            return fail(
+                NAME, USAGE, f"no command {name!r} is installed; the commands are {', '.join(known)}{hint}"
+            )
+        return int(_module(known[name].module).main(sys.argv[1:] if argv is None else argv))
 
     return quietly(run, f"{NAME} {name}")
 
@@ -104,18 +110,12 @@ def _module(full: str) -> ModuleType:
         gc.enable()
 
 
-def _not_of_toolkit(words: Sequence[str]) -> int:
-    """Run the command of another package, or answer a command line that names none."""
+def _without_command(words: Sequence[str]) -> int:
     known = TOOLKIT if words[:1] == [_VERSION] else commands()
-    if words and words[0] in known:
-        return command(words[0], words[1:])
     parser = CommandParser(
         NAME, "Generates, checks, runs and caches PTX kernels.", _epilog(known), usage="%(prog)s COMMAND …"
     )
     parser.add_argument(_VERSION, action="version", version=f"{NAME} {ptxgen.__version__}")
-    if words and not words[0].startswith("-"):
-        hint = did_you_mean(words[0], known)
-        parser.error(f"no command {words[0]!r} is installed; the commands are {', '.join(known)}{hint}")
     parser.add_argument("command", metavar="COMMAND", choices=tuple(known), help="one of those below")
     return command(parser.parse_args(words).command, [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def subject(words):
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on sys.path into which a distribution is installed that registers commands and kernels."""
     (tmp_path / "plugin_of_test.py").write_text(PACKAGE)
     metadata = tmp_path / "plugin_of_test-1.0.dist-info"
@@ -118,16 +119,24 @@ def test_an_object_that_a_package_lacks_is_named(plugin: Path, capsys: pytest.Ca
 
 
 @pytest.mark.usefixtures("plugin")
-def test_a_checkout_registers_what_its_project_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_registers_what_its_project_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkout(
         tmp_path,
         monkeypatch,
         '[project]\nname = "ptxgen"\n[project.entry-points."ptxgen.commands"]\na = "flash.commands:COMMANDS"',
     )
+    older = tmp_path / "older" / "ptxgen-0.0.dist-info"  # of an editable install of an earlier commit
+    older.mkdir(parents=True)
+    (older / "METADATA").write_text("Metadata-Version: 2.1\nName: ptxgen\nVersion: 0.0\n")
+    (older / "entry_points.txt").write_text("[ptxgen.commands]\nx = no_such_module_at_all:COMMANDS\n")
+    monkeypatch.syspath_prepend(older.parent)
     first, second = registered("ptxgen.commands")
     assert first is attention.COMMANDS
     assert "greet" in second
     assert [kernels.names for kernels in registered("ptxgen.report")] == [["gemm", "gemv"]]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("plugin")

@@ -176,6 +176,7 @@ def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     for folder in ("flash", "ptxgen", "templates", "tools"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # which says where the command is
     # What an editable install added to the path is taken out again: nothing of ours is installed.
     code = (
         "import runpy, sys;"

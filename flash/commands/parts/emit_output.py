@@ -1,5 +1,5 @@
-"""The output of `ptxgen emit`: proves and assembles a kernel as asked, and makes the text that is
-written.
+"""The output of `ptxgen emit`: the text, the contract or the stub of a kernel, once it is proved and
+assembled as asked.
 """
 
 from __future__ import annotations
