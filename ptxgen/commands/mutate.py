@@ -99,8 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):
         return _campaign(words)
     arguments = _arguments(words)
+    _judges.cache_clear()  # a caller in Python may have changed the files
     try:
-        found = judges(arguments)
+        found = _judges(tuple(words))
         for judge in found.values():
             judge.require_right()
         chosen = [
@@ -118,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UNSUPPORTED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
+    if not judged:
+        note(NAME, "no mutation operator of these kinds changes anything in this kernel")
     _note_stale(found)
     tell(json.dumps(document(found, judged), indent=2) if arguments.json else report(found, judged))
     return FAILED if any(v.caught_by == HOLE for v in judged) else OK

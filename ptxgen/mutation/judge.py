@@ -129,7 +129,10 @@ class Judge:
         except TrapError as error:
             raise self._wrong(f" on {problem}: {error}") from error
         for what in _noticed(ran).values():
-            raise self._wrong(f" on {problem}: {what}")
+            where = f" on {problem}: {what}"
+            if schedule != LOCKSTEP:
+                where += f" (under {schedule}: if results depend on the order of warps, allow a tolerance)"
+            raise self._wrong(where)
         return ran
 
     def _wrong(self, what: str) -> PtxGenError:

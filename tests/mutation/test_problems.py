@@ -300,3 +300,42 @@ def test_a_short_choice_has_one_mutant_of_each_kind() -> None:
     assert sorted(kinds) == sorted({m.kind for m in judge.mutants})
     assert sample(judge, short=True) == sample(judge, short=True)
     assert [judge.mutants[n].kind for n in sample(judge, ["bound"], short=True)] == ["bound"]
+
+
+@px.kernel(threads=64)
+def added(k: Any, X: Pointer[f32], Y: Pointer[f32]) -> None:  # type: ignore[valid-type]
+    """Y[0] is the sum of 64 numbers, in any order."""
+    i = k.thread_id()
+    with k.when(i < 64):
+        k.atomic.add(Y.element(0), X[i])
+
+
+def test_results_that_depend_on_the_order_of_warps_need_a_tolerance() -> None:
+    x = np.array([2.0**25, *[1.0] * 63], np.float32)
+    problems = [(1, (x, np.zeros(1, np.float32)))]
+    judge = one(added, problems)
+    schedules = [f"pct:{seed}" for seed in range(1, 9)]
+    with pytest.raises(PtxGenError) as refused:
+        _ = [judge.right(judge.kernel.problems[0], schedule) for schedule in schedules]
+    assert re.fullmatch(
+        r"added: the kernel itself is found wrong on problem 0: Y\[0\] is \S+, wanted \S+; 1 element differs "
+        r"\(under pct:\d: if results depend on the order of warps, allow a tolerance\)",
+        str(refused.value),
+    )
+    tolerant = one(added, problems, rtol=1e-5)
+    assert all(tolerant.right(tolerant.kernel.problems[0], schedule).wrong == "" for schedule in schedules)
+
+
+@px.kernel(threads=32)
+def doubled(k: Any, X: Pointer[f32]) -> None:  # type: ignore[valid-type]
+    """X = 2 * X, without anything that an operator changes."""
+    X[k.thread_id()] = X[k.thread_id()] * 2.0
+
+
+def test_a_kernel_without_a_mutant_is_judged_itself() -> None:
+    judge = one(doubled, [(1, (numbers(32),))])
+    judge.require_right()
+    assert judge.mutants == []
+    wrong = one(doubled, [(1, (numbers(31),))])
+    with pytest.raises(PtxGenError, match="the kernel itself is found wrong on problem 0: kernel doubled"):
+        wrong.require_right()
