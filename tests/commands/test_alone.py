@@ -150,3 +150,24 @@ def test_the_toolkit_checks_runs_and_reports_on_kernels(alone: Path) -> None:
     assert json.loads(function[1])["run"]["clean"]
     assert json.loads(cache[1])["entries"] == 0
     assert "complete" in shell[1]
+
+
+def test_the_toolkit_mutates_kernels(alone: Path) -> None:
+    mutated, function, shipped = run(
+        alone,
+        ["mutate", "stencils.ptx", *SAXPY, *LAUNCH, "--kind", "mask", "--jobs", "1"],
+        ["mutate", "kernels.py:double", "--grid", "1", "--arg", "zeros:f32:32", "--jobs", "1"],
+        ["mutate", "--short"],
+    )
+    assert mutated[0] == 1
+    assert mutated[1].splitlines()[-1].startswith("8 mutants, 1 problem, 0 equivalent; ")
+    assert (function[0], function[2]) == (
+        0,
+        "ptxgen mutate: note: no mutation operator of these kinds changes anything in this kernel\n",
+    )
+    assert shipped == (
+        2,
+        "",
+        "ptxgen mutate: error: without a KERNEL it mutates the kernels that this project ships, which needs "
+        "a checkout of it (tools/campaign); give a KERNEL first, such as kernels.py:softmax\n",
+    )
