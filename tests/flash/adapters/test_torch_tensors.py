@@ -140,6 +140,45 @@ def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arra
     assert str(raised.value).startswith(f"{who}: ")
 
 
+@pytest.mark.parametrize("mode", ["make_fx", "FlopCounterMode"])
+@pytest.mark.parametrize("name", ["attention", "into out", "backward", "varlen"])
+def test_operators_refuse_tangents_also_in_modes_of_pytorch(
+    ours: Any, torch: Any, arrays: Any, name: str, mode: str
+) -> None:
+    """Which a mode takes away before the operator computes."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils.flop_counter import FlopCounterMode
+
+    q, k, v = arrays
+    ops, scores = torch.ops.ptxgen_flash, (None, None, 0.0, "", "", None, True, "auto", None, True, 0)
+    dense = (*(None,) * 7, "", None, None, "bhsd", *scores)
+    ends = torch.tensor([0, QUERIES], dtype=torch.int32)
+    rows = q[0].transpose(0, 1)
+    out, lse = ours.attention(q, k, v, return_lse=True)
+    packed = (rows, rows, ends, ends, *(None,) * 9, "", None, None, "", *scores, None, None, "NHD", False)
+    calls: dict[str, tuple[Callable[[Any], Any], str]] = {
+        "attention": (lambda x: ops.attention(x, k, v, *dense)[0], "attention: q"),
+        "into out": (lambda x: ops.attention_out(out, x, k, v, *dense), "attention: q"),
+        "backward": (
+            lambda x: ops.attention_backward(x, None, out, lse, [False] * 4, q, k, v, *dense)[0],
+            "attention: dout",
+        ),
+        "varlen": (lambda x: ops.attention_varlen(x[0].transpose(0, 1), *packed)[0], "attention_varlen: q"),
+    }
+    call, said = calls[name]
+    call(q)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(LaunchError) as raised:
+            if mode == "make_fx":
+                make_fx(call)(dual)
+            else:
+                with FlopCounterMode(display=False):
+                    call(dual)
+    who, argument = said.split(": ")
+    assert str(raised.value) == TANGENT.format(who, argument, argument)
+
+
 def test_compiled_forward_mode_is_refused(ours: Any, torch: Any, arrays: Any) -> None:
     q, k, v = arrays
 
