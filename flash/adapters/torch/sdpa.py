@@ -196,6 +196,8 @@ def _problem(
     scale: float | None = None,
 ) -> str:
     """Why `attention` does not compute a call; "" if it does."""
+    if causal and is_causal_bias(attn_mask):  # in the words of PyTorch, whose tests ask for them
+        return "CausalBias should not be used with causal=True; leave is_causal out, or attn_mask"
     tensors = {"query": query, "key": key, "value": value}
     for name, tensor in {**tensors, **({} if attn_mask is None else {"attn_mask": attn_mask})}.items():
         if why := why_not_plain(name, tensor):
