@@ -130,12 +130,10 @@ class Ledger:
 
     def of(self, kernel: str, text: Callable[[], str]) -> tuple[list[Entry], list[Entry]]:
         """The entries of a kernel's text, and those of its other texts. `text` is called only if the ledger
-        knows the kernel, because it may take a while.
+        knows a text of the kernel, because it may take a while.
         """
-        known = self._entries.get(kernel)
-        if not known:
-            return [], []
-        wanted = key(text())
+        known = self._entries.get(kernel, [])
+        wanted = key(text()) if any(entry.text for entry in known) else ""
         ran = [entry for entry in known if entry.text == wanted]
         return ran, [entry for entry in known if entry.text != wanted]
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
-from flash.contract.catalogue import build
-from flash.contract.gradients import gradient_build
+from flash.contract.catalogue import emit
+from flash.contract.gradients import emit_gradient
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
@@ -24,10 +24,12 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, QUERIES
 from flash.problem.kernel_config import KernelConfig
+from ptxgen import ir
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import target as find_target
+from ptxgen.text import render
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 HEAD_DIMS: Final = (64, 96, 128, 192, 256)
@@ -42,12 +44,12 @@ _ALIGNED: Final = 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A kernel: its family, its target, the name of its entry, and what makes it."""
+    """A kernel: its family, its target, the name of its entry, and what emits it."""
 
     family: str
     target: str
     name: str
-    make: Callable[[], BuiltKernel]
+    emit: Callable[[], ir.Module]
 
     @property
     def words(self) -> str:
@@ -56,10 +58,10 @@ class Shipped:
 
     def text(self) -> str:
         """The kernel as PTX."""
-        return self.make().text
+        return render(self.emit())
 
 
-_Named = tuple[str, Callable[[], BuiltKernel]]
+_Named = tuple[str, Callable[[], ir.Module]]
 
 
 def chosen(config: AttentionConfig, seq: int, device: Device = USUAL_DEVICE) -> KernelConfig:
@@ -93,7 +95,7 @@ def _forward(configs: Iterator[AttentionConfig]) -> Iterator[_Named]:
     for config in configs:
         for seq in SEQS:
             kernel = chosen(config, seq)
-            yield kernel.name, partial(build, kernel)
+            yield kernel.name, partial(emit, kernel)
 
 
 def _of_halves(target: str) -> Iterator[_Named]:
@@ -117,7 +119,7 @@ def _of_latents(target: str) -> Iterator[_Named]:
             kernel = config.kernel()
         except (ConfigError, UnsupportedTargetError):
             continue
-        yield kernel.name, partial(build, kernel)
+        yield kernel.name, partial(emit, kernel)
 
 
 def _of_caches(target: str) -> Iterator[_Named]:
@@ -130,14 +132,14 @@ def _of_caches(target: str) -> Iterator[_Named]:
 
 
 def _named(made: BuiltKernel) -> _Named:
-    return made.kernel.name, lambda: made
+    return made.kernel.name, lambda: made.module
 
 
 def _of_gradients(target: str) -> Iterator[_Named]:
     configs = chain(_configs(target, ("f16", "bf16")), _configs(target, ("f32",), precision="f32_grade"))
     for config, owner in product(configs, (QUERIES, KEYS)):
         kernel = gradient_config(config, owner, find_target(target), _ALIGNED)
-        yield kernel.name, partial(gradient_build, kernel)
+        yield kernel.name, partial(emit_gradient, kernel)
 
 
 _FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
@@ -156,8 +158,8 @@ def shipped(targets: Sequence[str] = TARGETS) -> Iterator[Shipped]:
     seen = set()
     for target in targets:
         for family, kernels in _FAMILIES.items():
-            for name, make in kernels(target):
-                one = Shipped(family, target, name, make)
+            for name, emitted in kernels(target):
+                one = Shipped(family, target, name, emitted)
                 if one.words not in seen:
                     seen.add(one.words)
                     yield one
