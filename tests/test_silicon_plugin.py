@@ -17,13 +17,14 @@ from fake_gpu import Machine
 from gpu_runs import program, run_on_gpu
 from silicon_plugin import SiliconPlugin
 
+from flash.commands.measure.device import Gpu
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
 from flash.silicon.ledger import Entry, LedgerError, key, write
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from tools.commands import silicon_runs
-from tools.commands.launched_texts import kernel_of, launched
+from tools.commands.launched_texts import driver_version, kernel_of, launched
 from tools.commands.silicon_runs import Run, append, entries_of, read_runs
 
 pytest_plugins = ["pytester"]
@@ -107,7 +108,8 @@ class Session:
 
 
 @pytest.fixture
-def session(pytester: pytest.Pytester, backend: CudaBackend) -> Session:
+def session(pytester: pytest.Pytester, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr("silicon_plugin.driver_version", lambda *_: "590.1")
     return Session(pytester, backend)
 
 
@@ -122,7 +124,7 @@ def test_each_test_that_launches_has_a_line_with_its_verdict(session: Session) -
     }
     first, *_, last = read_runs(session.file)
     assert first == Run(
-        "test_inner.py::test_right", "Fake A100", "8.0", "for CUDA 13.0", "right", {key(SAXPY): SAXPY_KERNELS}
+        "test_inner.py::test_right", "Fake A100", "8.0", "590.1", "right", {key(SAXPY): SAXPY_KERNELS}
     )
     assert set(last.texts) == {key(SAXPY), key(OTHER)}
     assert first.project == f"0.1.0, sources {silicon_runs.sources()}"
@@ -151,6 +153,15 @@ def test_a_fake_driver_is_no_gpu(backend: CudaBackend) -> None:
             backend=backend,
         )
     assert not found.texts
+
+
+def test_the_version_of_a_driver_is_that_of_nvidia_smi_or_of_cuda(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said, version in (({}, "for CUDA 13.0"), ({"driver_version": "590.1"}, "590.1")):
+        monkeypatch.setattr(Gpu, "clocks", lambda _, said=said: said)
+        driver_version.cache_clear()
+        assert driver_version(backend, 0) == version
 
 
 def test_a_launch_that_the_driver_refuses_did_not_run(backend: CudaBackend) -> None:

@@ -76,14 +76,20 @@ def _shown(data: Any) -> str:
 def read(path: Path = LEDGER) -> tuple[Entry, ...]:
     """The entries of a ledger; none of a file that does not exist. Raises `LedgerError` for another file."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ()
+    return _parsed(text, str(path))
+
+
+def _parsed(text: str, where: str) -> tuple[Entry, ...]:
+    try:
+        data = json.loads(text)
     except ValueError as error:
-        raise LedgerError(f"{path}: no JSON: {error}") from None
+        raise LedgerError(f"{where}: no JSON: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise LedgerError(f"{path}: no ledger: schema must be {SCHEMA}")
-    return tuple(entry_of(one, str(path)) for one in data.get("entries", ()))
+        raise LedgerError(f"{where}: no ledger: schema must be {SCHEMA}")
+    return tuple(entry_of(one, where) for one in data.get("entries", ()))
 
 
 def merge(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -92,11 +98,11 @@ def merge(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
     """
     merged: dict[tuple[str, ...], Entry] = {}
     for entry in (*old, *new):
-        place = entry.text or "", entry.kernel, entry.device
-        before = merged.get(place)
+        of = entry.kernel, entry.device, entry.text or ""
+        before = merged.get(of)
         if before is None or _replaces(entry, before):
-            merged[place] = entry
-    return tuple(merged[place] for place in sorted(merged, key=lambda place: (place[1], place[2], place[0])))
+            merged[of] = entry
+    return tuple(entry for _, entry in sorted(merged.items(), key=lambda item: item[0]))
 
 
 def _replaces(entry: Entry, before: Entry) -> bool:
@@ -158,5 +164,9 @@ def _outcome(entry: Entry) -> str:
 
 @functools.cache
 def ledger() -> Ledger:
-    """The ledger of this package."""
-    return Ledger(read())
+    """The ledger of this package, which may lie in a wheel that is not unpacked."""
+    # Imported here, because emitting text does not need it.
+    from importlib.resources import files
+
+    text = files("flash.silicon").joinpath(LEDGER.name).read_text(encoding="utf-8")
+    return Ledger(_parsed(text, LEDGER.name))
