@@ -95,6 +95,7 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_api_docs.py --check
 	$(PY) tools/gen_roles_picture.py --check
 	$(PY) tools/gen_public_kernels.py --check
+	$(PY) tools/gen_gpu_page.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results
