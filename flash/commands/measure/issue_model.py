@@ -26,7 +26,8 @@ register_bandwidth.md), not on kernels of this project:
   n8, n16 and n64);
 * registers are written by one port: while a product is executed, each register that another instruction
   writes delays both by a clock. By this rule a stream of one write in two clocks lengthens a product of n8,
-  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7.
+  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, beside products that had 64 clocks
+  each. That it holds for products without a gap, and of more columns, is assumed.
 
 Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
 conflicts, nor how long named barriers and branches take, nor what comes before and after the loop
