@@ -127,7 +127,7 @@ class Estimate:
 
 def estimate(forward: Build, busy: Busy, ctas: int, sizes: Sizes, device: Device) -> Estimate:
     """The estimate of a launch of a forward kernel, of which so many CTAs are resident on a multiprocessor
-    and whose main loop is `busy`.
+    and whose main loop is `busy`. Raises `KeyError` for the scheduler "ticket", which is not in the model.
     """
     kernel, resources = forward.config, forward.resources
     t = kernel.tiling
