@@ -35,6 +35,7 @@ from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jo
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
 from flash.commands.measure.static_hopper_latent import latent_jobs
+from flash.commands.measure.static_model import MODEL_REMARKS, model_jobs
 from flash.commands.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
 from flash.commands.measure.torch_peer import first_line
 from flash.commands.parts.command_line import CommandParser
@@ -52,6 +53,7 @@ ABOUT: Final = {
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
+    "model": "the models of main loops and launches beside an H200's counters and rates",
     "fp8": "errors of forward kernels of e4m3 against float64, by method and by scales",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "splits": "kernels of launches with splits=1 beside those of a free choice, modelled",
@@ -76,6 +78,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
         *latent_jobs(quick),
         *gathered_jobs(quick),
     ],
+    "model": model_jobs,
     "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
     "splits": row_bits_jobs,
@@ -93,6 +96,7 @@ _OF_CHECKOUT: Final = (
     "static",
     "forward",
     "hopper",
+    "model",
     "gallery",
     "interpreter",
     "sanitizers",
@@ -104,6 +108,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
     "hopper": (*HOPPER_REMARKS, *GATHERED_REMARKS),
+    "model": MODEL_REMARKS,
     "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
     "loops": LOOP_REMARKS,
     "splits": ROW_BITS_REMARKS,

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from flash.commands.measure.predictions import predictions
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE
@@ -28,7 +29,6 @@ from tools.commands.shipped_kernels import FAMILIES, SEQS, TARGETS, TOKENS, WIDT
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 FIRST: Final = RESULTS / "h200-first-runs.json"
-MODELLED: Final = RESULTS / "hopper-cpu.json"
 VECTORS: Final = ROOT / "tests" / "vectors"
 HEAD_DIMS: Final = (64, 96, 128, 192, 256)
 UNKNOWN: Final = "-"  # in a cell of a table
@@ -274,21 +274,17 @@ def of_counters() -> Table:
         _, _, _, dtype, dim, block, tile, *_ = row["kernel"].split("_")
         head_dim, sizes = int(dim[1:]), f"{block[1:]}x{tile[1:]}"
         causal = "bottom_right" in row["kernel"]
-        model = UNKNOWN if causal else _modelled(head_dim, sizes)
+        # In short launches the counters also count what is before and after the main loop.
+        model = _modelled(row["kernel"]) if row["N"] == max(SEQS) else UNKNOWN
         cells = [dtype, str(head_dim), sizes, _cell(causal), str(row["N"])]
         rows.append([*cells, f"{row['tensor_pipe_%']:.1f}", model])
     return sorted(rows, key=lambda cells: (cells[3], int(cells[1]), int(cells[4])))
 
 
-def _modelled(head_dim: int, tile: str) -> str:
-    """The share of the issue model, in %, of a main loop for full attention."""
-    remarks = json.loads(MODELLED.read_text(encoding="utf-8"))["sections"]["hopper"]["remarks"]
-    tables = [remark.split(" | ") for remark in remarks if " | " in remark]
-    column = tables[0].index("tensor cores %")
-    for cells in tables:
-        if cells[:3] == [str(head_dim), "ours", tile]:
-            return f"{float(cells[column]):.1f}"
-    return UNKNOWN
+def _modelled(kernel: str) -> str:
+    """The share of the issue model, in %, of the main loop of a kernel."""
+    name = kernel.removesuffix("_static")
+    return next((f"{of.tensor:.1f}" for of in predictions() if of.kernel == name), UNKNOWN)
 
 
 # ----------------------------------------------------------------------------------- later devices
