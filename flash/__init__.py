@@ -135,7 +135,7 @@ def _unknown() -> set[str]:
 
 
 if _others := _unknown():
-    importlib.import_module("ptxgen.distribution").warn_if_shared(__path__[0], _others)
+    importlib.import_module("ptxgen.distribution").warn_if_shared(__path__[0], _others, __distribution__)
 
 
 def _public(name: str) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -14,8 +13,8 @@ import pytest
 
 import flash
 import ptxgen
-from flash.commands.main import main
 from ptxgen import distribution
+from ptxgen.commands.main import main
 
 ROOT = Path(__file__).parents[1]
 OTHER = "raise ModuleNotFoundError(\"No module named 'pytorch_lightning'\")\n"
@@ -40,6 +39,7 @@ def site(tmp_path: Path) -> Path:
         copy = shutil.copytree if source.is_dir() else shutil.copy
         (tmp_path / "flash").mkdir(exist_ok=True)
         copy(source, tmp_path / "flash" / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # which has the entry points
     installed(tmp_path, "ptxgen", "flash/__init__.py", "ptxgen/__init__.py")
     installed(tmp_path, "lightning-flash", "flash/__init__.py", "flash/core/__init__.py")
     (tmp_path / "flash" / "core").mkdir()
@@ -68,43 +68,52 @@ def test_where_the_other_was_installed_last_our_modules_and_our_program_say_so(s
     assert done.returncode == 1
     message = f"{site / 'flash' / '__init__.py'} is not of ptxgen but of lightning-flash"
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: {message}")
-    (site / "flash" / "__init__.py").write_text(OTHER)
-    done = run(site, "-m", "ptxgen", "--version")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"ptxgen: error: {message}, which has a module flash, too. Each overwrites")
+    for text in ("", OTHER):
+        (site / "flash" / "__init__.py").write_text(text)
+        done = run(site, "-m", "ptxgen", "emit")
+        assert (done.returncode, done.stdout) == (2, "")
+        note, *_, error = done.stderr.splitlines()
+        assert note.startswith(f"ptxgen: note: {message}, which has a module flash, too. Each overwrites")
+        assert error.startswith(
+            "ptxgen: error: no command 'emit' is installed; the commands are check, run, "
+        )
+    done = run(site, "-m", "ptxgen", "cache", "info")  # which needs no flash
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_folder_of_that_name_in_front_is_named(tmp_path: Path) -> None:
-    (tmp_path / "flash.py").write_text("x = 1\n")
-    (tmp_path / "site").symlink_to(ROOT)
-    done = run(
-        tmp_path, "-c", "import sys; sys.path.append('site'); from ptxgen.__main__ import main; main()"
+def test_a_module_of_that_name_before_ours_is_named(site: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "before"
+    folder.mkdir()
+    (folder / "flash.py").write_text("x = 1\n")
+    shutil.rmtree(next(site.glob("lightning_flash*")))
+    code = f"import sys; sys.path[:0] = [{str(folder)!r}]; from ptxgen.__main__ import main; main()"
+    said = run(site, "-c", code, "emit").stderr.splitlines()
+    assert said[0] == (
+        f"ptxgen: note: {folder / 'flash.py'} is not the module flash of ptxgen, but stands in its place; "
+        "rename or move it"
     )
-    assert done.stderr == (
-        f"ptxgen: error: {tmp_path / 'flash.py'} is not the module flash of ptxgen, but stands in its place; "
-        "rename or move it\n"
+
+
+def test_a_missing_module_is_said(site: Path) -> None:
+    shutil.rmtree(site / "flash")
+    said = run(site, "-S", "-c", "import sys; from ptxgen.__main__ import main; main()", "emit")
+    assert said.stderr.splitlines()[0] == (
+        "ptxgen: note: the module flash, which ptxgen installs, is not there; reinstall ptxgen"
     )
 
 
-def test_a_missing_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distribution.importlib.util, "find_spec", lambda _: None)
-    assert distribution.why_not_ours() == (
-        "the module flash, which ptxgen installs, is not there; reinstall ptxgen"
+def test_another_fault_of_an_import_is_said_as_it_is() -> None:
+    error = ModuleNotFoundError("No module named 'polars'", name="polars")
+    assert distribution.why_not_imported("json.commands", "plots", error) == (
+        "cannot import json.commands, which plots registers: No module named 'polars'"
     )
-
-
-def test_here_it_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert distribution.why_not_ours() == ""
-    archive = importlib.machinery.ModuleSpec("flash", None, origin="some.whl/flash/__init__.py")
-    monkeypatch.setattr(distribution.importlib.util, "find_spec", lambda _: archive)
-    assert distribution.why_not_ours() == ""  # imported from an archive, which one cannot overwrite
 
 
 def test_files_that_no_distribution_owns_are_no_clash(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     (tmp_path / "new_room.py").touch()
-    distribution.warn_if_shared(str(tmp_path), {"new_room.py", ".DS_Store"})
+    distribution.warn_if_shared(str(tmp_path), {"new_room.py", ".DS_Store"}, "ptxgen")
     assert not recwarn
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from host_programs import Hosts, cuda_headers, ran
 
-from flash.commands import run_program
+from ptxgen.commands import run_program
 from ptxgen.program.calls import calls_of_versions
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -73,7 +73,7 @@ def test_a_command_that_needs_another_package_names_it(
 
 def test_a_fault_of_the_program_is_no_missing_package() -> None:
     ended = run(
-        "from flash.commands.parts.quiet import quietly\n"
+        "from ptxgen.commands.parts.quiet import quietly\n"
         "quietly(lambda: __import__('ptxgen.no_such_module') and 0)"
     )
     assert ended.returncode == 1

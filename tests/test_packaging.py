@@ -229,6 +229,7 @@ def test_a_wheel_has_the_program_and_its_metadata(built: Built) -> None:
             PurePosixPath(n).name: archive.read(n).decode() for n in archive.namelist() if "dist-info/" in n
         }
     assert "[console_scripts]\nptxgen = ptxgen.__main__:main\n" in texts["entry_points.txt"]
+    assert "[ptxgen.commands]\nattention = flash.commands:COMMANDS\n" in texts["entry_points.txt"]
     metadata = email.message_from_string(texts["METADATA"])
     assert metadata["Version"] == ptxgen.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -276,3 +277,43 @@ def test_the_installed_program_runs_from_anywhere(built: Built, tmp_path: Path) 
     checked = run("check", "k.ptx", "--no-assemble")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert run("bench", "--only", "gallery").stderr.endswith("this is an installed package\n")
+    assert "decode, append, merge " in run("report", "--help").stdout
+
+
+def test_a_wheel_without_flash_checks_runs_and_reports(built: Built, tmp_path: Path) -> None:
+    checkout = tmp_path / "toolkit"
+    shutil.copytree(built.checkout, checkout, ignore=shutil.ignore_patterns("flash", "tests", "docs"))
+    (checkout / "docs").mkdir()
+    shutil.copy(built.checkout / "docs" / "package.md", checkout / "docs")
+    project = (built.checkout / "pyproject.toml").read_text(encoding="utf-8")
+    project, packages = re.subn(r'^  "flash(\.\w+)*",\n', "", project, flags=re.MULTILINE)
+    project, registered = re.subn(r'^attention = "flash\..*\n', "", project, flags=re.MULTILINE)
+    assert packages > 20
+    assert registered == 2
+    (checkout / "pyproject.toml").write_text(project, encoding="utf-8")
+    wheel = build("build_wheel", checkout, tmp_path / "wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name.split("/")[0] for name in archive.namelist() if ".dist-info/" not in name} == {"ptxgen"}
+    python = environment(tmp_path, wheel)
+    shutil.copy(ROOT / "tests" / "ptx" / "nvcc" / "stencils.sm_80.ptx", tmp_path / "stencils.ptx")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
+    arguments = [
+        word for arg in ("f32:2", "random:f32:200", "zeros:f32:200", "u64:200") for word in ("--arg", arg)
+    ]
+    launch = ["stencils.ptx", "--entry", "saxpy", "--block", "128", "--grid", "2", *arguments]
+    for words, code, said in (
+        (["check", *launch, "--no-assemble"], 0, "0 errors, 0 unproved, 0 lints"),
+        (["run", *launch, "--sanitize", "--json"], 0, '"reports": []'),
+        (["report", *launch, "--no-assemble", "-o", "report.html"], 0, "saxpy: 0 errors, 0 unproved, "),
+        (["emit"], 2, "no command 'emit' is installed; the commands are check, run, run-program, report, "),
+    ):
+        done = subprocess.run(
+            [python, "-m", "ptxgen", *words],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert said in (done.stderr if code else done.stdout), words

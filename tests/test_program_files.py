@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands import run_program
+from ptxgen.commands import run_program
 from ptxgen.errors import LaunchError, PtxGenError
 from ptxgen.program import run
 from ptxgen.program.device import Reply

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from nvcc_programs import PLAIN, TARGET, Compile, compiler, missing
 
-from flash.commands import run_program
+from ptxgen.commands import run_program
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.program import run
 from ptxgen.program.fatbinary import entries, lz4

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from nvcc_programs import PLAIN, PROGRAMS, TARGET, Compile, compiler, missing
 
-from flash.commands import run_program
+from ptxgen.commands import run_program
 
 HOSTS = PROGRAMS / "hosts"
 SOURCES = "PTXGEN_PUBLIC_SOURCES"

@@ -17,10 +17,10 @@ if not __package__:  # run as a script: draw what this checkout measured
 import numpy as np
 
 from flash.commands.measure.report import ROOT
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, fail
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 
 NAME: Final = "bench_plot.py"
 RESULT: Final = ROOT / "benchmarks" / "results" / "interpreter-cpu.json"

@@ -9,7 +9,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-from flash.commands.main import command
+from ptxgen.commands.main import command
 
 if __name__ == "__main__":
     sys.exit(command("check"))

@@ -33,16 +33,16 @@ from flash.commands.measure.launch_model import (
     sections,
     times_of_schedulers,
 )
-from flash.commands.parts.exits import fail
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE, Cost, Division, Grid, Merging, Slots, choose_division, merging_of
 from flash.launch.scheduler_choice import HIDDEN
 from flash.problem.config import AttentionConfig
+from ptxgen.commands.parts.exits import fail
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 
 OK, UNSUPPORTED = 0, 3

@@ -16,8 +16,8 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-from flash.commands.parts.quiet import quietly
 from ptxgen import errors
+from ptxgen.commands.parts.quiet import quietly
 from ptxgen.errors import PtxGenError
 from ptxgen.frames import load_template
 from ptxgen.isa import rows

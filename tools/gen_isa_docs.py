@@ -14,8 +14,8 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-from flash.commands.parts.quiet import quietly
 from ptxgen import isa
+from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from ptxgen.isa import ANY, SPECIALS, Gate, Inst
 from ptxgen.isa.missing import FORMS, INSTRUCTIONS, PTX_ISA

@@ -15,7 +15,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
     leave_quietly()
 
 import ptxgen.isa  # noqa: F401  # declares the rows
-from flash.commands.parts.quiet import quietly
+from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from ptxgen.isa.spec import Inst, Modifier, Operand
 from ptxgen.isa.table import rows

@@ -16,9 +16,9 @@ if not __package__:  # run as a script, maybe in a bare checkout
     leave_quietly()
 
 from flash.commands.measure.static_quality import dense_launch
-from flash.commands.parts.quiet import quietly
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
+from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from ptxgen.interpreter.recording import Recorder
 from ptxgen.report import charts

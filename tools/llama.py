@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
-from flash.commands.parts.exits import fail
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.progress import Progress, progress
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
 from flash.operands.dtypes import DTYPES
+from ptxgen.commands.parts.exits import fail
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.progress import Progress, progress
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
 from ptxgen.runtime.settings import BACKENDS
 from tools.commands.llama_model import (

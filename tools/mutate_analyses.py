@@ -27,12 +27,12 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
 import platformdirs
 
-from flash.commands.parts.exits import fail
-from flash.commands.parts.files import FileError, why_not_writable, write_file
-from flash.commands.parts.numbers import seconds, whole
-from flash.commands.parts.progress import Progress, progress
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.exits import fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.numbers import seconds, whole
+from ptxgen.commands.parts.progress import Progress, progress
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.runtime.private import NotPrivateError, private_folder
 from tools.analyses.kinds import KINDS, mutants, sample
 from tools.analyses.reasons import Key, reasons, unmatched

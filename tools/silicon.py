@@ -13,11 +13,11 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.commands.parts.exits import FAILED, OK, fail
-from flash.commands.parts.progress import progress
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
 from flash.silicon.ledger import LEDGER, Entry, Ledger, LedgerError, merge, read, write
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.progress import progress
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 from tools.commands.shipped_kernels import TARGETS, shipped
 from tools.commands.silicon_runs import entries_of, read_runs
 

@@ -27,12 +27,12 @@ if not __package__:  # run as a script, maybe in a bare checkout
 from flash.commands.campaign.judge import CATCHERS, judge, mutants_of, right
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS
-from flash.commands.parts.exits import fail
-from flash.commands.parts.files import FileError, why_not_writable, write_file
-from flash.commands.parts.numbers import seconds, whole
-from flash.commands.parts.quiet import quietly
-from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter, ir
+from ptxgen.commands.parts.exits import fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.numbers import seconds, whole
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import AssemblerError, BackendError, PtxGenError
 from ptxgen.interpreter import Result
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend

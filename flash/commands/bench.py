@@ -38,11 +38,11 @@ from flash.commands.measure.static_hopper_latent import latent_jobs
 from flash.commands.measure.static_model import MODEL_REMARKS, model_jobs
 from flash.commands.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
 from flash.commands.measure.torch_peer import first_line
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
-from flash.commands.parts.files import FileError, why_not_writable, write_file
-from flash.commands.parts.progress import progress
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, NO_GPU, OK, fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.progress import progress
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
 

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.estimate_plot import estimate_plot
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
-from flash.commands.parts.files import check_writable, write_file
-from flash.commands.parts.numbers import seconds as positive
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.standard_output import tell
 from flash.commands.parts.timeline import timeline
 from flash.distributed.layouts import LAYOUTS, Sharding
 from flash.distributed.plan import SCHEMES, Machine, Problem, chosen, plans
 from flash.distributed.tiles import Limits
 from flash.operands.dtypes import DTYPES
 from flash.scores.window import Window, key_limits
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
+from ptxgen.commands.parts.files import check_writable, write_file
+from ptxgen.commands.parts.numbers import seconds as positive
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, PtxGenError
 
 NAME: Final = "ptxgen context-parallel"

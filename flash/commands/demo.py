@@ -13,11 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.progress import cta_lines
-from flash.commands.parts.standard_output import tell
 from flash.error_bound import arithmetic_of_config, attention_bound
 from flash.operands.words import Backend
 from flash.problem.config import DEFAULT_TARGET
@@ -26,6 +21,11 @@ from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.check.verify import verify
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.progress import cta_lines
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.contract.expressions import evaluated
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.parse import parse

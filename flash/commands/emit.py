@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.emit_options import (
     add_kernel_options,
     add_output_options,
@@ -18,14 +17,16 @@ from flash.commands.parts.emit_options import (
     config_of,
     every_kernel_option,
 )
-from flash.commands.parts.emit_output import deliver, find_target, text_of, to_json
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail, note
+from flash.commands.parts.emit_output import find_target, text_of, to_json
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.problem.config import AttentionConfig
 from flash.problem.persistence import why_grid
 from flash.problem.tile_choice import tiles_that_fit
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail, note
+from ptxgen.commands.parts.files import deliver
 from ptxgen.errors import (
     AssemblerError,
     BackendError,

@@ -30,12 +30,12 @@ from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, j
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
 from flash.commands.campaign.reasons import reasons
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, fail
-from flash.commands.parts.files import FileError, why_not_writable, write_file
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.quiet import children_without_interrupts
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.quiet import children_without_interrupts
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
 

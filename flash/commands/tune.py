@@ -26,14 +26,14 @@ from flash.commands.measure.tuning import (
     record,
     timed,
 )
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, USAGE, StopError, fail
-from flash.commands.parts.files import FileError, why_not_writable, write_file
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.progress import progress
-from flash.commands.parts.standard_output import tell
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import DEFAULT_TARGET
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, USAGE, StopError, fail
+from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.progress import progress
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.runtime.settings import Settings

@@ -1,8 +1,8 @@
 """The launch contract of a kernel: what a host program in any language must know to launch it, as plain
 data for JSON.
 
-`flash` and `ptxgen.kernels` write contracts, `launch.schema.json` says which keys they have, and
-`ptxgen.contract.stub` makes of one a header in C or a module in Rust.
+`ptxgen.kernels` and packages of kernels write contracts, `launch.schema.json` says which keys they have,
+and `ptxgen.contract.stub` makes of one a header in C or a module in Rust.
 """
 
 from __future__ import annotations

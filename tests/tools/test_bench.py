@@ -37,12 +37,12 @@ from flash.commands.measure import report as bench_report
 from flash.commands.measure import sanitizers as bench_sanitizers
 from flash.commands.measure import torch_peer as bench_torch
 from flash.commands.measure.record import Found, Goal, Job, Measurement, measured
-from flash.commands.parts.progress import progress
 from flash.cpu.attention import attention_cpu
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.verify import verify
+from ptxgen.commands.parts.progress import progress
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cuda import CudaBackend

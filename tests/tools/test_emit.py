@@ -163,7 +163,7 @@ def test_emitting_imports_neither_cuda_nor_torch_nor_the_interpreter() -> None:
 
 def test_no_garbage_is_looked_for_in_what_imports_have_made() -> None:
     code = (
-        "import gc, sys; from flash.commands.main import command;"
+        "import gc, sys; from ptxgen.commands.main import command;"
         "found = []; gc.callbacks.append(lambda when, how: found.append(how['generation']));"
         "code = command('emit', sys.argv[1:]);"
         "print(code, gc.isenabled(), gc.get_freeze_count() > 50000, 2 in found, file=sys.stderr)"
@@ -176,6 +176,7 @@ def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     for folder in ("flash", "ptxgen", "templates", "tools"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # which says where the command is
     # What an editable install added to the path is taken out again: nothing of ours is installed.
     code = (
         "import runpy, sys;"

@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import flash
 from flash.adapters.transformers import FlashCache, register
-from flash.commands.parts.progress import Progress
+from ptxgen.commands.parts.progress import Progress
 from tools.commands.llama_model import NORM_EPSILON, Weights
 
 Array = NDArray[Any]

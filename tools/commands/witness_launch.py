@@ -18,7 +18,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.commands.parts.exits import fail
+from ptxgen.commands.parts.exits import fail
 from ptxgen.errors import PtxGenError
 from ptxgen.ir import Kernel
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend

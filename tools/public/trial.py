@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.parts.check_findings import ERROR, block_of, check_entry, module_findings
+from ptxgen.commands.parts.check_findings import ERROR, block_of, check_entry, module_findings
 from ptxgen.frontends.program import Outcome, Program, ProgramKernel
 from ptxgen.frontends.triton_launches import interpreted
 from ptxgen.parse import parse

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 import flash
-from flash.commands.parts.progress import progress
 from flash.distributed import ContextParallel, Machine
 from flash.distributed.exchange import Event
+from ptxgen.commands.parts.progress import progress
 
 _TYPES: Final = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # The allowed error by type, in parts of the largest element: f32 is summed in another order; in 16 bits

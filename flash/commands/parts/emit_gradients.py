@@ -8,12 +8,12 @@ import argparse
 from typing import Final
 
 from flash import gradient_kernels
-from flash.commands.parts.command_line import completed
 from flash.commands.parts.emit_kernel import OUTPUTS, Kind
 from flash.commands.parts.emit_options import add_kernel_options, config_of
 from flash.commands.parts.emit_output import find_target
 from flash.contract.built_kernel import BuiltKernel
 from flash.scores.features import SCORES
+from ptxgen.commands.parts.command_line import completed
 
 _ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.gradient_of)
 _OUTPUTS: Final = f"{OUTPUTS}; docs/embedding.md has\nthe launches of a training step."

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.emit_options import add_output_options, check_outputs
 from flash.contract.built_kernel import BuiltKernel
+from ptxgen.commands.parts.command_line import CommandParser
 
 # How the help of each of these kernels ends.
 OUTPUTS: Final = "The exit codes, and what goes where, are those of ptxgen emit --help"

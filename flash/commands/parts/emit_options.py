@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from flash.commands.parts.command_line import completed
-from flash.commands.parts.emit_output import NATIVE, STDOUT
+from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.operands.dtypes import INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
@@ -16,6 +15,8 @@ from flash.problem.persistence import SCHEDULERS
 from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
 from flash.scores.options import number
+from ptxgen.commands.parts.command_line import completed
+from ptxgen.commands.parts.files import STDOUT
 from ptxgen.target import TARGETS
 
 

@@ -1,5 +1,5 @@
-"""The output of `ptxgen emit`: proves and assembles a kernel as asked, and writes its text or its
-contract to standard output or to a file.
+"""The output of `ptxgen emit`: the text, the contract or the stub of a kernel, once it is proved and
+assembled as asked.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flash.commands.parts.emit_stub import example_of, stub_of
-from flash.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
-from flash.commands.parts.files import write_file
-from flash.commands.parts.standard_output import drop_standard_output
 from flash.contract.built_kernel import BuiltKernel
+from ptxgen.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
+from ptxgen.commands.parts.files import write_file
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target, target, target_for_device
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 
 NATIVE: Final = "native"  # the name for the target of this machine's GPU
-STDOUT: Final = "-"
 
 
 def find_target(name: str) -> Target:
@@ -122,29 +120,3 @@ def _refuse_spills(made: BuiltKernel, assembly: Assembly) -> None:
             f"({usage.spill_store_bytes} bytes of spill stores, {usage.spill_load_bytes} loads); "
             "use a smaller tile or block_q",
         )
-
-
-# ------------------------------------------------------------------------------------------ writing
-
-
-def deliver(text: str, output: str) -> None:
-    """Write the text to standard output, or in one step to a file. Raises `StopError`."""
-    data = text.encode()
-    if output != STDOUT:
-        write_file(Path(output), data)
-        return
-    if sys.stdout is None:
-        raise StopError(FAILED, "standard output is closed; use -o FILE")
-    try:
-        # Bytes, because the text layer could change line ends or the encoding. Without buffering
-        # (python -u), one write may take only a part.
-        rest = memoryview(data)
-        while rest:
-            rest = rest[sys.stdout.buffer.write(rest) :]
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop_standard_output()
-    except OSError as error:
-        drop_standard_output()
-        message = f"cannot write standard output: {error.strerror}"
-        raise StopError(FAILED, message) from error

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flash.commands import check
 from flash.commands.campaign.kernels import subjects
 from ptxgen.check.prove import prove_shared
+from ptxgen.commands import check
 from ptxgen.dsl import KernelBuilder
 from ptxgen.ir import Instr
 from ptxgen.parse import parse

@@ -16,10 +16,10 @@ from interpreter.schedule.cases import Case, all_cases, run_under_seeds
 from interpreter.test_hopper_programs import PIPELINE, kernel
 from kernel_runs import Problem, run_forward
 
-from flash.commands import run as tool
 from flash.commands.campaign.kernels import subjects
 from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
+from ptxgen.commands import run as tool
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
 from ptxgen.interpreter.schedule import policies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,32 +12,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from flash.commands.campaign.kernels import forward_launch
-from flash.commands.campaign.problems import Problem
-from flash.commands.measure.static_quality import dense_launch
-from flash.commands.parts.command_line import CommandParser, completed, kernel_names
-from flash.commands.parts.emit_kernel import Kind
-from flash.commands.parts.emit_kinds import KINDS
-from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
-from flash.commands.parts.emit_output import STDOUT, deliver, find_target
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
-from flash.commands.parts.files import FileError, check_writable
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.progress import progress
-from flash.commands.parts.report_subjects import of_function, of_text
-from flash.commands.parts.run_arguments import extents, given
-from flash.commands.parts.standard_output import tell
-from flash.contract.built_kernel import BuiltKernel
-from flash.contract.catalogue import build
+from ptxgen.commands.parts.command_line import completed, kernel_names
+from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
+from ptxgen.commands.parts.files import STDOUT, FileError, check_writable, deliver
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.progress import progress
+from ptxgen.commands.parts.report_options import add_output, report_parser
+from ptxgen.commands.parts.report_subjects import of_function, of_text
+from ptxgen.commands.parts.run_arguments import extents, given
+from ptxgen.commands.parts.standard_output import tell
+from ptxgen.commands.registry import REPORT, ReportKernels, registered
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
-from ptxgen.report import STEPS, Launch, Report, Subject, collect, page
+from ptxgen.report import STEPS, Report, Subject, collect, page
 
 NAME: Final = "ptxgen report"
 _fail: Final = functools.partial(fail, NAME)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
-ATTENTION: Final = "attention"
-_NOT_OF_KERNEL: Final = ("json", "output", "target", "assemble")
 
 _EPILOG = """\
 what is reported on (KERNEL):
@@ -46,11 +38,7 @@ what is reported on (KERNEL):
                               a function with @ptxgen.kernel, launched with --grid and --arg, or as
                               --example says: a function without parameters that returns the grid,
                               the arguments and, if it has any, a dict of the static parameters
-  attention                   an attention kernel: the options of ptxgen emit, and --seq
-                              (ptxgen report attention --help)
-  decode, append, merge       a kernel of a KV cache, with the options of ptxgen emit; it is not run
-  backward, sum               a kernel of gradients, likewise
-
+{kernels}
 what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
 live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
 time; the instruction mix; occupancy, an issue model and a roofline. Without --grid there is no run,
@@ -66,8 +54,7 @@ examples:
   ptxgen report kernels.py:softmax --example kernels.py:example -o report.html
   ptxgen report mypackage.kernels:scale --grid 8 --arg random:f32:1000 --arg u32:1000 \\
       --arg f32:0.5 --static tile=32 -o report.html
-  ptxgen report attention --head-dim 64 --dtype f16 --causal --seq 256 -o report.html
-  ptxgen report triton.ptx --block 128 --source kernel.py -o report.html
+{examples}  ptxgen report triton.ptx --block 128 --source kernel.py -o report.html
   ptxgen report file.ptx --json | jq .findings
 
 exit codes:
@@ -86,16 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words and words[0] == ATTENTION:
-            arguments = _attention_arguments(words[1:])
-            subject = _of_attention(arguments)
-        elif words and words[0] in KINDS:
-            kind = KINDS[words[0]]
-            arguments = _kind_arguments(words[0], kind, words[1:])
-            subject = _of_built(kind.make(arguments), arguments)
-        else:
-            arguments = _arguments(words)
-            subject = of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
+        arguments, subject = _subject(words)
         if arguments.output != STDOUT:
             check_writable([Path(arguments.output)])
         with progress(STEPS) as step:
@@ -112,12 +90,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if found.wrong else OK
 
 
+def _subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
+    """The parsed arguments, and what is reported on."""
+    named: list[ReportKernels] = list(registered(REPORT))
+    for kernels in named:
+        if words and words[0] in kernels.names:
+            arguments, subject = importlib.import_module(kernels.module).subject(words)
+            return arguments, subject
+    arguments = _arguments(words, named)
+    return arguments, of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
+
+
 def _is_text(name: str) -> bool:
     return name == STDOUT or ":" not in name or name.endswith(".ptx")
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser(NAME, _EPILOG, (ATTENTION, *KINDS))
+def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.Namespace:
+    rows = [
+        (names, about.replace("\n", f"\n{'':<30}")) for one in named for names, about in one.about.items()
+    ]
+    epilog = _EPILOG.format(
+        kernels="".join(f"  {names:<26}  {about}\n" for names, about in rows),
+        examples="".join(f"  {one.example}\n" for one in named),
+    )
+    parser = report_parser(NAME, epilog, [name for one in named for name in one.names])
     add = parser.add_argument
     add("kernel", metavar="KERNEL", help="what to report on, see below")
     entry = add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
@@ -145,7 +141,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--static", type=_static, action="append", default=[], metavar="NAME=VALUE", help="a static parameter"
     )
     add("--target", metavar="NAME", help="such as sm_90 (default: that of the function, else sm_80)")
-    _add_output(parser)
+    add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.arg and arguments.grid is None:
         parser.error("--arg needs --grid")
@@ -160,79 +156,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     elif arguments.entry or arguments.source:
         parser.error("--entry and --source are for PTX text")
     return arguments
-
-
-def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser(f"{NAME} {ATTENTION}", "The other options are those of ptxgen emit.")
-    add_kernel_options(parser.add_argument_group("the kernel"), every_kernel_option())
-    parser.add_argument(
-        "--seq",
-        type=whole(1),
-        default=256,
-        metavar="N",
-        help="queries, and keys, of the one head that is run (default: 256)",
-    )
-    _add_output(parser)
-    arguments = parser.parse_args(argv)
-    if arguments.head_dim is None:
-        parser.error("--head-dim is required")
-    return arguments
-
-
-def _kind_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser(f"{NAME} {name}", f"The other options are those of ptxgen emit {name}.")
-    kind.add_options(parser.add_argument_group("the kernel"))
-    _add_output(parser)
-    arguments = parser.parse_args(argv)
-    kind.check_required(parser, arguments)
-    return arguments
-
-
-def _parser(prog: str, epilog: str, kernels: Sequence[str] = ()) -> CommandParser:
-    return CommandParser(prog, "Report on a kernel as one HTML file.", epilog, kernels)
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the output."""
-    parser.add_argument(
-        "--assemble",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="ask the assembler and the disassembler, if they are at hand",
-    )
-    parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
-    parser.add_argument(
-        "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"
-    )
-
-
-def _of_attention(arguments: argparse.Namespace) -> Subject:
-    """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
-    config = config_of(arguments, find_target(arguments.target).name)
-    if config.features.operands or config.varlen or config.return_lse or config.dropout:
-        built, seq = build(config.kernel()), arguments.seq
-        problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
-        run = forward_launch(config, built, problem)
-        plan, values = run.plan, run.plan.on_host(run.arrays)
-    else:
-        built, plan, values = dense_launch(config, arguments.seq)
-    launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)
-    return replace(_of_built(built, arguments), launch=launch)
-
-
-def _of_built(built: BuiltKernel, arguments: argparse.Namespace) -> Subject:
-    """The subject of one of our kernels, without a launch; the options say how it was configured."""
-    chosen = [
-        (name, value)
-        for name, value in vars(arguments).items()
-        if value not in (None, False, "auto") and name not in _NOT_OF_KERNEL
-    ]
-    return Subject(
-        built.module,
-        block=(built.threads,),
-        prove=lambda: (built.proofs, "every launch that its contract allows"),
-        config=tuple((name.replace("_", " "), str(value)) for name, value in chosen),
-    )
 
 
 def _static(text: str) -> tuple[str, Any]:

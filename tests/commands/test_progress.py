@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.parts import progress as tool
+from ptxgen.commands.parts import progress as tool
 
 
 def test_every_job_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:

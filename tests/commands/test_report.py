@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from report.kernels import CONFLICTS, RACE
 
-from flash.commands import report as tool
+from ptxgen.commands import report as tool
 
 RUN = ["--grid", "1", "--arg", "zeros:u32:64", "--no-assemble"]
 KERNELS = """

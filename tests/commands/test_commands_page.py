@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands.main import COMMANDS, main
-from flash.commands.parts.exits import EXIT_CODES
+from ptxgen.commands.main import commands, main
+from ptxgen.commands.parts.exits import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS = {name: command.about for name, command in commands().items()}
 LONG = ("bench", "mutate", "tune", "demo")  # sections whose examples take more than a few seconds
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flash.commands.parts.files import FileError
-from flash.commands.parts.run_arguments import Given, ptx_text
+from ptxgen.commands.parts.files import FileError
+from ptxgen.commands.parts.run_arguments import Given, ptx_text
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.kernels import KernelFunction
 from ptxgen.report import Launch, Subject, subject_of_function

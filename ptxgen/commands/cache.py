@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, USAGE, fail
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, USAGE, fail
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cache import CacheInfo, DiskCache
 from ptxgen.runtime.settings import Settings

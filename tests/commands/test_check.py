@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from flash.commands import check as tool
-from flash.commands.parts import check_findings
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
+from ptxgen.commands import check as tool
+from ptxgen.commands.parts import check_findings
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
 from ptxgen.runtime.assembler_log import Advisory

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flash.commands import check as tool
-from flash.commands.main import main
-from flash.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding, assembled
-from flash.commands.parts.check_formats import FileFindings, github, sarif
+from ptxgen.commands import check as tool
+from ptxgen.commands.main import main
+from ptxgen.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding, assembled
+from ptxgen.commands.parts.check_formats import FileFindings, github, sarif
 from ptxgen.ir import Location
 from ptxgen.runtime.assembler_log import refusal_error
 
@@ -235,7 +235,7 @@ def test_a_refusal_of_the_assembler_has_its_line(monkeypatch: pytest.MonkeyPatch
             log = "ptxas kernel.ptx, line 9; error   : Unknown symbol 'x'"
             raise refusal_error("ptxas 13.0", log, text, target, "exit 255")
 
-    monkeypatch.setattr("flash.commands.parts.check_findings.find_assembler", lambda **_: Refuses())
+    monkeypatch.setattr("ptxgen.commands.parts.check_findings.find_assembler", lambda **_: Refuses())
     _, (finding,) = assembled(GOOD, "sm_80")
     assert FileFindings("k.ptx", GOOD, [finding]).lines(finding) == [("k.ptx", 9)]
 

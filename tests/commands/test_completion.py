@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands.main import COMMANDS, main
+from ptxgen.commands.main import commands, main
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "tests" / "ptx" / "nvcc" / "stencils.sm_80.ptx"
@@ -73,7 +73,7 @@ def test_words_are_completed(line: str, found: list[str], monkeypatch: pytest.Mo
 
 def test_all_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = completions("ptxgen ", monkeypatch)
-    assert [word for word in found if not word.startswith("-")] == list(COMMANDS)
+    assert [word for word in found if not word.startswith("-")] == list(commands())
 
 
 def test_files_stay_possible_where_words_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

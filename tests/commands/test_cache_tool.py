@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands import cache as tool
+from ptxgen.commands import cache as tool
 from ptxgen.runtime.cache import CacheKey, DiskCache
 
 ROOT = Path(__file__).parents[2]

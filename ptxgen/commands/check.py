@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from flash.commands.parts.check_findings import (
+from ptxgen.check.prove import Bound
+from ptxgen.check.prove.verdicts import NOT_JUDGED
+from ptxgen.commands.parts.check_findings import (
     ERROR,
     LINT,
     UNPROVED,
@@ -22,16 +24,14 @@ from flash.commands.parts.check_findings import (
     check_entry,
     module_findings,
 )
-from flash.commands.parts.check_formats import FileFindings, github, sarif
-from flash.commands.parts.command_line import CommandParser, completed, kernel_names
-from flash.commands.parts.exits import FAILED, OK, USAGE, fail
-from flash.commands.parts.files import FileError
-from flash.commands.parts.limits import add_max_instructions
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
-from flash.commands.parts.standard_output import tell
-from ptxgen.check.prove import Bound
-from ptxgen.check.prove.verdicts import NOT_JUDGED
+from ptxgen.commands.parts.check_formats import FileFindings, github, sarif
+from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
+from ptxgen.commands.parts.exits import FAILED, OK, USAGE, fail
+from ptxgen.commands.parts.files import FileError
+from ptxgen.commands.parts.limits import add_max_instructions
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse

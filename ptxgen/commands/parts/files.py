@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from flash.commands.parts.exits import FAILED, StopError
+from ptxgen.commands.parts.exits import FAILED, StopError
+from ptxgen.commands.parts.standard_output import drop_standard_output
+
+STDOUT: Final = "-"  # standard output as the name of a file
 
 
 class FileError(StopError):
@@ -75,6 +80,29 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     finally:
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
+
+
+def deliver(text: str, output: str) -> None:
+    """Write the text to standard output, or in one step to a file. Raises `StopError`."""
+    data = text.encode()
+    if output != STDOUT:
+        write_file(Path(output), data)
+        return
+    if sys.stdout is None:
+        raise StopError(FAILED, "standard output is closed; use -o FILE")
+    try:
+        # Bytes, because the text layer could change line ends or the encoding. Without buffering
+        # (python -u), one write may take only a part.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_standard_output()
+    except OSError as error:
+        drop_standard_output()
+        message = f"cannot write standard output: {error.strerror}"
+        raise StopError(FAILED, message) from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.commands.parts.files import FileError
+from ptxgen.commands.parts.files import FileError
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.ir import Param

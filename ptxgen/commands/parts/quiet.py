@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flash.commands.parts.exits import FAILED, OK, fail
-from flash.commands.parts.standard_output import OutputError, drop_standard_output
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.standard_output import OutputError, drop_standard_output
 from ptxgen.interrupts import INTERRUPTED
 
-_OURS: Final = ("", "flash", "ptxgen", "tools")
 _DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its package
 
 
@@ -44,8 +43,8 @@ def quietly(run: Callable[[], int], name: str = "") -> int:
         drop_standard_output()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in _OURS:
-            raise  # a fault of this program
+        if not package or (sys.modules.get(package) and package not in _DISTRIBUTIONS):
+            raise  # a fault of this program: the package is there, and lacks a module
         return fail(who, FAILED, f"the package {package} is needed; {_cure(package)}")
     except OutputError as error:
         return fail(who, FAILED, str(error))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands.parts.files import FileError, check_writable, why_not_writable, write_file, write_files
+from ptxgen.commands.parts.files import FileError, check_writable, why_not_writable, write_file, write_files
 
 ROOT = Path(__file__).parents[2]
 DEVICE = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -141,7 +141,7 @@ def run(folder: Path, limit: int, *argv: str) -> subprocess.CompletedProcess[str
     """A command in a process whose files may have `limit` bytes, as on a disk with so much room."""
     code = (
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
-        "from flash.commands.main import main; sys.exit(main())"
+        "from ptxgen.commands.main import main; sys.exit(main())"
     )
     command = [sys.executable, "-B", "-c", code, *argv]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

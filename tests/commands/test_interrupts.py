@@ -137,10 +137,11 @@ def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path:
 @pytest.mark.parametrize(
     ("command", "module"),
     [
-        (["-m", "ptxgen", "check"], "ptxgen.distribution"),
-        (["-m", "ptxgen", "check"], "flash.commands.check"),
-        (["tools/check.py"], "flash.commands.main"),
-        (["tools/gen_api_docs.py"], "flash.commands.parts.quiet"),
+        (["-m", "ptxgen", "check"], "ptxgen.commands.main"),
+        (["-m", "ptxgen", "check"], "ptxgen.commands.check"),
+        (["-m", "ptxgen", "emit"], "flash.commands"),
+        (["tools/check.py"], "ptxgen.commands.main"),
+        (["tools/gen_api_docs.py"], "ptxgen.commands.parts.quiet"),
         (["tools/cta_order.py"], "numpy"),
     ],
 )
@@ -184,7 +185,7 @@ def test_an_interrupt_of_generated_code_ends_a_command_as_any_other(tmp_path: Pa
     """CPython ends a process by the signal if a plain KeyboardInterrupt has left an `exec` of source text."""
     (tmp_path / "interrupted.py").write_text("""\
 import os, signal, sys
-from flash.commands.parts.quiet import quietly
+from ptxgen.commands.parts.quiet import quietly
 
 sys.exit(quietly(lambda: exec("os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")))
 """)

@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.parts.command_line import CommandParser, completed, kernel_names
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
-from flash.commands.parts.files import FileError, check_writable, write_files
-from flash.commands.parts.limits import add_max_instructions
-from flash.commands.parts.numbers import whole
-from flash.commands.parts.progress import cta_lines
-from flash.commands.parts.run_arguments import Array, Given, array_of, check_type, extents, given, npy
-from flash.commands.parts.run_program import add_compilation, program_of
-from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter
+from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
+from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
+from ptxgen.commands.parts.files import FileError, check_writable, write_files
+from ptxgen.commands.parts.limits import add_max_instructions
+from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.progress import cta_lines
+from ptxgen.commands.parts.run_arguments import Array, Given, array_of, check_type, extents, given, npy
+from ptxgen.commands.parts.run_program import add_compilation, program_of
+from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result

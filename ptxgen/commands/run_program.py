@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, UNSUPPORTED, USAGE, fail
-from flash.commands.parts.limits import add_max_instructions
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, UNSUPPORTED, USAGE, fail
+from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.errors import LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.program import Ended, run
 

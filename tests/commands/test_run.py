@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flash.commands import run as tool
-from flash.commands.parts import progress
+from ptxgen.commands import run as tool
+from ptxgen.commands.parts import progress
 from ptxgen.interpreter import Result
 from ptxgen.parse import parse
 

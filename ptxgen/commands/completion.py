@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, fail
-from flash.commands.parts.standard_output import tell
+from ptxgen.commands.parts.command_line import CommandParser
+from ptxgen.commands.parts.exits import FAILED, OK, fail
+from ptxgen.commands.parts.standard_output import tell
 
 NAME: Final = "ptxgen completion"
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh", "powershell")

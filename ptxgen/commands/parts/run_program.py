@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from flash.commands.parts.run_arguments import STDIN, ptx_text
+from ptxgen.commands.parts.run_arguments import STDIN, ptx_text
 from ptxgen.errors import LaunchError
 from ptxgen.frontends import cuda
 from ptxgen.frontends.program import Program

@@ -7,7 +7,7 @@ import sys
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; `flash.commands.parts.quiet` ends the command."""
+    """Standard output cannot be written; `ptxgen.commands.parts.quiet` ends the command."""
 
 
 def tell(text: str, end: str = "\n") -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flash.commands import main as program
-from flash.commands.parts.quiet import quietly
+from ptxgen.commands import main as program
+from ptxgen.commands.parts.quiet import quietly
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def test_other_errors_are_not_hidden() -> None:
 # In a process of its own: other tests may have handlers of signals, and threads.
 _CHILDREN = """
 import signal, subprocess, sys, threading
-from flash.commands.parts.quiet import children_without_interrupts
+from ptxgen.commands.parts.quiet import children_without_interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
 arrived = False
 with children_without_interrupts():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flash.commands.parts.numbers import whole
+from ptxgen.commands.parts.numbers import whole
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import ptxgen
-from flash.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding
-from flash.commands.parts.run_arguments import STDIN
+from ptxgen.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding
+from ptxgen.commands.parts.run_arguments import STDIN
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: Final = {ERROR: "error", UNPROVED: "warning", LINT: "note"}  # of SARIF

@@ -1,0 +1,122 @@
+# PYTHON_ARGCOMPLETE_OK
+"""The program `ptxgen`: runs one of its commands, `ptxgen COMMAND …`.
+
+A command's module is imported only if it runs, and packages that register commands only for a command that
+is not one of the toolkit's: `ptxgen --version` needs none of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Final
+
+import ptxgen
+from ptxgen.commands import registry
+from ptxgen.commands.parts.command_line import COMPLETING, CommandParser, words_to_complete
+from ptxgen.commands.parts.exits import USAGE, fail
+from ptxgen.commands.parts.quiet import quietly
+from ptxgen.commands.registry import NAME, Command
+from ptxgen.errors import did_you_mean
+
+TOOLKIT: Final = {
+    "check": Command(
+        "ptxgen.commands.check",
+        "say what is wrong with the kernels of PTX files",
+        "ptxgen check attention.ptx --block 128",
+    ),
+    "run": Command(
+        "ptxgen.commands.run", "run a kernel of PTX or CUDA C++ without a GPU", "ptxgen run attention.ptx"
+    ),
+    "run-program": Command("ptxgen.commands.run_program", "run a CUDA program without a GPU"),
+    "report": Command("ptxgen.commands.report", "report on a kernel as one HTML page"),
+    "cache": Command("ptxgen.commands.cache", "look after the cache of assembled modules"),
+    "completion": Command(
+        "ptxgen.commands.completion",
+        "how the shell completes these commands",
+        'eval "$(ptxgen completion bash)"',
+    ),
+}
+
+_VERSION: Final = "--version"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name, by default those of the process.
+
+    Returns its exit code, or raises SystemExit with it, as argparse does.
+    """
+    if COMPLETING in os.environ:
+        argv = words_to_complete()
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and not words[0].startswith("-"):
+        return command(words[0], words[1:])
+    return quietly(lambda: _without_command(words), NAME)
+
+
+def command(name: str, argv: Sequence[str] | None = None) -> int:
+    """Run a command with arguments, by default those of the process; returns the exit code, or raises
+    SystemExit with it.
+    """
+
+    def run() -> int:
+        known = commands(name)
+        if name not in known:
+            hint = did_you_mean(name, known)
+            return fail(
+                NAME, USAGE, f"no command {name!r} is installed; the commands are {', '.join(known)}{hint}"
+            )
+        return int(_module(known[name].module).main(sys.argv[1:] if argv is None else argv))
+
+    return quietly(run, f"{NAME} {name}")
+
+
+def commands(wanted: str = "") -> Mapping[str, Command]:
+    """The commands of the toolkit and of packages that register some, by name, in the order of the help. A
+    package does not replace a command that is there. No package is imported after the one that has the
+    command `wanted`.
+    """
+    found = dict(TOOLKIT)
+    order = list(found)
+    tables = registry.registered(registry.COMMANDS)
+    while wanted not in found and (table := next(tables, None)) is not None:
+        for name, added in table.items():
+            if name not in found:
+                order.insert(order.index(added.before) if added.before in found else len(order), name)
+                found[name] = added
+    return {name: found[name] for name in order}
+
+
+def _module(full: str) -> ModuleType:
+    """The module of a command. What its import makes lives as long as the process, and the garbage
+    collector looks at none of it: that would take a tenth of the time that emitting a kernel takes.
+    """
+    if full in sys.modules or not gc.isenabled():
+        return importlib.import_module(full)
+    gc.disable()
+    try:
+        return importlib.import_module(full)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _without_command(words: Sequence[str]) -> int:
+    known = TOOLKIT if words[:1] == [_VERSION] else commands()
+    parser = CommandParser(
+        NAME, "Generates, checks, runs and caches PTX kernels.", _epilog(known), usage="%(prog)s COMMAND …"
+    )
+    parser.add_argument(_VERSION, action="version", version=f"{NAME} {ptxgen.__version__}")
+    parser.add_argument("command", metavar="COMMAND", choices=tuple(known), help="one of those below")
+    return command(parser.parse_args(words).command, [])
+
+
+def _epilog(known: Mapping[str, Command]) -> str:
+    lines = ["commands (ptxgen COMMAND --help has options, examples and exit codes):"]
+    lines += [f"  {name:<18}{found.about}" for name, found in known.items()]
+    lines += ["", "examples:"]
+    return "\n".join(lines + [f"  {found.example}" for found in known.values() if found.example]) + "\n"

@@ -1,0 +1,1 @@
+"""What several commands share: options, arguments, findings, progress, output and exit codes."""
