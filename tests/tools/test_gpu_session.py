@@ -19,7 +19,7 @@ import pytest
 from flash.commands.measure.record import measured
 from flash.commands.parts.files import FileError
 from tools import gpu_session
-from tools.gpu import clocks, counters, pytest_run, sanitizer, timing, wheels, worker
+from tools.gpu import clocks, counters, predictions, pytest_run, sanitizer, timing, wheels, worker
 from tools.gpu.journal import Journal
 from tools.gpu.parts import MINUTES, PARTS, deadline
 from tools.gpu.results import Results, ordered
@@ -579,3 +579,25 @@ def test_a_rehearsal_does_all_parts_though_a_run_is_killed_and_units_crash_and_h
     assert {line["source"].partition(":")[0] for line in ran} >= {"smoke", "timing", "counters"}
     assert any(line["source"].startswith("tests/flash/kernels") for line in ran)
     assert {line["device"] for line in ran} == {"Fake H100"}
+
+
+def test_what_was_predicted_of_a_text_is_beside_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launches = [
+        {"queries": 1024, "tflops": 460.0, "clocks": 5000},
+        {"queries": 4096, "tflops": 500.0, "clocks": 9},
+    ]
+    entry = {"sha256": "abc", "tensor_%": 65.0, "launches": launches}
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps({"predictions": [entry]}))
+    monkeypatch.setattr(predictions, "FILE", path)
+    predictions._entries.cache_clear()
+    assert predictions.predicted(["xyz", "abc"], {"n": 1024, "tflops": 450.0}) == {"tflops": 460.0}
+    counted = {"N": 4096, "tensor_pipe_%": 64.0, "cycles": 10}
+    assert predictions.predicted(["abc"], counted) == {"tensor_pipe_%": 65.0, "cycles": 9}
+    assert predictions.predicted(["abc"], {"n": 1024, "heads": 64, "tflops": 450.0}) == {}
+    assert predictions.predicted(["xyz"], counted) == {}
+    predictions._entries.cache_clear()
+    rows = [{"unit": "a", "tensor_pipe_%": 64.0, "predicted": {"tensor_pipe_%": 65.0}}]
+    assert gpu_session._predictions(rows) == ["predicted  a: tensor_pipe_% 65, measured 64"]

@@ -132,7 +132,7 @@ def _do(unit: Unit, journal: Journal, ledger: Path) -> bool:
             verdict, said = FAILED, f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})"[:_SHOWN]
     texts = result.pop("texts", seen.take())
     for row in (*result.get("calls", ()), *result.get("counters", ())):
-        if row.get("who", "ours") == "ours" and (ahead := predicted(texts)):
+        if row.get("who", "ours") == "ours" and (ahead := predicted(texts, row)):
             row["predicted"] = ahead
     line = {
         "verdict": verdict,
