@@ -1,11 +1,13 @@
-# Every target sets up .venv by itself; `make` alone lists the targets.
+# Every target sets up .venv by itself but `make gpu`, which installs nothing; `make` alone lists the targets.
 # PYTHON=...       the interpreter to create .venv with (3.11 or newer)
-# ARGS=...         of make public, e.g. ARGS="--source CUB"
+# ARGS=...         of make public and make gpu, e.g. ARGS="--source CUB"
+# MINUTES=...      of make gpu
 # PYTEST_ARGS=...  more arguments for pytest, e.g. PYTEST_ARGS="-k cache -x"
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 ARGS ?=
+MINUTES ?= 9
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,7 +27,7 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test slow blas frameworks frontends browser hosts public pythons lint types layers docs-check \
-  mutants analyses coverage nightly bench clean distclean
+  mutants analyses coverage nightly bench gpu clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -95,9 +97,13 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_api_docs.py --check
 	$(PY) tools/gen_roles_picture.py --check
 	$(PY) tools/gen_public_kernels.py --check
+	$(PY) tools/gen_gpu_page.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results
+
+gpu: ## what a GPU says in MINUTES=9: tests, timing, counters; ARGS="--output DIR --wheels DIR"
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/gpu_session.py --minutes $(MINUTES) $(ARGS)
 
 clean: ## remove what building and testing left behind
 	rm -rf build dist *.egg-info .coverage .coverage.* .hypothesis

@@ -460,9 +460,9 @@ def pages_of_varlen(k: object, block_table: object, kv_layout: object) -> tuple[
     """The layout of a batch of which an item is a page of a call of `attention_varlen`, and the keys of a
     page; None without `block_table`. Raises `LaunchError` for an unknown word, and if k has no pages.
     """
+    layout = _layout_of_pages(_OfVarlen.who, kv_layout)
     if block_table is None:
         return "bhsd", None
-    layout = _layout_of_pages(_OfVarlen.who, kv_layout)
     return layout, _page_size(_OfVarlen.who, k, layout)
 
 

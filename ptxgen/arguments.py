@@ -28,6 +28,8 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     if isinstance(value, int):  # or a symbolic int of torch.compile, which `operator.index` would fix
         return value if least <= value and (most is None or value <= most) else None
     try:
+        if "bool" in str(getattr(value, "dtype", "")):
+            return None
         found = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except MemoryError:  # does not tell whether the value is an integer
         raise

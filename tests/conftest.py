@@ -146,6 +146,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite tests/golden (refused when CI is set)"
     )
     parser.addoption("--on-gpu", action="store_true", help="run on a GPU what tests give to the interpreter")
+    parser.addoption("--ledger", metavar="FILE", help="append what ran on a GPU, and came of it")
+    parser.addoption(
+        "--unrun", action="store_true", help="with --ledger: skip tests whose texts were right on this GPU"
+    )
     parser.addoption(
         "--share",
         default="1/1",
@@ -170,6 +174,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
     if config.getoption("--on-gpu"):
         importlib.import_module("on_gpu").install()
+    file, unrun = config.getoption("--ledger"), config.getoption("--unrun")
+    if unrun and file is None:
+        raise pytest.UsageError("--unrun needs --ledger FILE, which says what each test launches")
+    if file is not None:
+        plugin = importlib.import_module("silicon_plugin").SiliconPlugin(Path(file).resolve(), unrun)
+        config.pluginmanager.register(plugin)
+        config.add_cleanup(plugin.close)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -12,9 +12,9 @@ import pytest
 from fake_driver import FakeDriver, Launch
 
 from flash.operands.dtypes import OF_ARRAYS
-from ptxgen import interpreter
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.errors import BackendError
+from ptxgen.interpreter import DeviceArena, run  # as they are without `--on-gpu`
 
 
 class CudaArray:
@@ -104,10 +104,10 @@ class TorchOnGpu:
 
 def interpret(driver: FakeDriver, launch: Launch) -> None:
     """Do a launch on the fake's memory: for `driver.on_launch`."""
-    arena = interpreter.DeviceArena()
+    arena = DeviceArena()
     for memory in driver.memory.values():
         arena.place(memory.data, at=memory.address)
-    interpreter.run(
+    run(
         launch.text,
         launch.entry,
         grid=launch.grid,

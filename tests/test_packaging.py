@@ -183,6 +183,16 @@ def test_a_bare_checkout_needs_no_install(built: Built, tmp_path: Path) -> None:
 
 def test_a_wheel_is_importable_without_being_unpacked(built: Built, tmp_path: Path) -> None:
     assert Path(report(tmp_path, path=built.wheel)["ptxgen"]).is_relative_to(built.wheel)
+    program = "from flash.silicon.ledger import ledger; print(ledger().said('a for sm_80', str))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(built.wheel)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "this text has not run on a GPU\n"
 
 
 def test_a_wheel_holds_every_source_file_and_nothing_else_at_the_top(built: Built) -> None:

@@ -13,8 +13,8 @@ import argparse
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +24,20 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-import numpy as np
-
+from flash.commands.measure.launch_model import (
+    Cta,
+    Launch,
+    Order,
+    by_head_from_first,
+    in_sections,
+    sections,
+    times_of_schedulers,
+)
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE, Cost, Division, Grid, Merging, Slots, choose_division, merging_of
-from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
+from flash.launch.scheduler_choice import HIDDEN
 from flash.problem.config import AttentionConfig
 from ptxgen.commands.parts.exits import fail
 from ptxgen.commands.parts.numbers import whole
@@ -45,54 +52,14 @@ _MULTIPROCESSORS: Final = 132
 _L2_MIB: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The CTAs of a launch: of `heads` query heads of all batch items, of which each `group`
-    consecutive ones share a head of K and V. `tiles` holds the number of key tiles that each block
-    of query rows of a head visits; `section` is the number of heads whose CTAs take turns.
-    """
-
-    heads: int
-    group: int
-    tiles: tuple[int, ...]
-    section: int
-
-
-Cta = tuple[int, int]  # head, and block of query rows
-Order = Callable[[Launch], list[Cta]]
-
-
 def by_head(launch: Launch) -> list[Cta]:
     """The order head by head, in each head the last block first."""
-    return _in_sections(launch, 1)
-
-
-def by_head_from_first(launch: Launch) -> list[Cta]:
-    """The order of kernels without causality: head by head, in each head the first block first."""
-    blocks = range(len(launch.tiles))
-    return [(head, block) for head in range(launch.heads) for block in blocks]
+    return in_sections(launch, 1)
 
 
 def all_heads(launch: Launch) -> list[Cta]:
     """The order with the last blocks of all heads first, then the blocks before these."""
-    return _in_sections(launch, launch.heads)
-
-
-def sections(launch: Launch) -> list[Cta]:
-    """The order of kernels with causality (`flash/device/cta_order.py`), and of FlashAttention-3's
-    scheduler: section by section of the heads whose K and V fit into the cache, in each section the
-    last blocks of all its heads first.
-    """
-    return _in_sections(launch, launch.section)
-
-
-def _in_sections(launch: Launch, width: int) -> list[Cta]:
-    return [
-        (head, block)
-        for first in range(0, launch.heads, width)
-        for block in reversed(range(len(launch.tiles)))
-        for head in range(first, min(first + width, launch.heads))
-    ]
+    return in_sections(launch, launch.heads)
 
 
 ORDERS: Final[dict[str, Order]] = {
@@ -137,24 +104,6 @@ def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
                 now = heapq.heappop(running)
             heapq.heappush(running, now + size + (part < longer) + BESIDE)
     return max(running)
-
-
-def time_in_turn(costs: Sequence[float], slots: int) -> float:
-    """The time of CTAs that take every so many of these blocks (`flash/problem/persistence.py`, static)."""
-    return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
-
-
-def times_of_schedulers(launch: Launch, order: Order, slots: int, hidden: float) -> dict[str, float]:
-    """The time of a launch with each scheduler, in tiles. Of each block but a CTA's first, `hidden` of what
-    it costs beside tiles passes while the block before is finished.
-    """
-    grid = [launch.tiles[block] + float(BESIDE) for _, block in order(launch)]
-    kept = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
-    return {
-        "grid": time_of_grid(grid, slots),
-        "static": time_in_turn(kept, slots),
-        "mirrored": time_mirrored(np.asarray(grid), slots, hidden * BESIDE),
-    }
 
 
 def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:

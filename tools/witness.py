@@ -186,6 +186,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--kind", action="append", choices=list(KINDS), help="mutants of this kind; repeatable")
     add("--tool", action="append", choices=list(TOOLS), help="only this check; repeatable")
     add("--sanitizer", type=Path, metavar="FILE", help="the compute-sanitizer to use")
+    add(
+        "--most",
+        type=whole(0),
+        metavar="N",
+        help="at most so many mutants of each kernel, drawn alike each time",
+    )
     add("--timeout", type=seconds, default=_TIMEOUT_S, metavar="S", help="of one launch")
     add("--jobs", type=whole(1), default=_JOBS, metavar="N", help="launches at once")
     add("--list", action="store_true", help="print what would be compared; needs no GPU")
@@ -201,10 +207,14 @@ def _chosen(kernel: str, arguments: argparse.Namespace) -> Iterator[tuple[str, i
     for number, mutant in enumerate(mutants_of(kernel)):
         by_kind.setdefault(mutant.kind, []).append(number)
     choice = random.Random(_SEED)
+    chosen: list[int] = []
     for kind, numbers in by_kind.items():
         some = numbers if kind in _ALL_OF else sorted(choice.sample(numbers, _OTHERS))
         if kind in (arguments.kind or KINDS):
-            yield from ((kernel, number) for number in some)
+            chosen += some
+    if arguments.most is not None:
+        chosen = sorted(choice.sample(chosen, min(arguments.most, len(chosen))))
+    yield from ((kernel, number) for number in chosen)
 
 
 def _name(kernel: str, number: int | None) -> str:

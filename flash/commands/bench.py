@@ -21,10 +21,11 @@ from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
 from flash.commands.measure.gpu_attention import GPU_ATTENTION_REMARKS, attention_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
 from flash.commands.measure.gpu_gradients import GPU_GRADIENT_REMARKS, gradient_gpu_jobs
+from flash.commands.measure.gpu_serving import GPU_SERVING_REMARKS, serving_gpu_jobs
 from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
 from flash.commands.measure.lines import LINE_REMARKS, line_jobs
-from flash.commands.measure.record import Found, Job, Measurement
+from flash.commands.measure.record import Job, Measurement
 from flash.commands.measure.report import Section, as_text, busy, document, load, result_name, table
 from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
@@ -35,8 +36,9 @@ from flash.commands.measure.static_gathered import GATHERED_REMARKS, gathered_jo
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.measure.static_hopper_f32 import precise_jobs
 from flash.commands.measure.static_hopper_latent import latent_jobs
+from flash.commands.measure.static_model import MODEL_REMARKS, model_jobs
 from flash.commands.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
-from flash.commands.measure.torch_peer import first_line
+from flash.commands.measure.torch_peer import with_torch
 from ptxgen.commands.parts.command_line import CommandParser
 from ptxgen.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from ptxgen.commands.parts.files import FileError, why_not_writable, write_file
@@ -52,6 +54,7 @@ ABOUT: Final = {
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
+    "model": "the models of main loops and launches beside an H200's counters and rates",
     "fp8": "errors of forward kernels of e4m3 against float64, by method and by scales",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "splits": "kernels of launches with splits=1 beside those of a free choice, modelled",
@@ -76,6 +79,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
         *latent_jobs(quick),
         *gathered_jobs(quick),
     ],
+    "model": model_jobs,
     "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
     "splits": row_bits_jobs,
@@ -93,6 +97,7 @@ _OF_CHECKOUT: Final = (
     "static",
     "forward",
     "hopper",
+    "model",
     "gallery",
     "interpreter",
     "sanitizers",
@@ -104,6 +109,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
     "hopper": (*HOPPER_REMARKS, *GATHERED_REMARKS),
+    "model": MODEL_REMARKS,
     "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
     "loops": LOOP_REMARKS,
     "splits": ROW_BITS_REMARKS,
@@ -112,7 +118,13 @@ _REMARKS: Final = {
     "serving": SERVING_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
-    "gpu": (*GPU_REMARKS, *GPU_ATTENTION_REMARKS, *GPU_GRADIENT_REMARKS, *GPU_DECODE_REMARKS),
+    "gpu": (
+        *GPU_REMARKS,
+        *GPU_ATTENTION_REMARKS,
+        *GPU_GRADIENT_REMARKS,
+        *GPU_SERVING_REMARKS,
+        *GPU_DECODE_REMARKS,
+    ),
 }
 
 NAME: Final = "ptxgen bench"
@@ -229,23 +241,10 @@ def _gpu() -> tuple[Gpu | None, str]:
 
 def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
     if name == "gpu" and gpu:
-        makers = (gpu_jobs, attention_jobs, gradient_gpu_jobs, gpu_decode_jobs)  # the ceilings come first
-        return [_with_torch(job) for made in makers for job in made(gpu, quick)]
+        # The ceilings come first.
+        makers = (gpu_jobs, attention_jobs, gradient_gpu_jobs, serving_gpu_jobs, gpu_decode_jobs)
+        return [with_torch(job) for made in makers for job in made(gpu, quick)]
     return _WITHOUT_GPU[name](quick)
-
-
-def _with_torch(job: Job) -> Job:
-    """The job, which fails alone where PyTorch raises an error, such as for want of memory."""
-
-    def run() -> Found:
-        try:
-            return job.run()
-        except RuntimeError as error:
-            if isinstance(error, PtxGenError):
-                raise
-            raise BackendError(f"PyTorch: {first_line(error)}") from error
-
-    return job._replace(run=run)
 
 
 def _measure(plans: Sequence[Plan]) -> list[Section]:

@@ -75,7 +75,8 @@ def _compared(
     peers: Peers, words: dict[str, str], numbers: Sequence[int], refused: Exception | None
 ) -> list[list[int]]:
     text = json.dumps(words).encode()
-    sizes = torch.tensor([len(text), *numbers, *[0] * (_NUMBERS - len(numbers))], dtype=torch.int64)
+    counts = [len(text), *numbers, *[0] * (_NUMBERS - len(numbers))]
+    sizes = torch.tensor(counts, dtype=torch.int64, device="cpu")
     digest = torch.frombuffer(bytearray(hashlib.sha256(text).digest()), dtype=torch.uint8)
     every = _told(peers, torch.cat([sizes.view(torch.uint8), digest]), None)
     found = [t[:-_DIGEST].clone().view(torch.int64).tolist() for t in every]
@@ -133,7 +134,7 @@ def array_words(array: Any, *, without: int | None = None) -> str:
     """
     if array is None:
         return "None"
-    own = array.detach() if isinstance(array, Tensor) else torch.as_tensor(array)
+    own = array.detach() if isinstance(array, Tensor) else torch.as_tensor(array, device="cpu")
     kind = str(own.dtype).removeprefix("torch.")
     if without is not None and own.dim() >= -without:
         shape = [n for axis, n in enumerate(own.shape) if axis != own.dim() + without]

@@ -263,7 +263,7 @@ class Transfer:
     ) -> None:
         self._peers, self._what, self._forms = peers, what, receives
         self._begin = time.perf_counter()
-        self._out = {peer: _packed(tensors) for peer, tensors in sends.items()}
+        self._out = {peer: _packed(tensors, like) for peer, tensors in sends.items()}
         self._in = {
             peer: torch.empty(sum(form.nbytes for form in forms), dtype=torch.uint8, device=like.device)
             for peer, forms in receives.items()
@@ -343,11 +343,11 @@ def _put_end(
     ended.put((peer, error_of(works, timeout)))
 
 
-def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of tensors, one after another."""
+def _packed(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    """The bytes of tensors, one after another; without any, on the device of `like`."""
     parts = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in tensors if t.numel()]
     if not parts:
-        return torch.empty(0, dtype=torch.uint8)
+        return like.new_empty(0, dtype=torch.uint8)
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -45,7 +45,7 @@ class Notices:
         for peer in range(dist.get_world_size(group)):
             if peer == rank:
                 continue
-            memory = torch.zeros(_BYTES, dtype=torch.uint8)
+            memory = torch.zeros(_BYTES, dtype=torch.uint8, device="cpu")
             try:
                 work = dist.irecv(memory, dist.get_global_rank(group, peer), group=group, tag=_TAG)
             except RuntimeError:  # it has ended, which the messages of the next call notice

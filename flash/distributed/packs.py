@@ -120,4 +120,4 @@ def _rows(parts: Sequence[slice]) -> Rows:
     """Rows of a shard, as a slice if they are adjacent, else as indices."""
     if all(a.stop == b.start for a, b in itertools.pairwise(parts)):
         return slice(parts[0].start, parts[-1].stop)
-    return torch.cat([torch.arange(part.start, part.stop) for part in parts])
+    return torch.cat([torch.arange(part.start, part.stop, device="cpu") for part in parts])

@@ -11,7 +11,7 @@ from flash.contract.gradients import GradientBuild
 from flash.contract.resources import size_text
 from flash.gradients.resources import GradientResources
 from flash.gradients.steps import GradientCall, memory_of
-from flash.launch.explain import data_of, proved_text, rows_of, scores_of
+from flash.launch.explain import data_of, proved_text, rows_of, scores_of, silicon_text
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradient_choice import Sweeps
@@ -78,6 +78,7 @@ def _kernel(made: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
         yield "tiles", _tiles(made.config)
     yield "proved", proved_text(made)
     yield "needs", str(GradientResources.of(made))
+    yield "silicon", silicon_text(made)
 
 
 def _tiles(config: GradientConfig) -> str:

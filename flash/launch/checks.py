@@ -28,7 +28,7 @@ from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
-from flash.scores.options import MAX_SCALE, is_scale
+from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
@@ -248,8 +248,7 @@ def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNC
     if not is_scale(softmax_scale):
         usual = f"the config's {config.scale:g}" if caller.has_config else "1/sqrt(head_dim)"
         raise LaunchError(
-            f"{caller.name}: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
-            f"or None for {usual}, got {shown(softmax_scale)}"
+            f"{caller.name}: softmax_scale must be {SCALES}, or None for {usual}, got {shown(softmax_scale)}"
         )
     return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has checked that it is a number
 

@@ -27,6 +27,7 @@ from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.silicon.ledger import ledger
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -131,6 +132,7 @@ def _kernel(
         f"{not_taken}",
         **grid,
         "needs": str(made.resources),
+        "silicon": silicon_text(made),
     }
     if backend == "cuda":
         key = gpu.cache_key(made)
@@ -227,6 +229,11 @@ def _queries(made: Build, geometry: Geometry) -> str:
 def proved_text(made: BuiltKernel) -> str:
     """The words of `explain` that say which accesses and barriers of a kernel are proved."""
     return f"{_proved(made.proof)}; {_proved_global(made.global_proof)}"
+
+
+def silicon_text(made: BuiltKernel) -> str:
+    """The words of `explain` that say on which GPUs a kernel's text has run."""
+    return ledger().said(f"{made.kernel.name} for {made.target}", lambda: made.text)
 
 
 def _proved(proof: Proof) -> str:

@@ -42,12 +42,20 @@ def most_keys(operands: Mapping[str, ArrayView], given: object, who: str) -> int
     return _most("k", "keys", operands, given, who)
 
 
-def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
+def rows_at_most(who: str, side: str, given: object) -> int | None:
+    """The most rows of a sequence that the argument max_seqlen_q or max_seqlen_k of `who` gives; None for
+    None. `side` is "q" or "k". Raises `LaunchError` for no number of rows.
+    """
     most = None if given is None else integer(given, 0, MAX_WINDOWED_SEQ)
     if given is not None and most is None:
         raise LaunchError(
             f"{who}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
+    return most
+
+
+def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
+    most = rows_at_most(who, side, given)
     ends = operands[f"cu_seqlens_{side}"]
     if ends.device != HOST:
         if most is not None:

@@ -47,7 +47,7 @@ def traced(
     if isinstance(function, Trace):
         return _checked(name, function, known)
     if not callable(function):
-        raise ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(function)}")
+        raise _no_function(name, function)
     names = _array_names(name, function, known)
     recorder = Recorder(capture=captured)
     given = [Traced(recorder, *_input(recorder, parameter)) for parameter in _PARAMETERS[name]]
@@ -77,6 +77,10 @@ def _signature(name: str, *more: str) -> str:
     return f"({', '.join((*_PARAMETERS[name], *more))})"
 
 
+def _no_function(name: str, given: object) -> ConfigError:
+    return ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(given)}")
+
+
 def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
     """A trace that was made for the same argument and arrays of the same types."""
     if trace.name != name:
@@ -93,13 +97,16 @@ def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
 def _array_names(name: str, function: Callable[..., Any], known: Mapping[str, AuxArray]) -> list[str]:
     """The names of the parameters that are arrays."""
     usual = _PARAMETERS[name]
-    parameters = [*inspect.signature(function).parameters.values()]
+    try:
+        got = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class or a function that is not written in Python
+        raise _no_function(name, function) from None
+    parameters = [*got.parameters.values()]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [p for p in parameters[: len(usual)] if p.kind in kinds]
     rest = [p for p in parameters[len(usual) :] if p.default is p.empty or p.name in known]
     odd = [p for p in rest if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY)]
     if len(first) < len(usual) or odd:
-        got = inspect.signature(function)
         raise ConfigError(
             f"{name} must take {_signature(name)} and the names of arrays of aux, got parameters {got}"
         )

@@ -29,7 +29,7 @@ from flash.problem.tile_choice import (
 )
 from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
-from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
+from flash.scores.options import SCALES, flag, is_scale, require_one_of
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
@@ -433,7 +433,7 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
 def _checked_scale(value: Any) -> Any:
     if value is not None and not is_scale(value):
         raise ConfigError(
-            f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
+            f"AttentionConfig: softmax_scale must be {SCALES}, "
             f"or None for 1/sqrt(head_dim), got {shown(value)}"
         )
     return in_numbers(value)

@@ -15,6 +15,7 @@ from ptxgen.errors import ConfigError, did_you_mean, shown
 
 # The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
 MAX_SCALE: Final = 2.0**127
+SCALES: Final = f"a number of at most {MAX_SCALE:g} either way"  # for messages
 
 
 def is_scale(value: object) -> bool:

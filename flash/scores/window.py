@@ -11,7 +11,7 @@ import numpy as np
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number
 from flash.operands.words import Causal
-from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature
+from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature, TypeOf
 from flash.scores.options import number
 from flash.scores.places import ScorePlaces
 from ptxgen.arguments import in_numbers, integer
@@ -133,6 +133,16 @@ class Window(ScoreFeature):
         left, right = sides_of("AttentionConfig", value)
         right = None if of_config.causal else right
         return None if (left, right) == (None, None) else (left, right)
+
+    @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
+        """The window; a list if sides are of another class than int. (1.0, True) is equal to (1, 1), and must
+        not get the kernel that a call with (1, 1) has made.
+        """
+        sides = super().setting_of_call(arguments, type_of)
+        if isinstance(sides, tuple) and not all(side is None or type(side) is int for side in sides):
+            return list(sides)
+        return sides
 
     @classmethod
     def of(cls, config: Any) -> Self | None:

@@ -9,6 +9,8 @@ from typing import Any, Final
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError, shown
 
+_LARGEST: Final = 2**63 - 1  # the largest address of a process, which a handle is
+
 
 def current_stream(like: ArrayView) -> int:
     """The current CUstream of the library and device of a GPU array; 0, the default stream, for a
@@ -31,7 +33,7 @@ def stream_handle(stream: object, who: str = "launch") -> int:
         found = (protocol() if callable(protocol) else protocol)[1]  # (version, handle)
     else:
         found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
-    if not isinstance(found, int) or found < 0:
+    if not isinstance(found, int) or not 0 <= found <= _LARGEST:
         raise LaunchError(
             f"{who}: stream must be None, the integer of a CUstream, or an object with "
             f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"

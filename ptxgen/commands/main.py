@@ -7,7 +7,6 @@ is not one of the toolkit's: `ptxgen --version` needs none of them.
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -70,7 +69,7 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
     """
 
     def run() -> int:
-        known = TOOLKIT if name in TOOLKIT else commands()
+        known = commands(name)
         if name not in known:
             hint = did_you_mean(name, known)
             return fail(
@@ -81,14 +80,15 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
     return quietly(run, f"{NAME} {name}")
 
 
-@functools.cache
-def commands() -> Mapping[str, Command]:
+def commands(wanted: str = "") -> Mapping[str, Command]:
     """The commands of the toolkit and of packages that register some, by name, in the order of the help. A
-    package does not replace a command that is there.
+    package does not replace a command that is there. No package is imported after the one that has the
+    command `wanted`.
     """
     found = dict(TOOLKIT)
     order = list(found)
-    for table in registry.registered(registry.COMMANDS):
+    tables = registry.registered(registry.COMMANDS)
+    while wanted not in found and (table := next(tables, None)) is not None:
         for name, added in table.items():
             if name not in found:
                 order.insert(order.index(added.before) if added.before in found else len(order), name)

@@ -986,6 +986,7 @@ def test_an_installed_package_does_not_measure_what_reads_a_checkout(
         "static",
         "forward",
         "hopper",
+        "model",
         "gallery",
         "interpreter",
         "sanitizers",
@@ -1086,8 +1087,8 @@ def test_list_names_the_sections_and_measures_nothing(
 
 
 SECTIONS = (
-    "emit, lines, assemble, static, forward, hopper, fp8, loops, splits, gallery, decode, serving, cpu, "
-    "interpreter, sanitizers, launch, gpu"
+    "emit, lines, assemble, static, forward, hopper, model, fp8, loops, splits, gallery, decode, serving, "
+    "cpu, interpreter, sanitizers, launch, gpu"
 )
 
 

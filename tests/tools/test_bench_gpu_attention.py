@@ -10,11 +10,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_driver import A100
 from fake_gpu import Machine
 
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import gpu_attention, gpu_gradients
-from flash.commands.measure.gpu_attention import Call, OnDevice
+from flash.commands.measure.gpu_attention import PUBLISHED, Call, OnDevice
 from flash.commands.measure.record import Found, Measurement, Work
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
@@ -67,6 +68,43 @@ def test_a_call_is_measured_by_what_its_result_needs(call: Any, error: float, gp
     assert 0 < named["ours, error"].median < error
     share = named.get("ours, of the tensor core ceiling")
     assert (share is None) == (call.dtype in ("e4m3", "f32"))
+
+
+GROUPED = Call("bf16", 16, 48, True, tokens=48, heads=4, kv_heads=2, head_dim_v=8, window=16)
+LATENT = Call("bf16", 576, 64, True, tokens=64, head_dim_v=512, heads=2, kv_heads=1, shared_kv=True)
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("call", [GROUPED, LATENT], ids=["window", "latents"])
+def test_heads_windows_and_latents_are_measured(call: Call, gpu: bench_device.Gpu) -> None:
+    named = by_name(gpu_attention.forward(gpu, call, 1, 1))
+    batch, heads, seq, dim = call.size
+    rows = range(1, seq + 1)
+    seen = sum(min(row, call.window or seq) for row in rows)
+    flops = 2 * batch * heads * seen * (dim + (call.head_dim_v or dim))
+    assert call.flops == flops
+    assert named["ours, useful"].median == pytest.approx(flops / LAUNCH_S / 1e12)
+    assert 0 < named["ours, error"].median < 2e-2
+
+
+def test_published_shapes_have_eight_queries_for_a_key_and_one_sequence() -> None:
+    sizes = {(call.head_dim, call.seq, call.causal): call.sizes for call in PUBLISHED}
+    assert all(of[0][:2] == (1, 64) and of[1][:2] == (1, 8) for of in sizes.values())
+    assert set(sizes) >= {(128, 4096, False), (128, 16384, True), (192, 8192, True), (64, 8192, True)}
+    assert {seq for dim, seq, causal in sizes if dim == 128 and causal} >= {512, 1024, 2048}
+    assert sizes[192, 8192, True][2:] == ((1, 8, 8192, 128), (1, 64, 8192, 128))
+    assert [call.settings["window"] for call in PUBLISHED if call.window] == [1024]
+
+
+def test_a_gpu_that_is_not_hopper_is_not_asked_for_what_only_hopper_computes() -> None:
+    gpu = bench_device.open_gpu(CudaBackend(Machine(A100)))
+    labels = [job.label for job in gpu_attention.attention_jobs(gpu, quick=False)]
+    assert not any("e4m3" in label or "d=576" in label for label in labels)
+    hopper = bench_device.open_gpu(CudaBackend(Machine()))
+    more = {job.label for job in gpu_attention.attention_jobs(hopper, quick=False)} - set(labels)
+    assert any("e4m3" in label for label in more)
+    assert any("d=576" in label for label in more)
 
 
 def test_a_kernel_that_writes_nothing_has_no_small_error(gpu: bench_device.Gpu, driver: Machine) -> None:

@@ -104,9 +104,10 @@ def test_there_is_a_job_for_each_head_dim() -> None:
 
 
 def test_f32_has_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
+    def of(subject: Subject, warpgroups: int, tile: str, copied: float) -> hopper.Reading:
         assert subject.entry.startswith("attention_forward_wgmma_f32_grade_d128")
         assert (subject.threads, warpgroups, tile) == (384, 2, "128x64")
+        assert copied == 3 * 64 * (128 + 128) * 4  # elements of K and V arrive, are read, and are written
         return reading(50.0)
 
     monkeypatch.setattr(hopper.Reading, "of", of)
@@ -131,9 +132,10 @@ def test_f32_has_jobs_of_its_own() -> None:
 
 
 def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
+    def of(subject: Subject, warpgroups: int, tile: str, copied: float) -> hopper.Reading:
         assert subject.entry.startswith("attention_forward_latent_wgmma_bf16_d576")
         assert (subject.threads, warpgroups, tile) == (384, 2, "64x64")
+        assert copied == 2 * (64 * 576 + 2 * 64 * 64)  # the tile, and weights that are written and read
         return reading(90.0)
 
     monkeypatch.setattr(hopper.Reading, "of", of)

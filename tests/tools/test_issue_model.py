@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure.issue_model import Unit, Wait, clocks_of, modelled, unit_of
+from flash.commands.measure.issue_model import Wait, modelled
+from flash.commands.measure.issue_units import (
+    Unit,
+    clocks_of,
+    copied_bytes,
+    rows_read,
+    unit_of,
+    writes_register,
+)
 from ptxgen.runtime.sass import Control, Loop, SassInstr
 from ptxgen.target import target
 
@@ -26,8 +34,10 @@ def add(control: Control = FREE) -> SassInstr:
     return SassInstr("FADD", operands="R9, R10, R11", control=control)
 
 
-def share(*path: SassInstr, on: str = "sm_80", threads: int = 128, ctas: int = 1) -> float:
-    return modelled(Loop(path, len(path)), target(on), threads, ctas).tensor
+def share(
+    *path: SassInstr, on: str = "sm_80", threads: int = 128, ctas: int = 1, copied: float | None = 0
+) -> float:
+    return modelled(Loop(path, len(path)), target(on), threads, ctas, copied).tensor
 
 
 @pytest.mark.parametrize(
@@ -135,25 +145,128 @@ def test_products_of_warpgroups_have_the_dense_rate() -> None:
 
 
 def test_groups_of_products_are_waited_for() -> None:
-    assert share(hgmma(), awaited(), on="sm_90a") == approx(64 / (64 + 33 + 1))
+    assert share(hgmma(), awaited(), on="sm_90a") == approx(64 / (64 + 49 + 1))
     assert share(hgmma(), hgmma(), awaited(1), on="sm_90a") > 0.97  # one group is always under way
     assert share(hgmma(""), hgmma(), awaited(1), on="sm_90a") > 0.97
     assert share(hgmma(), awaited(), on="sm_90a", threads=256) > 0.97
 
 
-def test_what_is_computed_beside_a_product_takes_no_time_of_it() -> None:
+def test_a_write_of_a_register_delays_a_product_and_is_delayed() -> None:
+    add_ten = [SassInstr("FADD", operands=f"R{n}, R10, R11", control=FREE) for n in range(10)]
+    path = hgmma(), *add_ten, awaited()
+    assert share(*path, on="sm_90a") == approx(64 / (64 + 10 + 49 + 1))
+    compares = [SassInstr("FSETP.GT.AND", operands="P1, PT, R10, R11, PT", control=FREE)] * 10
+    assert share(hgmma(), *compares, awaited(), on="sm_90a") == approx(64 / (64 + 49 + 1))
+    assert share(hgmma(), awaited(), *add_ten, on="sm_90a") == approx(64 / (64 + 49 + 1 + 10))
+
+
+def test_a_stream_of_writes_lengthens_products_as_measured_on_an_h800() -> None:
+    every_other = Control(2, (), None, None)
+    writes = [SassInstr("FADD", operands="R9, R10, R11", control=every_other)] * 40
+    for columns, measured in {8: 1.875, 16: 3.891, 64: 15.687}.items():
+        product = SassInstr(
+            f"HGMMA.64x{columns}x16.F32", operands="R24, R0, gdesc[UR8], R24, gsb0", control=FREE
+        )
+        paths = (product, *writes), (product, *[SassInstr("NOP", control=every_other)] * 40)
+        with_writes, without = (
+            modelled(Loop(path, len(path)), target("sm_90a"), 128, 1, 0).clocks_of_turn for path in paths
+        )
+        assert with_writes - without == pytest.approx(measured, rel=0.15, abs=1)
+
+
+def test_a_product_reads_what_its_operands_say() -> None:
+    both, only_b = hgmma(), SassInstr("HGMMA.64x128x16.F32", operands="R24, R8, gdesc[UR8].tnspB, R24")
+    fp8 = SassInstr("QGMMA.64x128x32.F32.E4M3.E4M3", operands="R24, gdesc[UR8], R24")
+    assert rows_read(both) == rows_read(fp8) == (2 * 64 * 16, 2 * 128 * 16)
+    assert rows_read(only_b) == (0, 2 * 128 * 16)
+    assert rows_read(hmma()) == (0, 0)
+    assert copied_bytes((both, only_b, add())) == 2 * 2 * 128 * 16
+    assert clocks_of(fp8, target("sm_90a")) == clocks_of(both, target("sm_90a")) == 64
+
+
+def chain(columns: int, a: str = "gdesc[UR8]") -> list[SassInstr]:
+    """Products of one warpgroup into the same sums, A in shared memory."""
+    operands = f"R24, {a}, R24" if "gdesc" in a else f"R24, {a}, gdesc[UR8], R24"
+    return [SassInstr(f"HGMMA.64x{columns}x16.F32", operands=operands, control=FREE)] * 64
+
+
+@pytest.mark.parametrize(("columns", "clocks"), [(8, 18), (16, 20), (32, 24), (64, 32), (128, 64)])
+def test_chains_of_products_take_the_clocks_that_an_h800_took(columns: int, clocks: float) -> None:
+    assert share(*chain(columns), on="sm_90a") == approx(columns / 2 / clocks)
+
+
+def test_a_product_with_a_in_shared_memory_is_slower_where_memory_binds() -> None:
+    assert share(*chain(32), on="sm_90a") < 0.7 < 0.97 < share(*chain(32, "R8"), on="sm_90a")
+
+
+def test_copies_pass_through_shared_memory_too() -> None:
+    path = chain(64)
+    assert share(*path, on="sm_90a") == approx(1)
+    # Half as many bytes again as the products read.
+    assert share(*path, on="sm_90a", copied=64 * 2048) == approx(1 / 1.5)
+    assert share(*path, on="sm_90a", copied=None) == approx(1 / 1.5)  # by default all of B, once
+    assert share(*path, on="sm_90a", copied=None, threads=256) == approx(1 / 1.25)  # for two warpgroups
+
+
+def test_what_warps_read_of_shared_memory_goes_before_products() -> None:
+    reads = [SassInstr("LDS.128", operands="R0, [R8]", control=FREE)] * 8
+    free, bound = (chain(128), chain(64))
+    assert share(*free, *reads, on="sm_90a") == approx(1)
+    waits = share(*bound, *reads, on="sm_90a")
+    assert waits == approx(2048 / (2048 + 8 * 16))
+    assert waits < 0.97
+
+
+def test_writes_cost_nothing_while_products_wait_for_shared_memory() -> None:
+    adds = [SassInstr("FADD", operands="R9, R10, R11", control=FREE)] * 100
+    assert share(*chain(16), *adds, on="sm_90a") == approx(8 / 20)
+    assert share(*chain(16, "R8"), *adds, on="sm_90a") < 0.9
+
+
+def test_seven_products_are_queued() -> None:
+    short = [SassInstr("NOP", control=Control(15, (), None, None))] * 20
+    assert share(*chain(128)[:6], *short, on="sm_90a") == approx(1)
+    assert share(*chain(128)[:2], *short, on="sm_90a") < 0.5
+    first = modelled(Loop((*chain(128), *short), 1), target("sm_90a"), 128, 1, 0).tensor
+    assert first == approx(1)
+
+
+def test_what_is_computed_beside_a_product_takes_no_time_of_its_unit() -> None:
     path = (hgmma(), *[EXP2] * 10, awaited())
-    assert share(*path, on="sm_90a") == approx(64 / (64 + 33 + 1))
-    busy = modelled(Loop(path, len(path)), target("sm_90a"), 128, 1)
-    assert busy.shares[Unit.SPECIAL] == approx(80 / 98)
-    assert share(hgmma(), awaited(), *[EXP2] * 10, on="sm_90a") == approx(
-        64 / (98 + 73)
-    )  # the last is still computed
+    busy = modelled(Loop(path, len(path)), target("sm_90a"), 128, 1, 0)
+    clocks = 64 + 10 + 49 + 1  # ten registers are written
+    assert busy.tensor == approx(64 / clocks)
+    assert busy.shares[Unit.SPECIAL] == approx(80 / clocks)
+
+
+def test_exponentials_bind_a_loop_that_has_as_many_clocks_of_them() -> None:
+    """Two warpgroups in turn: 64 clocks of products each, and exponentials for as many, or for half."""
+    exponentials = [EXP2] * 8
+    loop = TAKEN, hgmma(), GIVEN, awaited()
+    many = share(*loop, *exponentials * 4, on="sm_90a", threads=256)
+    few = share(*loop, on="sm_90a", threads=256)
+    assert many < 0.3 < few
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "writes"),
+    [
+        ("FADD", "R9, R10, R11", True),
+        ("SHFL.BFLY", "PT, R12, R17, 0x1, 0x1f", True),
+        ("FSETP.GT.AND", "P3, PT, R12, 8, PT", False),
+        ("STS", "[UR14+0x30c00], R10", False),
+        ("BAR.SYNC.DEFER_BLOCKING", "R10, 0x100", False),
+        ("UIADD3", "UR8, UR8, 0x6400, URZ", False),
+        ("HGMMA.64x128x16.F32", "R24, gdesc[UR8], R24", False),
+    ],
+)
+def test_which_instructions_write_registers(opcode: str, operands: str, writes: bool) -> None:
+    assert writes_register(SassInstr(opcode, operands=operands)) is writes
 
 
 def test_warpgroups_take_turns() -> None:
     alone = share(TAKEN, hgmma(), awaited(), GIVEN, on="sm_90a", threads=256)
-    assert alone == approx(64 / (64 + 33 + 2))
+    assert alone == approx(64 / (64 + 49 + 2))
     assert share(TAKEN, hgmma(), GIVEN, awaited(), on="sm_90a", threads=256) > 0.97
 
 

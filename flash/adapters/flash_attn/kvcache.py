@@ -247,13 +247,19 @@ def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> to
             )
         given = caches.capacity
     count = None if isinstance(given, torch.Tensor) else integer(given, 0)
-    if count is None:
-        found = check_numbers(_WHO, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
-    else:
-        found = torch.full((1,), count, dtype=torch.int32, device=q.device)
-    if found.device.type != "cpu" or not found.numel():
-        return found
-    least, most = int(found.min()), int(found.max())
+    if count is not None:
+        _require_room(count, count, new, caches)
+        return torch.full((1,), count, dtype=torch.int32, device=q.device)
+    found = check_numbers(_WHO, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
+    if found.device.type == "cpu" and found.numel():
+        _require_room(int(found.min()), int(found.max()), new, caches)
+    return found
+
+
+def _require_room(least: int, most: int, new: int, caches: Caches) -> None:
+    """Raise `LaunchError` if a sequence cannot have `least` or `most` rows, `CacheFullError` if there is no
+    room for `new` ones behind `most`.
+    """
     if least < 0 or most > caches.capacity:
         raise LaunchError(
             f"{_WHO}: cache_seqlens must be from 0 to {caches.capacity}, the rows of a sequence in the "
@@ -264,7 +270,6 @@ def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> to
             f"{_WHO}: a sequence of {most} rows has no room for {new} new ones in a cache of "
             f"{caches.capacity}; use a larger cache, or cache_seqlens without the new rows"
         )
-    return found
 
 
 def _tables(

@@ -34,6 +34,7 @@ _MOST_KEYS: Final = "max_seqlen_k"
 _SAME_BITS: Final = "deterministic"
 SPLITS: Final = "splits"
 INTERLEAVED: Final = "rotary_interleaved"
+_CHECKED: Final = (*MATRICES, SPLITS, "causal", "layout", "dropout")  # of which None is no value
 
 
 class Call(NamedTuple):
@@ -94,15 +95,15 @@ class Call(NamedTuple):
     def kernel(self, arrays: Mapping[str, Any]) -> AttentionKernel:
         """The kernel of a call. Raises what `flash.attention` does for its settings."""
         given = self.arguments(arrays)
-        q, v, causal, precision = (given.get(name) for name in ("q", "v", "causal", "precision"))
+        q, v, precision, causal = given["q"], given["v"], given.get("precision"), given["causal"]
         scores: Any = _scores(given)
         if not self.is_varlen:
-            return kernel_of_attention(q, v, causal or False, precision, scores, given[SPLITS])
+            return kernel_of_attention(q, v, causal, precision, scores, given[SPLITS])
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
         rotary, _ = rotary_of_call(self.who, given, q, page_size)
         how: Any = {"splits": given[SPLITS], "rotary": rotary}
-        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size, **how)
+        return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
         """The layout of pages, and the keys of one; None for keys that are packed."""
@@ -145,12 +146,12 @@ def _scores(given: Mapping[str, Any]) -> ScoreArguments:
 def split(
     who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: Backend
 ) -> tuple[Call, dict[str, Any]]:
-    """The two parts of a call; those of `arrays` and `settings` that are None are left out, but for what no
-    call leaves out. Arrays of scores are among the settings.
+    """The two parts of a call; those of `arrays` and `settings` that are None are left out, but for those of
+    `_CHECKED`. Arrays of scores are among the settings.
 
     Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
     """
-    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in (*MATRICES, SPLITS)}
+    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in _CHECKED}
     aux = flattened({AUX: given_arrays({AUX: given.pop(AUX, None)})})
     traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
     if SEED in given and isinstance(given[SEED], jax.Array):

@@ -18,6 +18,7 @@ from flash.adapters.jax import host, manual_axes
 from flash.adapters.jax.call import DIFFERENTIABLE, INTERLEAVED, MATRICES, PAGES, SPLITS, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
+from flash.launch.varlen import rows_at_most
 from flash.mods.trace import AUX
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.problem.features import ANGLES
@@ -117,11 +118,12 @@ def attention_varlen(
     """
     who = "attention_varlen"
     require_known(who, scores, VarlenArguments, attention_varlen)
+    most_keys = rows_at_most(who, "k", max_seqlen_k)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
     arrays |= dict(zip(ANGLES, (rotary_cos, rotary_sin), strict=True))
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
-    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
+    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": most_keys, "kv_layout": kv_layout}
     settings |= {"deterministic": deterministic, SPLITS: splits, INTERLEAVED: rotary_interleaved}
     return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
 

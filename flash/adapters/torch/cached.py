@@ -18,7 +18,7 @@ from torch import Tensor
 import flash
 from flash.adapters.torch import flops, library
 from flash.adapters.torch.functions import functions_of, trace_of
-from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
+from flash.adapters.torch.settings import CausalWord, causal_word, have_types, sides, stream_number
 from flash.adapters.torch.tensors import (
     require_no_tangents,
     require_no_tracking,
@@ -28,6 +28,7 @@ from flash.adapters.torch.tensors import (
 )
 from flash.cache.cache import KVCache
 from flash.operands.words import Backend, Causal
+from flash.problem.splits import splits_of
 from ptxgen.arguments import in_numbers
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
@@ -36,6 +37,7 @@ _WHO: Final = "attention_with_kvcache"
 _STATE: Final = "_torch_state"  # the attribute of a cache: torch.compile follows attributes
 _CACHES: Final = weakref.WeakValueDictionary[int, KVCache]()
 _NUMBERS: Final = itertools.count()
+_OF_SEQUENCES: Final = ("cache_batch_idx", "leftpad")  # integers of each batch item
 _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
 
 
@@ -86,7 +88,7 @@ def attention_with_kvcache(
         "sink": sink,
     }
     inputs = {"q": q, "k": k, "v": v, **arrays, "out": out}
-    require_plain(_WHO, inputs)
+    require_plain(_WHO, inputs, ("q",))
     require_no_tangents(_WHO, inputs)
     require_no_tracking(_WHO, tracked(inputs), _NO_GRADIENTS)
     if torch.compiler.is_exporting():
@@ -94,31 +96,48 @@ def attention_with_kvcache(
             f"{_WHO}: torch.export cannot export a call with a KV cache, which belongs to its process; "
             "export flash.adapters.torch.attention of all keys, or compile with torch.compile"
         )
+    state, handle = track(cache), stream_number(_WHO, stream)
     functions = functions_of(_WHO, score_mod, mask_mod, aux)
+    others = {
+        "layer": layer,
+        "causal": causal,
+        "softmax_scale": softmax_scale,
+        "cache_batch_idx": cache_batch_idx,
+        "leftpad": leftpad,
+        "rotary_interleaved": rotary_interleaved,
+        "return_lse": return_lse,
+        "splits": splits,
+        "backend": backend,
+        "window": window,
+        "softcap": softcap,
+    }
+    asked = {name: in_numbers(value) for name, value in others.items()}
+    asked |= {name: _integers(others[name]) for name in _OF_SEQUENCES}
+    if not have_types(asked):
+        _refuse({"cache": cache, **inputs, **others})
     found, lse = _OPERATOR(
-        track(cache),
+        state,
         out,
         q,
         k,
         v,
-        _integers(cache_batch_idx),
-        _integers(leftpad),
+        *[asked[name] for name in _OF_SEQUENCES],
         *arrays.values(),
         functions.tensors,
-        layer,
+        asked["layer"],
         cache.head_dim_v,
-        causal_word(causal),
-        in_numbers(softmax_scale),
-        sides(_WHO, window),
-        in_numbers(softcap),
+        causal_word(asked["causal"]),
+        asked["softmax_scale"],
+        sides(asked["window"]),
+        asked["softcap"],
         functions.score_mod,
         functions.mask_mod,
         functions.names,
-        rotary_interleaved,
-        return_lse,
-        None if splits == AUTO else splits,
+        bool(asked["rotary_interleaved"]),
+        bool(asked["return_lse"]),
+        splits_of(_WHO, asked["splits"]),
         backend,
-        stream_number(stream),
+        handle,
     )
     found = found if out is None else out
     return (found, lse) if return_lse else found
@@ -151,10 +170,20 @@ def _new_state(cache: KVCache) -> Tensor:
     return state
 
 
-def _integers(given: Any) -> Tensor | None:
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _refuse(arguments: Mapping[str, Any]) -> None:
+    """Raise what `flash.attention_with_kvcache` raises for arguments of no type that a schema has."""
+    flash.attention_with_kvcache(**arguments)
+
+
+def _integers(given: Any) -> Any:
+    """An argument as a tensor, if it is a list or an array of numbers; unchanged if it is neither."""
     if given is None or isinstance(given, Tensor):
         return given
-    return torch.as_tensor(given, device="cpu")
+    try:
+        return torch.as_tensor(given, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return given
 
 
 class _Call(NamedTuple):

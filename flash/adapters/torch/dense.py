@@ -63,7 +63,7 @@ def attention(
     """
     require_known(_OPERATORS.who, scores, ScoreArguments, attention)
     for name in _MASKS:
-        if not causal and (causal := causality_of(scores.get(name), q, k)):
+        if causal is False and (causal := causality_of(scores.get(name), q, k)):
             scores[name] = None
     return _OPERATORS.call(
         {"q": q, "k": k, "v": v},

@@ -25,13 +25,13 @@ def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None
     its type and its rank. None and no arrays without `aux`. Raises `LaunchError` for what is no mapping of
     names to tensors.
     """
-    if not aux:
-        return None, None, ()
-    if not isinstance(aux, Mapping):
+    if aux is not None and not isinstance(aux, Mapping):
         raise LaunchError(
             f"{who}: aux must be a mapping of names to tensors, such as {{'slopes': slopes}}, got "
             f"{type(aux).__name__}"
         )
+    if not aux:
+        return None, None, ()
     require_plain(who, {f"aux[{name!r}]": array for name, array in aux.items()})
     names = sorted(aux)
     tensors = [aux[name] for name in names]

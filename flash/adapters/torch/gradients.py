@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._library.autograd import Info, make_autograd_impl
 
 from flash.adapters.torch import flops, library
 from flash.adapters.torch.settings import Settings
@@ -122,7 +123,9 @@ class _Formula:
             return Differentiated.apply(*given) if in_transform() else formula.operator(*given)
 
         rule = functools.partial(self.rule, in_any)
-        torch.library.register_autograd(name, self.backward, setup_context=self.save, lib=library.LIBRARY)
+        # As `torch.library.register_autograd` does, which has no place for the check of tangents.
+        kernel = make_autograd_impl(self.operator, Info(self.backward, self.save))
+        library.differentiate(self.operator, self.who, kernel)
         torch.library.register_vmap(name, rule, lib=library.LIBRARY)
 
         class Differentiated(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed

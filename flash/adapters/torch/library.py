@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import torch
 
-from flash.adapters.torch.tensors import PLAIN, autocast_lowers, in_transform, require_no_tracking, tracked
+from flash.adapters.torch.tensors import (
+    PLAIN,
+    autocast_lowers,
+    in_transform,
+    require_no_tangents,
+    require_no_tracking,
+    tracked,
+)
 
 NAMESPACE: Final = "ptxgen_flash"
 LIBRARY: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -39,8 +46,7 @@ def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[in
     """
 
     def call(keys: Any, *given: Any) -> Any:
-        tensors = dict(zip([a.name for a in operator._schema.arguments], given, strict=True))
-        named = {name: t for name, t in tensors.items() if isinstance(t, torch.Tensor)}
+        named = {name: t for name, t in _named(operator, given).items() if isinstance(t, torch.Tensor)}
         require_no_tracking(who, tracked(named), missing)
         with torch._C._AutoDispatchBelowAutograd():
             found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
@@ -49,8 +55,26 @@ def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[in
                 torch.autograd.graph.increment_version(given[at])
         return found
 
+    differentiate(operator, who, call)
+
+
+def differentiate(operator: Any, who: str, kernel: Callable[..., Any]) -> None:
+    """Let `kernel` do what autograd does in an operator of the function `who`. Tensors with tangents of
+    forward-mode differentiation are refused before: modes of PyTorch, such as tracing and `FlopCounterMode`,
+    take the tangents away from the operator.
+    """
+
+    def call(keys: Any, *given: Any) -> Any:
+        require_no_tangents(who, _named(operator, given))
+        return kernel(keys, *given)
+
     name = operator._schema.name.partition("::")[2]
     LIBRARY.impl(name, call, "Autograd", with_keyset=True)
+
+
+def _named(operator: Any, given: Sequence[Any]) -> dict[str, Any]:
+    """The arguments of a call of an operator, by name; those at the end that have defaults may be missing."""
+    return dict(zip([a.name for a in operator._schema.arguments], given, strict=False))
 
 
 def run(

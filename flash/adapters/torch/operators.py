@@ -19,6 +19,7 @@ from flash.adapters.torch.settings import (
     SCHEMA,
     Settings,
     causal_word,
+    have_types,
     seed_tensor,
     sides,
     stream_number,
@@ -38,12 +39,12 @@ from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
 from flash.gradients.tangents import attention_tangents
 from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
-from flash.operands.words import Auto, Backend, Causal, Precision
+from flash.operands.words import Backend, Precision
 from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
 from ptxgen.arguments import in_numbers
 from ptxgen.errors import ConfigError, LaunchError
-from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
+from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 _SEED: Final = "dropout_seed"
 _FUNCTIONS: Final = ("score_mod", "mask_mod", "aux")
@@ -72,6 +73,7 @@ class Operators:
         more: str = "",
     ) -> None:
         self.who = who
+        self._required = frozenset(required)
         self._names = (*required, *optional, _SEED)
         tensors = [f"Tensor{'' if name in required else '?'} {name}" for name in self._names]
         schema = f"{', '.join(tensors)}, Tensor[]? aux, {SCHEMA}{more}"
@@ -106,55 +108,56 @@ class Operators:
         tensors: Mapping[str, Tensor | None],
         scores: ScoreArguments | VarlenArguments,
         *,
-        causal: Causal,
-        precision: Precision | None,
-        softmax_scale: float | None,
-        deterministic: bool,
-        return_lse: bool,
         out: Tensor | None,
         stream: object,
-        backend: Backend,
-        layout: str = "",
-        splits: int | Auto = AUTO,
-        of_packed: tuple[Any, ...] = (),
+        deterministic: bool,
+        max_seqlen_k: int | None = None,
+        **others: Any,
     ) -> Any:
         """The results of `flash.who`. `tensors` are the first of the operator, in its order; those of
-        scores are in `scores`. `of_packed` are the arguments of `more`.
+        scores are in `scores`, and in `others` the arguments that forward passes have beside them.
         """
         who, of = self.who, cast(Mapping[str, Any], scores)
         inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
-        require_plain(who, inputs)
+        require_plain(who, inputs, self._required)
+        handle, same_bits = stream_number(who, stream), flag(who, "deterministic", deterministic)
+        numbers = {name: of.get(name) for name in ("window", "softcap")} | {"dropout": of.get("dropout", 0.0)}
+        asked = {name: in_numbers(value) for name, value in {**others, **numbers}.items()}
+        if not have_types(asked):
+            self._refuse({**tensors, **of, **others})
+        backend, precision, return_lse = asked["backend"], asked["precision"], bool(asked["return_lse"])
         in_forward_mode = out is None and self._has_tangents(inputs, backend, precision)
         if not in_forward_mode:
             require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
         functions = functions_of(who, *(of.get(n) for n in _FUNCTIONS))
-        dropout = in_numbers(of.get("dropout", 0.0))
         if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
         given = (
             *inputs.values(),
-            seed_tensor(who, dropout, of.get(_SEED)),
+            seed_tensor(who, asked["dropout"], of.get(_SEED)),
             functions.tensors,
-            causal_word(causal),
+            causal_word(asked["causal"]),
             precision,
-            in_numbers(softmax_scale),
-            layout,
-            sides(who, of.get("window")),
-            in_numbers(of.get("softcap")),
-            dropout,
+            asked["softmax_scale"],
+            asked.get("layout", ""),
+            sides(asked["window"]),
+            asked["softcap"],
+            asked["dropout"],
             functions.score_mod,
             functions.mask_mod,
             functions.names,
             return_lse or bool(differentiated) or in_forward_mode,
             backend,
-            stream_number(stream),
-            flag(who, "deterministic", deterministic),
-            splits_of(who, splits, ConfigError) or ANY_SPLITS,
-            *of_packed,
+            handle,
+            same_bits,
+            splits_of(who, asked["splits"], ConfigError) or ANY_SPLITS,
         )
+        if "layout" not in asked:
+            interleaved = bool(asked["rotary_interleaved"])
+            given += asked["max_seqlen_q"], max_seqlen_k, asked["kv_layout"], interleaved
         if in_forward_mode:
             result, lse = self._with_tangents(given)
         elif out is None:
@@ -166,6 +169,12 @@ class Operators:
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
             result, lse = out, self._run_into(out, *given)
         return (result, lse) if return_lse else result
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _refuse(self, arguments: Mapping[str, Any]) -> None:
+        """Raise what `flash.who` raises for arguments of no type that a schema has."""
+        with torch.no_grad():
+            getattr(flash, self.who)(**arguments)
 
     def _has_tangents(self, inputs: Mapping[str, Any], backend: Backend, precision: Precision | None) -> bool:
         """Whether tensors have tangents, and numpy computes those of the results: in calls of `attention`,

@@ -21,9 +21,11 @@ from flash.adapters.torch.tensors import (
     is_causal_bias,
     why_not_plain,
 )
+from flash.host.caller import flag
 from flash.operands.words import Auto, Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.splits import splits_of
+from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO
@@ -34,8 +36,8 @@ _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _LEAST: Final = 2  # dimensions of query, key and value
 _AT_MASK: Final = 3  # among the arguments by position
 _FOUR: Final = 4  # dimensions that `attention` takes
-# query, key, value, attn_mask, dropout_p, causality and enable_gqa of a call.
-_Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, Causal, bool]
+# query, key, value, attn_mask, dropout_p, causality, enable_gqa and scale of a call.
+_Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, Causal, bool, float | None]
 
 
 @refuses_as_peers
@@ -66,10 +68,10 @@ def scaled_dot_product_attention(
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
-    found, scale = _in_order(
+    found = _in_order(
         *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa
     )
-    return _computed(found, scale, AUTO)
+    return _computed(found, AUTO)
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -120,10 +122,10 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
     @refuses_as_peers
     def call(self, *args: Any, **given: Any) -> Any:
         """The function in PyTorch's place."""
-        found, scale = _in_order(*args, **given)
+        found = _in_order(*args, **given)
         if self.fallback and _problem(*found):
             return _of_torch(*args, **given)
-        return _computed(found, scale, self.splits)
+        return _computed(found, self.splits)
 
 
 _LOCK: Final = threading.Lock()
@@ -148,14 +150,14 @@ def _of_torch(*args: Any, **given: Any) -> Any:
     return mask._dispatch(*args, **given) if is_causal_bias(mask) else _SDPA(*args, **given)
 
 
-def _computed(given: _Call, scale: float | None, splits: int | Auto) -> Tensor:
+def _computed(given: _Call, splits: int | Auto) -> Tensor:
     """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, if the
     keys are divided into `splits` parts.
     """
     problem = _problem(*given)
     if problem:
         raise LaunchError(f"{_WHO}: {problem}")
-    return _attend(*given, scale, splits)
+    return _attend(*given, splits)
 
 
 def _in_order(
@@ -168,12 +170,19 @@ def _in_order(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[_Call, float | None]:
-    """The arguments of a call in the order of those of `_problem`, and its scale, which is not checked."""
+) -> _Call:
+    """The arguments of a call in the order of those of `_problem`. Raises `LaunchError` for a causality that
+    is no flag.
+    """
+    is_causal, enable_gqa = _flag("is_causal", is_causal), _flag("enable_gqa", enable_gqa)
     causal: Causal = "top_left" if is_causal else False
     if not is_causal and (means := causality_of(attn_mask, query, key)):
         causal, attn_mask = means, None
-    return (query, key, value, attn_mask, dropout_p, causal, enable_gqa), scale
+    return query, key, value, attn_mask, dropout_p, causal, enable_gqa, scale
+
+
+def _flag(name: str, value: object) -> bool:
+    return flag(_WHO, name, bool(value) if isinstance(value, torch.SymBool) else value)
 
 
 def _problem(
@@ -184,16 +193,19 @@ def _problem(
     dropout_p: float,
     causal: Causal,
     enable_gqa: bool,
+    scale: float | None = None,
 ) -> str:
     """Why `attention` does not compute a call; "" if it does."""
-    tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
-    for name, tensor in tensors.items():
-        if tensor is not None and (why := why_not_plain(name, tensor)):
+    if causal and is_causal_bias(attn_mask):  # in the words of PyTorch, whose tests ask for them
+        return "CausalBias should not be used with causal=True; leave is_causal out, or attn_mask"
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in {**tensors, **({} if attn_mask is None else {"attn_mask": attn_mask})}.items():
+        if why := why_not_plain(name, tensor):
             return why
     return (
         _problem_of_types(query, key, value, attn_mask)
         or _problem_of_shapes(query, key, value, attn_mask, enable_gqa)
-        or _problem_of_choices(attn_mask, dropout_p, causal)
+        or _problem_of_choices(attn_mask, dropout_p, causal, scale)
     )
 
 
@@ -255,12 +267,14 @@ def _broadcast(shapes: list[list[int]]) -> list[int] | None:
         return None
 
 
-def _problem_of_choices(mask: Tensor | None, dropout_p: float, causal: Causal) -> str:
+def _problem_of_choices(mask: Tensor | None, dropout_p: float, causal: Causal, scale: object) -> str:
     if causal and mask is not None:
         return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
     probability = number(dropout_p)
     if probability is None or not 0 <= probability < 1:
         return f"dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
+    if scale is not None and not is_scale(scale):
+        return f"scale must be {SCALES}, or None for 1/sqrt(E), got {shown(scale)}"
     return ""
 
 

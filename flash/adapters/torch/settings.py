@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from flash.adapters.torch.functions import trace_of
 from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
-from flash.scores.window import sides_of
-from ptxgen.arguments import in_numbers, integer
+from ptxgen.arguments import integer
+from ptxgen.arrays.streams import stream_handle
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
@@ -121,6 +123,50 @@ _OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.ind
 _NO_SCORES: Final[Any] = (None, None, 0.0, "", "")
 
 
+_FLAG: Final = (bool, np.bool)
+_WORD: Final = (str,)
+_INTEGER: Final = (int, torch.SymInt)
+_NUMBER: Final = (float, torch.SymFloat, *_INTEGER)
+_ROW: Final = (list, tuple)
+_CLASSES: Final[dict[str, tuple[type, ...]]] = {
+    "causal": (bool, *_WORD),
+    "precision": (*_WORD, NoneType),
+    "softmax_scale": (*_NUMBER, NoneType),
+    "layout": _WORD,
+    "window": (*_ROW, NoneType),
+    "softcap": (*_NUMBER, NoneType),
+    "dropout": _NUMBER,
+    "return_lse": _FLAG,
+    "backend": _WORD,
+    "splits": (*_INTEGER, *_WORD),
+    "max_seqlen_q": (*_INTEGER, NoneType),
+    "kv_layout": _WORD,
+    "rotary_interleaved": _FLAG,
+    "layer": _INTEGER,
+    "cache_batch_idx": (torch.Tensor, NoneType),
+    "leftpad": (torch.Tensor, NoneType),
+}
+
+
+def have_types(arguments: Mapping[str, Any]) -> bool:
+    """Whether schemas have types for the values of arguments, by name, of which numbers are those of
+    `in_numbers`. An empty word has none: it stands for an argument that is left out.
+    """
+    return all(_has_type(value, _CLASSES[name]) for name, value in arguments.items())
+
+
+def _has_type(value: Any, classes: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):  # which is an int
+        return bool in classes
+    if not isinstance(value, classes):
+        return False
+    if isinstance(value, str):
+        return value != ""
+    if isinstance(value, int):
+        return float in classes or abs(value) < _LARGEST_INT
+    return not isinstance(value, _ROW) or all(_has_type(side, (*_INTEGER, NoneType)) for side in value)
+
+
 def causal_word(causal: Causal) -> CausalWord:
     """`causal` as a string of the schema."""
     if not isinstance(causal, bool):
@@ -128,16 +174,11 @@ def causal_word(causal: Causal) -> CausalWord:
     return "bottom_right" if causal else ""
 
 
-def sides(who: str, window: Any) -> list[int] | None:
-    """`window` as a list of the schema. Raises `ConfigError` for what has no elements; the operator checks
-    these.
-    """
+def sides(window: Sequence[int | None] | None) -> list[int] | None:
+    """`window` as a list of the schema."""
     if window is None:
         return None
-    pair = in_numbers(window)
-    if not isinstance(pair, tuple | list):
-        pair = sides_of(who, window)  # refuses it
-    return [_UNLIMITED if side is None else side for side in pair]
+    return [_UNLIMITED if side is None else side for side in window]
 
 
 def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
@@ -181,8 +222,8 @@ def _is_capturing() -> bool:
     return bool(torch.cuda.is_current_stream_capturing())
 
 
-def stream_number(stream: Any) -> int | None:
-    """The handle of a CUDA stream; an operator takes no stream objects."""
-    if stream is None:
-        return None
-    return operator.index(getattr(stream, "cuda_stream", stream))
+def stream_number(who: str, stream: object) -> int | None:
+    """The handle of a CUDA stream; an operator takes no stream objects. Raises `LaunchError` for anything
+    else.
+    """
+    return None if stream is None else stream_handle(stream, who)

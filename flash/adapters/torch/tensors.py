@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -19,12 +19,12 @@ PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types of tensors that come with scales
 
 
-def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
+def require_plain(who: str, tensors: Mapping[str, Any], required: Collection[str] = ()) -> None:
     """Raise `LaunchError` for what is no tensor, and for tensors that are distributed or nested;
-    None is passed over.
+    None is passed over, unless it is one of the arguments `required`.
     """
     for name, tensor in tensors.items():
-        if tensor is None or (type(tensor) in PLAIN and not tensor.is_nested):
+        if (tensor is None and name not in required) or (type(tensor) in PLAIN and not tensor.is_nested):
             continue
         why = why_not_plain(name, tensor)
         if why:

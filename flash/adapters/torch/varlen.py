@@ -9,7 +9,7 @@ from torch import Tensor
 from flash.adapters.torch.flops import pairs_of_packed
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
-from flash.host.caller import flag
+from flash.launch.varlen import rows_at_most
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.scores.features import VarlenArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
@@ -71,7 +71,6 @@ def attention_varlen(
     require_known(_OPERATORS.who, scores, VarlenArguments, attention_varlen)
     starts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     angles = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
-    interleaved = flag(_OPERATORS.who, "rotary_interleaved", rotary_interleaved)
     used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
     return _OPERATORS.call(
         {"q": q, "k": k, "v": v, **starts, **used, "block_table": block_table, **angles},
@@ -85,5 +84,8 @@ def attention_varlen(
         stream=stream,
         backend=backend,
         splits=splits,
-        of_packed=(max_seqlen_q, max_seqlen_k, kv_layout, interleaved),
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=rows_at_most(_OPERATORS.who, "k", max_seqlen_k),
+        kv_layout=kv_layout,
+        rotary_interleaved=rotary_interleaved,
     )

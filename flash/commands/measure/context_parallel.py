@@ -103,7 +103,7 @@ def _inputs(arguments: argparse.Namespace) -> list[Tensor]:
     shapes = [
         (arguments.batch, n, arguments.seq, arguments.head_dim) for n in (heads, kv_heads, kv_heads, heads)
     ]
-    return [torch.randn(shape, generator=make).to(_TYPES[arguments.dtype]) for shape in shapes]
+    return [torch.randn(shape, generator=make, device="cpu").to(_TYPES[arguments.dtype]) for shape in shapes]
 
 
 def _of_rank(

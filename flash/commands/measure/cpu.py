@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # has no types
 
 from flash.commands.measure.record import (
     MS,
@@ -100,7 +99,10 @@ TOKENS: Final = (
 
 
 def cpu_jobs(quick: bool) -> list[Job]:
-    """Jobs for f32, batch 1, 8 heads of 64, full and causal, short and long; and for one token."""
+    """Jobs for f32, batch 1, 8 heads of 64, full and causal, short and long; and for one token. Raises
+    ModuleNotFoundError without threadpoolctl, before anything is measured.
+    """
+    importlib.import_module("threadpoolctl")
     rounds, batch = (3, 3) if quick else (7, 4)
     turns = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (5, 2)}
     forward = [
@@ -187,6 +189,8 @@ def _raced(
         ("", THREADS, seconds, contestants),
         ("CPU ", 1, functools.partial(seconds, clock=time.process_time), by_torch),
     )
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # GPUs are measured without it
+
     for prefix, threads, timer, racing in clocks:
         with threadpool_limits(threads, "blas"), _torch_threads(threads):
             samples = interleaved(racing, rounds=rounds, batch=batch, pause=_SPIN_S, timer=timer)

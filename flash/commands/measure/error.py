@@ -34,10 +34,14 @@ class Judge:
     usual: float  # largest error of the f32 reference
 
     @classmethod
-    def of(cls, arrays: tuple[Array, Array, Array], rows: Rows, causal: bool) -> Judge:
-        """The judge of some rows of attention of q, k and v, which have equal seqlens."""
+    def of(
+        cls, arrays: tuple[Array, Array, Array], rows: Rows, causal: bool, window: int | None = None
+    ) -> Judge:
+        """The judge of some rows of attention of q, k and v, which have equal seqlens. Heads of q are a
+        multiple of those of k and v; `window` is the number of keys that a query sees up to its own row.
+        """
         exact, same = (
-            np.stack([_row(arrays, b, h, i, causal, dtype) for b, h, i in zip(*rows, strict=True)])
+            np.stack([_row(arrays, b, h, i, (causal, window), dtype) for b, h, i in zip(*rows, strict=True)])
             for dtype in (np.float64, np.float32)
         )
         return cls(exact, float(np.abs(same - exact).max()))
@@ -51,14 +55,15 @@ class Judge:
 
 
 def _row(
-    arrays: tuple[Array, Array, Array], b: int, h: int, i: int, causal: bool, dtype: Any
+    arrays: tuple[Array, Array, Array], b: int, h: int, i: int, sees: tuple[bool, int | None], dtype: Any
 ) -> NDArray[Any]:
-    q, k, v = arrays
-    seen = slice(0, i + 1 if causal else None)
+    (q, k, v), (causal, window) = arrays, sees
+    seen = slice(0 if window is None else max(i + 1 - window, 0), i + 1 if causal else None)
+    of_keys = h // (q.shape[1] // k.shape[1])
     out, _ = attention_reference(
         q[b : b + 1, h : h + 1, i : i + 1],
-        k[b : b + 1, h : h + 1, seen],
-        v[b : b + 1, h : h + 1, seen],
+        k[b : b + 1, of_keys : of_keys + 1, seen],
+        v[b : b + 1, of_keys : of_keys + 1, seen],
         dtype=dtype,
     )
     return np.asarray(out[0, 0, 0])

@@ -59,7 +59,11 @@ GPU_ATTENTION_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: `tokens` rows of all sequences together, `width` columns of all heads."""
+    """One call: `tokens` rows of all sequences together, and `heads` heads of Q and `kv_heads` of K and V, by
+    default as many of each as have `width` columns together. `window` is the number of keys that a query
+    sees, the last one at its own row; head_dim_v is head_dim by default. With `shared_kv` V is the first
+    head_dim_v columns of K.
+    """
 
     dtype: DTypeName | Literal["e4m3"]
     head_dim: int
@@ -68,37 +72,89 @@ class Call:
     precision: str | None = None
     tokens: int = TOKENS
     width: int = WIDTH
+    head_dim_v: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    window: int | None = None
+    shared_kv: bool = False
 
     @property
     def config(self) -> AttentionConfig:
         """The config, with default tiles."""
         settings: dict[str, Any] = {"precision": self.precision} if self.precision else {}
-        return AttentionConfig(self.head_dim, dtype=self.dtype, causal=self.causal, **settings)
+        if self.window is not None:
+            settings["window"] = (self.window - 1, 0)
+        return AttentionConfig(
+            self.head_dim,
+            self.head_dim_v,
+            dtype=self.dtype,
+            causal=self.causal,
+            shared_kv=self.shared_kv,
+            **settings,
+        )
 
     @property
     def size(self) -> tuple[int, int, int, int]:
-        """[batch, heads, seq, head_dim] of Q, K, V and O."""
-        return (max(self.tokens // self.seq, 1), max(self.width // self.head_dim, 1), self.seq, self.head_dim)
+        """[batch, heads, seq, head_dim] of Q."""
+        heads = self.heads or max(self.width // self.head_dim, 1)
+        return (max(self.tokens // self.seq, 1), heads, self.seq, self.head_dim)
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """[batch, heads, seq, columns] of Q, K, V and O."""
+        batch, heads, seq, dim = self.size
+        of_values, kv_heads = self.head_dim_v or dim, self.kv_heads or heads
+        of_k, of_v = ((batch, kv_heads, seq, columns) for columns in (dim, of_values))
+        return self.size, of_k, of_v, (batch, heads, seq, of_values)
 
     @property
     def settings(self) -> dict[str, Setting]:
         """The call as the settings of a measurement."""
-        kind = self.precision or self.dtype
-        return {"dtype": kind, "d": self.head_dim, "N": self.seq, "causal": self.causal}
+        found: dict[str, Setting] = {"dtype": self.precision or self.dtype, "d": self.head_dim}
+        shape = {"dv": self.head_dim_v, "heads": self.heads, "kv_heads": self.kv_heads, "window": self.window}
+        found |= {"N": self.seq, "causal": self.causal}
+        return found | {name: number for name, number in shape.items() if number is not None}
 
     @property
     def flops(self) -> float:
-        """Operations that the result needs: 4 * d for each query and key that it sees."""
-        batch, heads, seq, dim = self.size
+        """Operations that the result needs: 2 * (head_dim + head_dim_v) for each key that a query sees."""
+        (batch, heads, seq, dim), of_values = self.size, self.sizes[2][3]
         seen = seq * (seq + 1) / 2 if self.causal else seq * seq
-        return 4.0 * batch * heads * seen * dim
+        if self.window is not None:
+            left = max(seq - self.window, 0)  # queries with more keys before them than the window has
+            seen -= left * (left + 1) / 2
+        return 2.0 * batch * heads * seen * (dim + of_values)
+
+    @property
+    def for_hopper(self) -> bool:
+        """Whether only kernels for Hopper compute it."""
+        return self.shared_kv or self.dtype in ("e4m3", "e5m2")
+
+
+def _published(head_dim: int, seq: int, causal: bool, **more: Any) -> Call:
+    """A call of one sequence with 64 heads of Q and 8 of K and V."""
+    return Call("bf16", head_dim, seq, causal, tokens=seq, heads=64, kv_heads=8, **more)
+
+
+# Shapes in which NVIDIA publishes rates of attention: 64 heads of queries for 8 of keys, one sequence.
+PUBLISHED: Final = (
+    *(_published(128, seq, causal) for seq in (4096, 16384) for causal in (False, True)),
+    *(_published(192, 8192, causal, head_dim_v=128) for causal in (False, True)),
+    _published(64, 8192, True, window=1024),
+    *(_published(128, seq, True) for seq in (512, 1024, 2048)),
+)
+# Multi-head latent attention of one sequence (DeepSeek-V3: 128 heads, latents of 576 columns, 512 of V).
+LATENTS: Final = tuple(
+    Call("bf16", 576, seq, causal, None, seq, head_dim_v=512, heads=128, kv_heads=1, shared_kv=True)
+    for seq, causal in ((4096, False), (4096, True), (1024, True))
+)
 
 
 def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     """Jobs: the ceiling of tensor cores, forward calls, then tiles where a GPU has `wgmma`."""
     rounds, batch = (3, 2) if quick else (5, 3)
     jobs = [Job("tensor core ceiling", lambda: tensor_ceiling(gpu, repeats=rounds * batch))]
-    every = calls(quick)
+    every = [call for call in calls(quick) if gpu.target.name == WGMMA_TARGET or not call.for_hopper]
     jobs.append(Job("assemble the kernels", lambda: prepared(gpu, every)))
     for call in every:
         run = functools.partial(forward, gpu, call, rounds, batch)
@@ -133,7 +189,7 @@ def calls(quick: bool) -> list[Call]:
             for causal in (False, True)
         ),
     ]
-    return [*of_f16, *of_others]
+    return [*of_f16, *PUBLISHED, *LATENTS, *of_others]
 
 
 def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
@@ -175,12 +231,16 @@ class OnDevice:
     def of(cls, gpu: Gpu, call: Call) -> OnDevice:
         """Normal numbers, copied to the device; those of fp8 have scales of 1."""
         config = call.config
-        host = tuple(x.reshape(call.size) for x in _drawn(math.prod(call.size), config.element.name))
+        *inputs, of_out = call.sizes
+        drawn = _drawn(max(map(math.prod, inputs)), config.element.name)
+        host = tuple(x[: math.prod(s)].reshape(s) for x, s in zip(drawn, inputs, strict=True))
+        if call.shared_kv:
+            host = *host[:2], host[1][..., : inputs[2][3]]
         to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
-        out = to(np.full(call.size, np.nan, np.float32).astype(config.output.numpy))
+        out = to(np.full(of_out, np.nan, np.float32).astype(config.output.numpy))
         names = [o.name for o in config.features.operands]
         scales = {name: to(np.ones(call.size[:2], np.float32)) for name in names}
-        return cls(call, host, tuple(map(to, host)), out, scales)
+        return cls(call, host, tuple(map(to, host[: 2 if call.shared_kv else 3])), out, scales)
 
     def launches(self, gpu: Gpu, config: AttentionConfig) -> Work:
         """A function that puts the call on the default stream, with the kernels of a config."""
@@ -202,7 +262,7 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
     contestants: dict[str, Callable[[], Any]] = {}
     rows = sampled_rows(call.size)
     wide = tuple(x.astype(np.float32) for x in arrays.host)
-    exact = Judge.of((wide[0], wide[1], wide[2]), rows, call.causal).exact
+    exact = Judge.of((wide[0], wide[1], wide[2]), rows, call.causal, call.window).exact
     errors: dict[str, float] = {}
     remarks: list[str] = []
     for name, config in configs_of(gpu, call).items():
@@ -216,18 +276,11 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
             continue
         errors[name] = _largest(arrays.out.numpy()[rows], exact)
         contestants[name] = launch
-    torch, why_not = torch_with_gpu()
-    if torch is None:
-        remarks.append(why_not)
-    elif call.dtype not in ("e4m3", "e5m2"):
-        tensors = [on_gpu(torch, x, gpu.ordinal) for x in arrays.host]
-        backends = PEERS_OF_F32 if call.dtype == "f32" else PEERS
-        tf32 = (call.precision == "tf32",) if call.dtype == "f32" else ()
-        others, refusals = torch_contestants(torch, tensors, call.causal, backends, tf32)
-        remarks += refusals
-        for name, attend in others.items():
-            errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
-        contestants |= others
+    others, refusals = _peers(gpu, arrays)
+    remarks += refusals
+    for name, attend in others.items():
+        errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
+    contestants |= others
     samples = race(gpu, contestants, rounds, batch)
     found: Found = [*remarks]
     for name, turns in samples.items():
@@ -238,6 +291,22 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
             ratio = ratios(samples[name], samples["ours"])
             found.append(measured(f"speed of ours / {name}", "x", ratio, config=call.settings, headline=True))
     return found
+
+
+def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], list[str]]:
+    """PyTorch's backends on the arrays of a call, and why others are not there."""
+    call = arrays.call
+    torch, why_not = torch_with_gpu()
+    if torch is None:
+        return {}, [why_not]
+    if call.window is not None:
+        return {}, ["PyTorch's backends of attention take no window"]
+    if call.dtype in ("e4m3", "e5m2"):
+        return {}, []
+    tensors = [on_gpu(torch, np.ascontiguousarray(x), gpu.ordinal) for x in arrays.host]
+    backends = PEERS_OF_F32 if call.dtype == "f32" else PEERS
+    tf32 = (call.precision == "tf32",) if call.dtype == "f32" else ()
+    return torch_contestants(torch, tensors, call.causal, backends, tf32)
 
 
 def _largest(found: Any, exact: Any) -> float:

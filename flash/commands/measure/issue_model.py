@@ -3,26 +3,37 @@
 The warps of the CTAs that are resident on a quarter of a multiprocessor go round the loop. In each clock
 the scheduler issues one instruction, of the warp that has waited longest. A warp waits for the clocks and
 scoreboards that the assembler wrote into its instructions (`ptxgen.runtime.sass.Control`), for results of
-tensor cores, for the unit that executes its next instruction, for its copies, and at barriers for the
-other warps of its CTA. CTAs begin at random clocks, always the same ones. Units, clocks of a warp
-instruction:
+tensor cores, for the unit that executes its next instruction (`issue_units`), for its copies, and at
+barriers for the other warps of its CTA. CTAs begin at random clocks, always the same ones.
 
-* tensor cores, f32, integers, special functions: 32 lanes, or the multiply-adds, by the rates of
-  `ptxgen.report.rates`; copies to and reads from shared memory: one wavefront of 128 bytes is one clock
-  of the multiprocessor, whose four schedulers share it;
-* until a result is there: tensor cores 25 clocks on sm_80 (Sun et al., "Dissecting Tensor Cores via
-  Microbenchmarks", 2022) and 33 on later targets, shared memory 30, global memory in L2 260 (Luo et al.,
-  "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Assumed, without a source: special
-  functions 22, other units that set a scoreboard 12, and 10 until operands of an access have been read.
+Clocks until a result is there: tensor cores 25 on sm_80 (Sun et al., "Dissecting Tensor Cores via
+Microbenchmarks", 2022) and 33 on later targets, shared memory and mbarriers 30, global memory in L2 260
+(Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Assumed, without a
+source: special functions 22, other units that set a scoreboard 12, and 10 until operands of an access have
+been read.
 
-Products of warpgroups (HGMMA) are asynchronous: a warp issues one while the one before it is executed, and
-goes on; `gsb0` ends a group, for which `WARPGROUP.DEPBAR` waits. They take the multiply-adds of the four
-tensor cores by the dense rate of the device. A loop that waits and arrives at named barriers
-(`BAR.SYNC` and `BAR.ARV`) is one whose warpgroups take turns. Copies that mbarriers count have arrived when
-they are asked for, and what HGMMA reads of shared memory takes nothing of it.
+Products of warpgroups (HGMMA, QGMMA) are asynchronous: a warp issues one and goes on; `gsb0` ends a group,
+for which `WARPGROUP.DEPBAR` waits. A loop that waits and arrives at named barriers (`BAR.SYNC` and
+`BAR.ARV`) is one whose warpgroups take turns. The rest was measured on an H800
+(github.com/cicuvc/nvidia-sass-document, commit d26f1d88, notes/sm90/arch/wgmma.md and
+register_bandwidth.md), not on kernels of this project:
 
-The model knows neither DRAM nor bank conflicts, nor what is in front of and behind the loop: it ranks
-kernels, and promises no time.
+* a product takes its multiply-adds by the dense rate of the device, or the clocks in which shared memory
+  brings its operands, whichever are more. Tensor copies and bulk reductions pass through shared memory
+  evenly while tensor cores work, and what warps read and write goes first;
+* seven products may be queued, then a warp waits to issue the next one;
+* results are there 49 clocks after the last multiply-add (a single product takes 53, 57 and 81 clocks for
+  n8, n16 and n64);
+* registers are written by one port: while a product is executed, each register that another instruction
+  writes delays both by a clock. By this rule a stream of one write in two clocks lengthens a product of n8,
+  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, beside products that had 64 clocks
+  each. That it holds for products without a gap, and of more columns, is assumed.
+
+Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
+conflicts, nor how long named barriers and branches take, nor what comes before and after the loop
+(`launch_model`). Beside the H200's counters it is right within 5 points for three of four kernels, and
+tells of head_dim 256 too little (docs/tuning.md, "The model beside the counters"): it ranks kernels, and
+promises no time.
 """
 
 from __future__ import annotations
@@ -30,36 +41,37 @@ from __future__ import annotations
 import enum
 import random
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
-from ptxgen.report.rates import DEVICES, INTEGER_LANES, SPECIAL_LANES, tensor_factor
+from flash.commands.measure.issue_units import (
+    OF_WARPGROUPS,
+    SCHEDULERS,
+    WAVEFRONT_BYTES,
+    Unit,
+    clocks_of,
+    copied_bytes,
+    rows_read,
+    unit_of,
+    writes_register,
+)
 from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import WARP_SIZE, Target
 
-SCHEDULERS: Final = 4  # of a multiprocessor
 _TURNS: Final = 8  # of the slowest warp
 _STARTS: Final = 5  # ways for CTAs to begin, of which the mean is taken
 _SPREAD: Final = 2500  # clocks within which CTAs begin
 _SCOREBOARDS: Final = 6
 _READ_CLOCKS: Final = 10  # until operands of a memory access have been read
-_WAVEFRONT_BYTES: Final = 128
 _NEVER: Final = float("inf")
 _ARRIVES: Final = "BAR.ARV"
 _GROUP_ENDS: Final = "gsb0"
-
-
-class Unit(enum.Enum):
-    """What executes an instruction; `NONE` is never waited for: branches, barriers, uniform integers."""
-
-    TENSOR = "tensor cores"
-    F32 = "f32"
-    INTEGER = "integers"
-    SPECIAL = "special functions"
-    MEMORY = "shared memory"
-    NONE = "none"
+_OF_MBARRIERS: Final = "SYNCS"
+_QUEUED: Final = 7  # products of warpgroups
+_WRITE_CLOCKS: Final = 1.0  # by which a register that is written delays a product, and is delayed
 
 
 class Wait(enum.Enum):
@@ -71,62 +83,15 @@ class Wait(enum.Enum):
     OTHER = "other units, copies, barriers and warps that issue"
 
 
-_OF_WARPGROUPS: Final = "HGMMA"
-_UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
-    Unit.TENSOR: ("HMMA", _OF_WARPGROUPS),
-    Unit.SPECIAL: ("MUFU",),
-    Unit.F32: ("FADD", "FMUL", "FFMA", "FADD2", "FMUL2", "FFMA2", "HADD2", "HMUL2", "HFMA2"),
-    Unit.MEMORY: ("LDSM", "LDS", "STS", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL", "SHFL", "ATOMS"),
-    Unit.NONE: (
-        *("BAR", "DEPBAR", "LDGDEPBAR", "BRA", "EXIT", "NOP", "WARPSYNC", "BSSY", "BSYNC", "CALL", "LDC"),
-        *("S2R", "CS2R", "R2UR", "WARPGROUP", "SYNCS", "FENCE", "MEMBAR"),
-    ),
-}
 _RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0}
 _OTHER_CLOCKS: Final = 12.0
 _COPY_CLOCKS: Final = 260.0
 _TENSOR_CLOCKS: Final = {80: 25.0, 86: 25.0, 89: 25.0}
 _LATER_TENSOR_CLOCKS: Final = 33.0
+WARPGROUP_CLOCKS: Final = 49.0
 _THREADS: Final = re.compile(r", (0x[0-9a-f]+)$")
 _REGISTER: Final = re.compile(r"\bR(\d+)")
 _PENDING: Final = re.compile(r"(?:SB|gsb)\d, (0x[0-9a-f]+)")
-
-
-def unit_of(instr: SassInstr) -> Unit:
-    """What executes an instruction."""
-    if instr.name.startswith("U"):
-        return Unit.NONE
-    return next((unit for unit, names in _UNITS.items() if instr.name in names), Unit.INTEGER)
-
-
-def clocks_of(instr: SassInstr, target: Target) -> float:
-    """The clocks for which a warp instruction keeps its unit of one scheduler busy."""
-    unit = unit_of(instr)
-    if unit is Unit.TENSOR:
-        word = ".tf32" if ".TF32" in instr.opcode else ""
-        sm = _known(target)
-        of = "wgmma" if instr.name == _OF_WARPGROUPS else "mma"
-        macs = DEVICES[sm].macs * tensor_factor(f"{of}{word}", sm)
-        return instr.macs * SCHEDULERS / macs
-    lanes = {Unit.F32: target.fp32_lanes_per_sm, Unit.INTEGER: INTEGER_LANES, Unit.SPECIAL: SPECIAL_LANES}
-    if unit in lanes:
-        return WARP_SIZE * SCHEDULERS / lanes[unit]
-    return SCHEDULERS * _wavefronts(instr) if unit is Unit.MEMORY else 0.0
-
-
-def _wavefronts(instr: SassInstr) -> int:
-    if instr.name == "LDSM":
-        last = instr.opcode.rpartition(".")[2]
-        return int(last) if last in ("2", "4") else 1
-    if instr.name == "SHFL":
-        return 1
-    nbytes = 16 if ".128" in instr.opcode else 8 if ".64" in instr.opcode else 4
-    return WARP_SIZE * nbytes // _WAVEFRONT_BYTES
-
-
-def _known(target: Target) -> int:
-    """The device with rates that stands for the target."""
-    return target.sm if target.sm in DEVICES else max(sm for sm in DEVICES if sm <= target.sm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +108,10 @@ class Busy:
     def tensor(self) -> float:
         """The share of the tensor cores."""
         return self.shares[Unit.TENSOR]
+
+    def clocks_of_ctas(self, threads: int, ctas: int) -> float:
+        """The clocks in which each of `ctas` resident CTAs of so many threads goes round the loop once."""
+        return self.clocks_of_turn * threads / WARP_SIZE / SCHEDULERS * ctas
 
 
 @dataclass(slots=True)
@@ -161,17 +130,19 @@ class _Step:
     writes: range  # the registers of a result of tensor cores
     pending: int  # groups of copies, or of products, that may still be under way behind a DEPBAR
     mates: int  # warps of the scheduler that a barrier counts, 0 for all of the CTA
+    reads: int  # bytes that a product of a warpgroup reads from shared memory
+    writes_register: bool  # and is no product
 
     @classmethod
     def of(cls, instr: SassInstr, target: Target) -> _Step:
         control, unit = instr.control, unit_of(instr)
         if control is None:
             raise ValueError("the issue model needs instructions with their control words")
-        result = _RESULT_CLOCKS.get(unit, _OTHER_CLOCKS)
+        known = Unit.MEMORY if instr.name == _OF_MBARRIERS else unit
+        result = _RESULT_CLOCKS.get(known, _OTHER_CLOCKS)
         registers = [int(n) for n in _REGISTER.findall(instr.operands)]
         writes = range(0)
-        if instr.name == _OF_WARPGROUPS:
-            result = _LATER_TENSOR_CLOCKS
+        if instr.name in OF_WARPGROUPS:
             registers = []  # DEPBAR waits for them
         elif unit is Unit.TENSOR:
             result = _TENSOR_CLOCKS.get(target.sm, _LATER_TENSOR_CLOCKS)
@@ -192,6 +163,8 @@ class _Step:
             writes,
             int(pending[1], 16) if pending else 0,
             int(threads[1], 16) // (WARP_SIZE * SCHEDULERS) if threads else 0,
+            sum(rows_read(instr)),
+            writes_register(instr),
         )
 
     @property
@@ -202,7 +175,68 @@ class _Step:
     @property
     def is_product_of_warpgroup(self) -> bool:
         """Whether it is an asynchronous product."""
-        return self.instr.name == _OF_WARPGROUPS
+        return self.instr.name in OF_WARPGROUPS
+
+
+@dataclass(slots=True)
+class _Product:
+    """An asynchronous product: when its last multiply-add is done."""
+
+    done: float = 0.0
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the warps of a scheduler share: when each unit is `free`, and what it has been busy for;
+    `passing` are the bytes that copies move through shared memory for each clock of the tensor cores,
+    `owed` the clocks for which warps used it while a product was executed, `queued` the last products, and
+    `spare` the clocks in which these wait for shared memory and write no registers.
+    """
+
+    passing: float
+    free: dict[Unit, float] = field(default_factory=lambda: dict.fromkeys(Unit, 0.0))
+    busy: dict[Unit, float] = field(default_factory=lambda: dict.fromkeys(Unit, 0.0))
+    owed: float = 0.0
+    spare: float = 0.0
+    queued: deque[_Product] = field(
+        default_factory=lambda: deque((_Product() for _ in range(_QUEUED)), _QUEUED)
+    )
+
+    def take(self, step: _Step, clock: float) -> None:
+        """Start an instruction that is no product of a warpgroup."""
+        if step.unit is not Unit.NONE:
+            self.free[step.unit] = clock + step.clocks
+            self.busy[step.unit] += step.clocks
+        if step.unit is Unit.MEMORY:
+            self.owed += step.clocks
+
+    def delay(self, clock: float) -> float:
+        """The clocks by which a register that is written now delays a product, and is delayed."""
+        if self.queued[-1].done <= clock:
+            return 0.0
+        if self.spare >= _WRITE_CLOCKS:
+            self.spare -= _WRITE_CLOCKS
+            return 0.0
+        self.free[Unit.TENSOR] += _WRITE_CLOCKS
+        for product in self.queued:
+            if product.done > clock:
+                product.done += _WRITE_CLOCKS
+        return _WRITE_CLOCKS
+
+    def multiply(self, step: _Step, clock: float) -> _Product:
+        """Start a product of a warpgroup after those that are queued."""
+        if self.free[Unit.TENSOR] <= clock:
+            self.owed = self.spare = 0.0
+        memory = (step.reads + self.passing * step.clocks) / WAVEFRONT_BYTES
+        takes = max(step.clocks, memory + self.owed)
+        done = max(clock, self.free[Unit.TENSOR]) + takes
+        self.owed = 0.0
+        self.spare += takes - step.clocks
+        self.busy[Unit.TENSOR] += step.clocks
+        self.busy[Unit.MEMORY] += memory
+        self.free[Unit.TENSOR] = done
+        self.queued.append(_Product(done))
+        return self.queued[-1]
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +254,7 @@ class _Warp:
     results: dict[int, float] = field(default_factory=dict)
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
-    products: list[float] = field(default_factory=list)  # groups of products: when each is done
+    products: list[_Product] = field(default_factory=list)  # the last of each group
     turn: float = _NEVER  # since when it is the warp's turn
 
     @property
@@ -228,16 +262,16 @@ class _Warp:
         """How far the warp is."""
         return self.turns, self.at
 
-    def note_waits(self, step: _Step, clock: float, free: Mapping[Unit, float]) -> None:
+    def note_waits(self, step: _Step, clock: float, shared: _Shared) -> None:
         """Count what the warp has waited for since its last instruction, before it issues the next one."""
+        free = shared.free
         memory = [self.memory[n] for n in step.waits]
         if step.unit is Unit.MEMORY:
             memory.append(free[step.unit])
         tensor = [self.results.get(r, 0.0) for r in step.registers]
         if step.unit is Unit.TENSOR:
-            tensor.append(free[step.unit] - step.clocks * step.is_product_of_warpgroup)
-        if step.waits_for_products and len(self.products) > step.pending:
-            tensor += self.products[: len(self.products) - step.pending]
+            tensor.append(shared.queued[0].done if step.is_product_of_warpgroup else free[step.unit])
+        tensor += self._ends_of_groups(step)
         ends = {
             Wait.STALL: self.ready,
             Wait.MEMORY: max(memory, default=0.0),
@@ -250,65 +284,75 @@ class _Warp:
             self.waits[wait] += until - begin
             begin = until
 
-    def earliest(self, step: _Step, free: Mapping[Unit, float]) -> float:
+    def _ends_of_groups(self, step: _Step) -> list[float]:
+        """When the groups of products that the step waits for have their results."""
+        if not step.waits_for_products:
+            return []
+        waited = self.products[: max(len(self.products) - step.pending, 0)]
+        return [product.done + WARPGROUP_CLOCKS for product in waited]
+
+    def earliest(self, step: _Step, shared: _Shared) -> float:
         """When the warp may issue the step."""
         when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
         if self.results:
             when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
         if step.instr.name == "DEPBAR" and len(self.groups) > step.pending:
             when = max(when, *self.groups[: len(self.groups) - step.pending])
-        if step.waits_for_products and len(self.products) > step.pending:
-            when = max(when, *self.products[: len(self.products) - step.pending])
+        when = max([when, *self._ends_of_groups(step)])
         if step.is_product_of_warpgroup:
-            return max(when, free[step.unit] - step.clocks)
-        return when if step.unit is Unit.NONE else max(when, free[step.unit])
+            return max(when, shared.queued[0].done)
+        return when if step.unit is Unit.NONE else max(when, shared.free[step.unit])
 
 
-def modelled(loop: Loop, target: Target, threads: int, ctas: int) -> Busy:
-    """The model of a loop, for `ctas` resident CTAs of so many threads. Raises `ValueError` if the
-    instructions have no control words.
+def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float | None = None) -> Busy:
+    """The model of a loop, for `ctas` resident CTAs of so many threads; `copied` are the bytes that tensor
+    copies bring, and bulk reductions take, in a turn of a CTA, by default what its products read as B
+    (`copied_bytes`). Raises `ValueError` if the instructions have no control words.
     """
     steps = [_Step.of(instr, target) for instr in loop.path]
     of_cta = max(1, threads // WARP_SIZE // SCHEDULERS)
+    passes = copied_bytes(loop.path) if copied is None else copied
+    multiplies = of_cta * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
+    passing = passes / multiplies if multiplies else 0.0
     chance = random.Random(1)
     found = []
     for _ in range(_STARTS if ctas > 1 else 1):
         starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
-        found.append(_run(steps, [_Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]))
+        warps = [_Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
+        found.append(_run(steps, warps, _Shared(passing)))
     shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
     waits = {wait: mean(busy.waits[wait] for busy in found) for wait in Wait}
     return Busy(shares, mean(busy.clocks_of_turn for busy in found), waits)
 
 
-def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
+def _run(steps: Sequence[_Step], warps: list[_Warp], shared: _Shared) -> Busy:
     """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
-    free = dict.fromkeys(Unit, 0.0)
     in_turns = any(step.instr.opcode.startswith(_ARRIVES) for step in steps)
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
             warp.turn = warp.ready  # the first of a CTA begins
     clock, since, count = 0.0, -1.0, 0
-    busy = dict.fromkeys(Unit, 0.0)
+    left = dict.fromkeys(Unit, 0.0)  # that units have to do when the first counted clock begins
     while min(warp.turns for warp in warps) < _TURNS:
-        when = [_when(warp, steps, free, warps, in_turns) for warp in warps]
+        when = [_when(warp, steps, shared, warps, in_turns) for warp in warps]
         nth = min(range(len(warps)), key=lambda n: (when[n], warps[n].issued))
         warp, step = warps[nth], steps[warps[nth].at]
         clock = max(clock + 1, when[nth])
         if since < 0 and min(warp.turns for warp in warps) > 0:
             since = clock
-            busy = {unit: max(until - clock, 0.0) for unit, until in free.items()}
+            left = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
+            shared.busy = dict.fromkeys(Unit, 0.0)
         if since >= 0:
-            warp.note_waits(step, clock, free)
+            warp.note_waits(step, clock, shared)
+            count += 1
         if in_turns and step.instr.name == "BAR":
             _turn(warp, step, clock, warps)
-        _issue(warp, step, clock, free)
-        if since >= 0:
-            busy[step.unit] += step.clocks
-            count += 1
+        _issue(warp, step, clock, shared)
         if warp.at == len(steps):
             warp.at, warp.turns = 0, warp.turns + 1
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
-    shares = {unit: (used - max(free[unit] - clock, 0.0)) / clocks for unit, used in busy.items()}
+    after = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
+    shares = {unit: (used + left[unit] - after[unit]) / clocks for unit, used in shared.busy.items()}
     waited = {wait: sum(warp.waits[wait] for warp in warps) for wait in Wait}
     all_clocks = sum(waited.values())
     return Busy(
@@ -328,11 +372,11 @@ def _turn(warp: _Warp, step: _Step, clock: float, warps: Sequence[_Warp]) -> Non
 
 
 def _when(
-    warp: _Warp, steps: Sequence[_Step], free: Mapping[Unit, float], warps: Sequence[_Warp], in_turns: bool
+    warp: _Warp, steps: Sequence[_Step], shared: _Shared, warps: Sequence[_Warp], in_turns: bool
 ) -> float:
     """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
     step = steps[warp.at]
-    when = warp.earliest(step, free)
+    when = warp.earliest(step, shared)
     if step.instr.name != "BAR" or step.mates == 1 or step.instr.opcode.startswith(_ARRIVES):
         return when
     if in_turns:
@@ -340,18 +384,26 @@ def _when(
     mates = [mate for mate in warps if mate.cta == warp.cta]
     if any(mate.place < warp.place for mate in mates):
         return _NEVER
-    here = [mate.earliest(steps[mate.at], free) for mate in mates if mate.place == warp.place]
+    here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.place == warp.place]
     return max(here)
 
 
-def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> None:
+def _issue(warp: _Warp, step: _Step, clock: float, shared: _Shared) -> None:
     """Issue the next step of a warp, and note what waits for its result."""
     warp.at, warp.issued, warp.ready = warp.at + 1, clock, clock + step.stall
     if step.is_product_of_warpgroup:
-        _start_product(warp, step, clock, free)
+        product = shared.multiply(step, clock)
+        if _GROUP_ENDS in step.instr.operands:
+            warp.products = [*warp.products[-_SCOREBOARDS:], product]
         return
-    if step.unit is not Unit.NONE:
-        free[step.unit] = clock + step.clocks
+    shared.take(step, clock)
+    if step.writes_register:
+        warp.ready += shared.delay(clock)
+    _note_result(warp, step, clock)
+
+
+def _note_result(warp: _Warp, step: _Step, clock: float) -> None:
+    """Note when the result of a step is there, and its operands have been read."""
     done = clock + step.result
     if step.unit is Unit.MEMORY:
         done += step.clocks
@@ -368,10 +420,3 @@ def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> N
         warp.copies = max(warp.copies, clock + _COPY_CLOCKS)
     elif step.instr.name == "LDGDEPBAR":
         warp.groups = [*warp.groups[-_SCOREBOARDS:], warp.copies]
-
-
-def _start_product(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> None:
-    """Start an asynchronous product behind those that its unit has, and note when its group is done."""
-    free[step.unit] = max(clock, free[step.unit]) + step.clocks
-    if _GROUP_ENDS in step.instr.operands:
-        warp.products = [*warp.products[-_SCOREBOARDS:], free[step.unit] + step.result]

@@ -179,7 +179,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     remarks: Found = []
     try:
         torch: Any = importlib.import_module("torch")
-        arrays["tensors on the CPU"] = [torch.empty(SHAPE) for _ in range(4)]
+        arrays["tensors on the CPU"] = [torch.empty(SHAPE, device="cpu") for _ in range(4)]
     except ImportError as error:
         remarks.append(f"reading real torch tensors was not measured: {error}; pip install torch")
 
@@ -205,7 +205,7 @@ def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     except ImportError as error:
         return [f"the operator of PyTorch was not measured: {error}; pip install torch"]
     batch, heads, rows, dim = SHAPE
-    q, k = torch.empty(batch, heads, 0, dim), torch.empty(batch, heads, rows, dim)
+    q, k = (torch.empty(batch, heads, n, dim, device="cpu") for n in (0, rows))
     kernel = AttentionKernel(AttentionConfig(dim))
     direct = _repeated(lambda: kernel.launch(q, k, k, backend="cpu"), calls)
     through = _repeated(lambda: adapter.attention(q, k, k, backend="cpu"), calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import importlib.metadata
 import json
 import math
@@ -14,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # has no types
 
 from flash.commands.measure.record import Measurement
 from ptxgen.errors import BackendError
@@ -30,6 +29,7 @@ _PACKAGES: Final = (
     "jinja2",
     "torch",
     "cuda-python",
+    "cuda-bindings",
     "threadpoolctl",
     "triton",
     "nvidia-cutlass-dsl",
@@ -124,10 +124,7 @@ def versions() -> dict[str, str | None]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
-    blas = [
-        f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"
-    ]
-    found["blas"] = ", ".join(dict.fromkeys(blas)) or None
+    found["blas"] = _blas()
     try:
         assembler = find_assembler()
         found["assembler"] = f"{assembler.name} {assembler.version}"
@@ -135,6 +132,16 @@ def versions() -> dict[str, str | None]:
         found["assembler"] = None
     found["commit"] = _commit()
     return found
+
+
+def _blas() -> str | None:
+    """The BLAS libraries of the process; None without the package threadpoolctl, which knows them."""
+    try:
+        loaded = importlib.import_module("threadpoolctl").threadpool_info()
+    except ImportError:
+        return None
+    names = [f"{lib['internal_api']} {lib['version']}" for lib in loaded if lib["user_api"] == "blas"]
+    return ", ".join(dict.fromkeys(names)) or None
 
 
 def _commit() -> str | None:

@@ -62,6 +62,11 @@ class Serving:
         }
 
     @property
+    def longest(self) -> int:
+        """The most queries of a sequence."""
+        return max(queries for queries, _ in self.lengths)
+
+    @property
     def config(self) -> AttentionConfig:
         """The config of the step."""
         return AttentionConfig(
@@ -146,10 +151,10 @@ def _kernel(step: Serving) -> KernelConfig:
     return kernel_of(step.config, _call(step)[1], find_target(TARGET))
 
 
-@functools.cache
-def _call(step: Serving) -> tuple[dict[str, Array], Geometry]:
-    """The arrays of a step, in the order of the kernel's pointers, and its geometry. Pages are taken from
-    the last on.
+def arrays_of(step: Serving) -> dict[str, Array]:
+    """The arrays of a step by name, in the order of the kernel's pointers: q, k and v, out like q, and the
+    operands. q is [tokens, heads, head_dim], k and v are [pages, rows, kv_heads, head_dim]; pages are taken
+    from the last on.
     """
     config, size = step.config, step.page_size
     counts = [-(-keys // size) for _, keys in step.lengths]
@@ -161,16 +166,20 @@ def _call(step: Serving) -> tuple[dict[str, Array], Geometry]:
     of_q = (int(ends[-1]), step.heads, step.head_dim)
     of_k = (sum(counts), size, step.kv_heads, step.head_dim)
     q, k, v, out = (x.astype(config.element.numpy) for x in normal(of_q, of_k, of_k, of_q))
-    lengths = {
-        "cu_seqlens_q": ends,
-        "seqused_k": np.array([keys for _, keys in step.lengths], np.int32),
-        "block_table": table,
-    }
+    used = np.array([keys for _, keys in step.lengths], np.int32)
+    return {"q": q, "k": k, "v": v, "out": out, "cu_seqlens_q": ends, "seqused_k": used, "block_table": table}
+
+
+@functools.cache
+def _call(step: Serving) -> tuple[dict[str, Array], Geometry]:
+    """The arrays of a step and its geometry."""
+    arrays = arrays_of(step)
+    views = {name: view(array, name) for name, array in arrays.items()}
     geometry = check(
-        config,
-        *(view(array, name) for name, array in {"q": q, "k": k, "v": v, "out": out}.items()),
+        step.config,
+        *(views.pop(name) for name in ("q", "k", "v", "out")),
         layout="bshd",
-        operands={name: view(array, name) for name, array in lengths.items()},
-        max_seqlen_q=max(queries for queries, _ in step.lengths),
+        operands=views,
+        max_seqlen_q=step.longest,
     )
-    return {"q": q, "k": k, "v": v, "out": out, **lengths}, geometry
+    return arrays, geometry

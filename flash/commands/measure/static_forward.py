@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from flash.commands.measure.issue_model import SCHEDULERS, Unit, Wait, modelled
+from flash.commands.measure.issue_model import Wait, modelled
+from flash.commands.measure.issue_units import SCHEDULERS, Unit
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flash.commands.measure.issue_model import SCHEDULERS, Unit, modelled
+from flash.commands.measure.issue_model import modelled
+from flash.commands.measure.issue_units import SCHEDULERS, Unit
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static import LONGEST_LOOP
@@ -53,8 +54,7 @@ HOPPER_REMARKS: Final = (
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
     f"compiled by {PEER} where the package is installed; all go through the same assembler",
     "f32_grade multiplies three times in f16; its useful TFLOP/s are those of the model, and those that "
-    "shared memory allows, whose clocks the model does not count where wgmma reads it; of latents it is "
-    "the share of tensor cores that both allow",
+    "shared memory alone allows; of latents it is the share of tensor cores that both allow",
     " | ".join(_COLUMNS),
 )
 
@@ -100,15 +100,15 @@ class Reading:
     exponentials: float
 
     @classmethod
-    def of(cls, subject: Subject, warpgroups: int, tile: str) -> Reading:
-        """Assemble a kernel and model its loop, round which so many warpgroups of a CTA go. Raises
-        `BackendError` without the tools for it.
+    def of(cls, subject: Subject, warpgroups: int, tile: str, copied: float | None = None) -> Reading:
+        """Assemble a kernel and model its loop, round which so many warpgroups of a CTA go; `copied` as in
+        `modelled`. Raises `BackendError` without the tools for it.
         """
         target = find_target(WGMMA_TARGET)
         made = assembled(subject, target)
         if made.loop is None:
             raise BackendError(made.why_no_loop)
-        busy = modelled(made.loop, target, warpgroups * WARPGROUP, max(made.ctas_per_sm, 1))
+        busy = modelled(made.loop, target, warpgroups * WARPGROUP, max(made.ctas_per_sm, 1), copied)
         of_scores = made.scores * SCHEDULERS / SPECIAL_LANES / busy.clocks_of_turn
         return cls(made, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL], 100 * of_scores)
 

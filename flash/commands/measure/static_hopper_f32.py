@@ -1,5 +1,5 @@
 """Main loops of the forward kernels for Hopper of f32 in products of f16: what the issue model says, and
-what shared memory allows, of which the model knows nothing where `wgmma` reads it.
+what shared memory alone allows.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
+from flash.commands.measure.issue_units import WAVEFRONT_BYTES
 from flash.commands.measure.record import Found, Goal, Job, measured
 from flash.commands.measure.static_hopper import Reading, row, settings_of
 from flash.commands.measure.static_quality import Subject
@@ -22,7 +23,6 @@ from ptxgen.target import target as find_target
 PRECISE: Final = "f32_grade"
 PRECISE_DIMS: Final = (64, 128)
 GOAL: Final = 150  # TFLOP/s
-WAVEFRONT_BYTES: Final = 128  # a clock of shared memory
 _DEPTH: Final = 16  # of a product of f16
 HALF: Final = 2  # bytes
 _WORD: Final = 4
@@ -44,7 +44,7 @@ def precise_quality(head_dim: int) -> Found:
     t = kernel.tiling
     assert isinstance(t, SplitWgmmaTiling)  # the default on this target
     try:
-        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
+        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", moved_bytes(t))
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     found: Found = [row(head_dim, f"ours, {PRECISE}", ours)]
@@ -71,8 +71,12 @@ def shared_clocks(t: SplitWgmmaTiling) -> float:
     of_keys = t.score_columns // _DEPTH * (WGMMA_ROWS + t.tile)
     of_values = t.tile // _DEPTH * t.output_columns
     read = t.consumers * _PRODUCTS * (of_keys + of_values) * _DEPTH * HALF
-    moved = _TIMES_MOVED * t.tile * (t.score_columns + t.output_columns) * _WORD
-    return (read + moved) / WAVEFRONT_BYTES
+    return (read + moved_bytes(t)) / WAVEFRONT_BYTES
+
+
+def moved_bytes(t: SplitWgmmaTiling) -> int:
+    """The bytes of a tile of K and of V that pass through shared memory before a product reads them."""
+    return _TIMES_MOVED * t.tile * (t.score_columns + t.output_columns) * _WORD
 
 
 def tflops(t: SplitWgmmaTiling, clocks: float) -> float:

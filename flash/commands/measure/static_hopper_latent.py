@@ -1,5 +1,5 @@
 """Main loops of the forward kernel for Hopper in which V is the first columns of K: what the issue model
-says, and what shared memory allows, of which the model knows nothing where `wgmma` reads it.
+says, and what shared memory alone allows.
 """
 
 from __future__ import annotations
@@ -7,9 +7,10 @@ from __future__ import annotations
 import functools
 from typing import Final
 
+from flash.commands.measure.issue_units import WAVEFRONT_BYTES
 from flash.commands.measure.record import Found, Goal, Job, measured
 from flash.commands.measure.static_hopper import DTYPE, Reading, row, settings_of
-from flash.commands.measure.static_hopper_f32 import HALF, WAVEFRONT_BYTES
+from flash.commands.measure.static_hopper_f32 import HALF
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -39,7 +40,7 @@ def latent_quality(tile: int) -> Found:
     t = kernel.tiling
     assert isinstance(t, LatentTiling)  # no other kernel computes it
     try:
-        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
+        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", moved_bytes(t))
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     settings = {**settings_of(DIMS[0]), "tile": tile}
@@ -64,8 +65,14 @@ def shared_share(t: LatentTiling) -> float:
     """
     of_scores = t.score_columns * (WGMMA_ROWS + t.tile)
     of_values = t.tile * t.output_columns
-    of_weights = 2 * WGMMA_ROWS * t.tile
-    shared = HALF * (of_scores + of_values + of_weights + t.tile * t.score_columns) / WAVEFRONT_BYTES
+    shared = (HALF * (of_scores + of_values) + moved_bytes(t)) / WAVEFRONT_BYTES
     macs = t.block_q * t.tile * (t.score_columns + t.output_columns)
     tensor = macs / DEVICES[find_target(WGMMA_TARGET).sm].macs
     return 100 * tensor / max(tensor, shared)
+
+
+def moved_bytes(t: LatentTiling) -> int:
+    """The bytes of a tile that pass through shared memory beside what products read as K and V: the tile
+    arrives once, and weights of the two consumers are written and read.
+    """
+    return HALF * (t.tile * t.score_columns + 2 * WGMMA_ROWS * t.tile)

@@ -15,6 +15,8 @@ from flash.launch.calls import counters, make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import MmaTiling
+from flash.problem.tile_choice import AnyTiling
+from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
@@ -104,6 +106,11 @@ def assembled(subject: Subject, target: Target) -> Assembled:
         loop,
         "" if loop else why,
     )
+
+
+def threads_of_loop(tiling: AnyTiling) -> int:
+    """The threads of a CTA that go round the main loop: all but those that only copy."""
+    return tiling.consumers * WARPGROUP if isinstance(tiling, WgmmaTiling) else tiling.threads
 
 
 @dataclass(frozen=True, slots=True)

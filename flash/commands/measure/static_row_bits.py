@@ -10,16 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from flash.commands.measure.issue_model import SCHEDULERS, modelled
+from flash.commands.measure.issue_model import modelled
+from flash.commands.measure.issue_units import SCHEDULERS
 from flash.commands.measure.record import Found, Job, Setting, measured
-from flash.commands.measure.static_quality import Subject, assembled
+from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
 from flash.contract.catalogue import build
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.operands.words import Auto
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import BackendError
 from ptxgen.target import WARP_SIZE
@@ -133,7 +134,7 @@ def _clocks(call: Call, kernel: KernelConfig) -> float:
     made, t = assembled(Subject.of(build(kernel)), kernel.target), kernel.tiling
     if made.loop is None:
         raise BackendError(made.why_no_loop)
-    threads = t.consumers * WARPGROUP if isinstance(t, WgmmaTiling) else t.threads
+    threads = threads_of_loop(t)
     busy = modelled(made.loop, kernel.target, threads, max(made.ctas_per_sm, 1))
     group = _GROUP if kernel.packed else 1
     scores = min(call.queries * group, t.block_q) * t.tile

@@ -8,6 +8,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from flash.commands.measure.record import Found, Job
+from ptxgen.errors import BackendError, PtxGenError
+
 _WARM_UP: Final = 3  # calls before a graph is captured (PyTorch's notes on CUDA graphs)
 
 BACKENDS: Final = ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")
@@ -71,8 +74,9 @@ def _attend(
 ) -> Callable[[], Any]:
     def run() -> Any:
         with attention.sdpa_kernel([backend]), torch.no_grad(), products_in_tf32(torch, tf32):
-            return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
+            return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal, **grouped)
 
+    grouped = {"enable_gqa": True} if tensors[0].shape[1] != tensors[1].shape[1] else {}
     return run
 
 
@@ -117,6 +121,20 @@ def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
     finally:
         for place, usual in zip(places, before, strict=True):
             place.allow_tf32 = usual
+
+
+def with_torch(job: Job) -> Job:
+    """The job, which raises `BackendError` where PyTorch raises an error, such as for want of memory."""
+
+    def run() -> Found:
+        try:
+            return job.run()
+        except RuntimeError as error:
+            if isinstance(error, PtxGenError):
+                raise
+            raise BackendError(f"PyTorch: {first_line(error)}") from error
+
+    return job._replace(run=run)
 
 
 def first_line(error: BaseException) -> str:

@@ -11,9 +11,18 @@ from typing import Any, Final, Protocol
 
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import OnDevice, Shape, on_device, race
-from flash.commands.measure.issue_model import SCHEDULERS, modelled
+from flash.commands.measure.issue_model import modelled
+from flash.commands.measure.issue_units import SCHEDULERS
 from flash.commands.measure.record import MS, flat, ratios
-from flash.commands.measure.static_quality import THOUSAND, Assembled, Counted, Subject, assembled, count
+from flash.commands.measure.static_quality import (
+    THOUSAND,
+    Assembled,
+    Counted,
+    Subject,
+    assembled,
+    count,
+    threads_of_loop,
+)
 from flash.contract.catalogue import build
 from flash.operands.dtypes import F32
 from flash.operands.words import Auto, DTypeName
@@ -167,7 +176,9 @@ class Static:
         cost = max(counts.instructions / SCHEDULERS, counts.wavefronts)
         model: Entry = {}
         if made.loop is not None:
-            busy = modelled(made.loop, kernel.target, kernel.tiling.threads, max(made.ctas_per_sm, 1))
+            busy = modelled(
+                made.loop, kernel.target, threads_of_loop(kernel.tiling), max(made.ctas_per_sm, 1)
+            )
             model["tensor_share"] = busy.tensor
             cost = max(cost, busy.clocks_of_turn / SCHEDULERS * _turns(made, counts))
         return {

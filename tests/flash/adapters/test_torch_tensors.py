@@ -140,6 +140,49 @@ def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arra
     assert str(raised.value).startswith(f"{who}: ")
 
 
+@pytest.mark.parametrize("mode", ["make_fx", "FlopCounterMode"])
+@pytest.mark.parametrize("name", ["attention", "into out", "backward", "varlen"])
+def test_operators_refuse_tangents_also_in_modes_of_pytorch(
+    ours: Any, torch: Any, arrays: Any, name: str, mode: str
+) -> None:
+    """Which a mode takes away before the operator computes."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils.flop_counter import FlopCounterMode
+
+    q, k, v = arrays
+    ops, scores = torch.ops.ptxgen_flash, (None, None, 0.0, "", "", None, True, "auto", None, True, 0)
+    dense = (*(None,) * 7, "", None, None, "bhsd", *scores)
+    ends = torch.tensor([0, QUERIES], dtype=torch.int32)
+    rows = q[0].transpose(0, 1)
+    out, lse = ours.attention(q, k, v, return_lse=True)
+    packed = (rows, rows, ends, ends, *(None,) * 9, "", None, None, "", *scores, None, None, "NHD", False)
+    calls: dict[str, tuple[Callable[[Any], Any], str]] = {
+        "attention": (lambda x: ops.attention(x, k, v, *dense)[0], "attention: q"),
+        "into out": (lambda x: ops.attention_out(out, x, k, v, *dense), "attention: q"),
+        "backward": (
+            lambda x: ops.attention_backward(x, None, out, lse, [False] * 4, q, k, v, *dense)[0],
+            "attention: dout",
+        ),
+        "varlen": (lambda x: ops.attention_varlen(x[0].transpose(0, 1), *packed)[0], "attention_varlen: q"),
+    }
+    call, said = calls[name]
+    call(q)
+
+    def traced(of: Callable[[Any], Any], x: Any) -> None:
+        if mode == "make_fx":
+            make_fx(of)(x)
+        else:
+            with FlopCounterMode(display=False):
+                of(x)
+
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(LaunchError) as raised:
+            traced(call, dual)
+    who, argument = said.split(": ")
+    assert str(raised.value) == TANGENT.format(who, argument, argument)
+
+
 def test_compiled_forward_mode_is_refused(ours: Any, torch: Any, arrays: Any) -> None:
     q, k, v = arrays
 
@@ -208,14 +251,12 @@ def test_a_causal_bias_of_a_call_that_falls_back_is_pytorchs(ours: Any, torch: A
     torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize("how", [{"is_causal": True}, {"queries": QUERIES + 1}], ids=["causal", "sizes"])
-def test_a_causal_bias_that_does_not_fit_is_refused(ours: Any, torch: Any, how: dict[str, Any]) -> None:
+def test_a_causal_bias_of_other_sizes_is_refused(ours: Any, torch: Any) -> None:
     from torch.nn.attention.bias import causal_upper_left
 
-    queries = how.pop("queries", QUERIES)
-    q, k, v = (torch.randn(1, 2, n, DIM) for n in (queries, KEYS, KEYS))
+    q, k, v = (torch.randn(1, 2, n, DIM) for n in (QUERIES + 1, KEYS, KEYS))
     with pytest.raises(LaunchError) as raised:
-        ours.scaled_dot_product_attention(q, k, v, causal_upper_left(QUERIES, KEYS), **how)
+        ours.scaled_dot_product_attention(q, k, v, causal_upper_left(QUERIES, KEYS))
     assert str(raised.value) == (
         "scaled_dot_product_attention: attn_mask is a CausalBias of 5 queries and 7 keys, which is taken as "
         "a mask of so many queries and keys, and without another causality; make one of the sizes of query "

@@ -1,0 +1,175 @@
+"""Measures steps of serving on a GPU: packed batches over pages, and tokens over latents (MLA), by the bytes
+that they need against the copy bandwidth and by their useful operations.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+import flash
+from flash.commands.measure.cpu import Array, normal
+from flash.commands.measure.device import Gpu
+from flash.commands.measure.gpu import race
+from flash.commands.measure.record import MS, Found, Job, Setting, Work, flat, measured
+from flash.commands.measure.serving import Serving, arrays_of, unavoidable_bytes
+from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.reference import attention_reference
+
+GPU_SERVING_REMARKS: Final = (
+    "serving on the GPU: calls of AttentionKernel.launch for a packed batch over pages, and of "
+    "DecodeKernel.launch for tokens over latents; bytes are what each CTA cannot avoid to read and write",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """A token each of `items` sequences, whose `heads` heads of Q share `keys` latents of `columns` columns,
+    the first `values` of which are V.
+    """
+
+    items: int
+    keys: int
+    heads: int = 128
+    columns: int = 576
+    values: int = 512
+
+    @property
+    def config(self) -> AttentionConfig:
+        """The config of the attention of a new token."""
+        return AttentionConfig(self.columns, self.values, dtype="bf16", causal=True, shared_kv=True)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The step as the settings of a measurement."""
+        sizes = {"d": self.columns, "dv": self.values, "heads": self.heads, "N": self.keys, "B": self.items}
+        return {"dtype": "bf16", **sizes}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the latents, read once, and of Q and O."""
+        of_queries = self.heads * (self.columns + self.values)
+        return 2 * self.items * (self.keys * self.columns + of_queries)
+
+    @property
+    def flops(self) -> float:
+        """Operations that the result needs."""
+        return 2.0 * self.items * self.heads * self.keys * (self.columns + self.values)
+
+
+# Prompts in parts beside tokens of long sequences, and tokens alone; heads as in models of 70 G parameters.
+_TOKENS: Final = tuple((1, keys) for keys in (1000, 2000, 4000, 8000) * 16)
+STEPS: Final = (
+    Serving("bf16", 128, 64, 8, 16, ((1024, 4096), (512, 512), *_TOKENS)),
+    Serving("bf16", 128, 64, 8, 16, _TOKENS),
+    Serving("bf16", 128, 64, 8, 64, _TOKENS),
+)
+LATENT_STEPS: Final = (Latents(1, 8192), Latents(64, 4096), Latents(128, 8192))
+
+
+def serving_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
+    """A job for every step; those over latents where a GPU has `wgmma`."""
+    rounds, batch = (3, 2) if quick else (5, 3)
+    packed, latent = (STEPS[:1], LATENT_STEPS[:1]) if quick else (STEPS, LATENT_STEPS)
+    result = [
+        Job(
+            f"serving page {step.page_size}, {len(step.lengths)} sequences, most queries {step.longest}",
+            functools.partial(serve, gpu, step, rounds, batch),
+        )
+        for step in packed
+    ]
+    for latents in latent if gpu.target.name == WGMMA_TARGET else ():
+        run = functools.partial(decode_latents, gpu, latents, rounds, batch)
+        result.append(Job(f"latents of {latents.items} sequences, {latents.keys} keys", run))
+    return result
+
+
+def serve(gpu: Gpu, step: Serving, rounds: int, batch: int) -> Found:
+    """Times and rates of a packed batch over pages, and the error of the last query of each sequence."""
+    arrays = arrays_of(step)
+    to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
+    arrays["out"] = np.full_like(arrays["out"], np.nan)
+    q, k, v, out, *operands = (to(array) for array in arrays.values())
+    how: dict[str, Any] = {"layout": "bshd", "max_seqlen_q": step.longest}
+    how |= zip(list(arrays)[4:], operands, strict=True)
+    kernel = flash.AttentionKernel(step.config, cuda=gpu.backend)
+
+    def launch() -> None:
+        kernel.launch(q, k, v, out=out, backend="cuda", **how)
+
+    launch()
+    error = _error(step, arrays, out.numpy())
+    seen = sum(n * keys - n * (n - 1) // 2 for n, keys in step.lengths)
+    flops = 4.0 * step.heads * step.head_dim * seen
+    lengths = {"sequences": len(step.lengths), "longest": step.longest}
+    settings: dict[str, Setting] = {
+        **{name: step.settings[name] for name in ("dtype", "d", "heads", "kv", "page")},
+        **lengths,
+    }
+    return _rates(gpu, "serving", launch, (rounds, batch), (unavoidable_bytes(step), flops), settings, error)
+
+
+def _error(step: Serving, arrays: dict[str, Array], out: Array) -> float:
+    """The largest error of the last query of each sequence."""
+    worst = 0.0
+    for number, (_, keys) in enumerate(step.lengths):
+        row = int(arrays["cu_seqlens_q"][number + 1]) - 1
+        pages = arrays["block_table"][number, : -(-keys // step.page_size)]
+        k, v = (
+            arrays[name][pages].reshape(-1, step.kv_heads, step.head_dim)[:keys].swapaxes(0, 1)[None]
+            for name in ("k", "v")
+        )
+        q = arrays["q"][row][None, :, None]
+        wide = [x.astype(np.float32) for x in (q, k, v)]
+        exact, _ = attention_reference(wide[0], wide[1], wide[2])
+        far = np.abs(out[row].astype(np.float64) - exact[0, :, 0]).max()
+        worst = float(np.maximum(worst, far))  # NaN stays
+    return worst
+
+
+def decode_latents(gpu: Gpu, step: Latents, rounds: int, batch: int) -> Found:
+    """Times and rates of tokens over latents, and the error of the first sequence."""
+    config = step.config
+    of_q, of_k = (step.items, step.heads, 1, step.columns), (step.items, 1, step.keys, step.columns)
+    q, k = (x.astype(config.element.numpy) for x in normal(of_q, of_k))
+    to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
+    there, cache, used = to(q), to(k), to(np.full(step.items, step.keys, np.int32))
+    out = to(np.full((*of_q[:3], step.values), np.nan, np.float32).astype(config.element.numpy))
+    kernel = flash.DecodeKernel(config, cuda=gpu.backend)
+
+    def launch() -> None:
+        kernel.launch(there, cache, seqused_k=used, out=out)
+
+    launch()
+    wide = [x[:1].astype(np.float32) for x in (q, k)]
+    exact, _ = attention_reference(wide[0], wide[1], wide[1][..., : step.values])
+    error = float(np.abs(out.numpy()[:1].astype(np.float64) - exact).max())
+    return _rates(gpu, "latents", launch, (rounds, batch), (step.nbytes, step.flops), step.settings, error)
+
+
+def _rates(
+    gpu: Gpu,
+    name: str,
+    launch: Work,
+    turns: tuple[int, int],
+    work: tuple[int, float],
+    settings: dict[str, Setting],
+    error: float,
+) -> Found:
+    """Time, rates and the share of the copy bandwidth; `work` is (bytes, operations) of a call."""
+    times = flat(race(gpu, {name: launch}, *turns)[name])
+    nbytes, flops = work
+    result: Found = [
+        measured(name, "ms", [t * MS for t in times], config=settings),
+        measured(f"{name}, needed", "TB/s", [nbytes / t / 1e12 for t in times], config=settings),
+        measured(f"{name}, useful", "TFLOP/s", [flops / t / 1e12 for t in times], config=settings),
+        measured(f"{name}, error", "", [error], config=settings),
+    ]
+    if gpu.copy_rate:
+        part = [100 * nbytes / t / gpu.copy_rate for t in times]
+        result.append(measured(f"{name}, of the copy ceiling", "%", part, config=settings, headline=True))
+    return result

@@ -1,0 +1,179 @@
+"""What the models say of kernels before a GPU has run them: `benchmarks/results/predictions.json`.
+
+`tools/gen_predictions.py` writes the file; a run on a GPU reads it with `predictions` and prints what it
+measures beside it, found by the hash of the emitted text. Each entry has
+
+* `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`; kernels of
+  gradients also `owner`, keys or queries;
+* `sha256`: the hash of the emitted text;
+* `tensor_%`: the share of the clocks of the main loop in which tensor cores are busy (`issue_model`), and
+  `iteration_clocks`, those in which each resident CTA goes round the loop once;
+* `launches`: for `batch`, `heads`, and so many `queries` and `keys` the clocks of the launch and TFLOP/s
+  that the result needs at the boost clock of the device (`launch_model`). Kernels of gradients have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from flash.commands.measure.issue_model import Busy, modelled
+from flash.commands.measure.launch_model import H200, Sizes, estimate
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_hopper_f32 import moved_bytes
+from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
+from flash.contract.catalogue import build
+from flash.contract.gradients import gradient_build
+from flash.problem.config import AttentionConfig
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import OWNERS
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
+from ptxgen.errors import BackendError
+from ptxgen.report.rates import DEVICES, Device
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+PREDICTIONS: Final = ROOT / "benchmarks" / "results" / "predictions.json"
+TOKENS: Final = 16384  # rows of queries of a launch: batch times their number
+COLUMNS: Final = 2048  # of a row: heads times head_dim
+LENGTHS: Final = (1024, 4096, 16384)
+_ALIGNED: Final = 16  # bytes, of the arrays of gradients
+_MMA_TARGETS: Final = ("sm_80", "sm_89", "sm_120")
+_GRADIENT_TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel to predict: a forward kernel, or with an `owner` one of gradients, for the target `on`."""
+
+    config: AttentionConfig
+    on: str
+    owner: str = ""
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The config in plain data."""
+        c = self.config
+        words = {"head_dim": c.head_dim, "dtype": c.dtype, "causal": bool(c.causal), "target": self.on}
+        return words | ({"precision": c.precision} if c.dtype == "f32" else {}) | self._owner
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        return {"owner": self.owner} if self.owner else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An entry of the file; `tensor` is in %, `iteration` in clocks."""
+
+    kernel: str
+    config: Mapping[str, Any]
+    sha256: str
+    tensor: float
+    iteration: float
+    launches: tuple[Mapping[str, float], ...]
+
+    @property
+    def row(self) -> str:
+        """The entry as a line of a table: kernel, share of the tensor cores, and TFLOP/s by length."""
+        rates = ", ".join(f"{launch['queries']}: {launch['tflops']:.0f}" for launch in self.launches)
+        return f"{self.kernel} {self.config['target']} | {self.tensor:.1f} | {rates or '-'}"
+
+
+def cases() -> Iterator[Case]:
+    """The kernels that are predicted."""
+    hopper = "sm_90a"
+    for d, causal in product((64, 96, 128, 192, 256), (False, True)):
+        yield Case(AttentionConfig(d, dtype="f16", causal=causal, target=hopper), hopper)
+    for d, causal in product((64, 128, 256), (False, True)):
+        yield Case(AttentionConfig(d, dtype="e4m3", causal=causal, target=hopper), hopper)
+    for d in (64, 128):
+        yield Case(AttentionConfig(d, precision="f32_grade", target=hopper), hopper)
+    for on, d in product(_MMA_TARGETS, (64, 128, 256)):
+        yield Case(AttentionConfig(d, dtype="f16", target=on), on)
+    for on, d, owner in product(_GRADIENT_TARGETS, (64, 128), OWNERS):
+        yield Case(AttentionConfig(d, dtype="f16"), on, owner)
+
+
+def predict(case: Case) -> dict[str, Any]:
+    """The entry of a kernel. Raises `BackendError` without the tools for it."""
+    target = find_target(case.on)
+    if case.owner:
+        kernel = gradient_config(case.config, case.owner, target, _ALIGNED)
+        of = gradient_build(kernel)
+        threads, shared = kernel.tiling.threads, of.kernel.dynamic_shared_bytes
+        busy, ctas = _busy(Subject(of.text, of.kernel.name, threads, shared, 1), threads, target)
+        return _entry(kernel.name, case, of.text, busy, busy.clocks_of_ctas(threads, ctas), [])
+    forward = build(case.config.kernel())
+    t = forward.config.tiling
+    threads = threads_of_loop(t)
+    moved = moved_bytes(t) if isinstance(t, SplitWgmmaTiling) else None
+    busy, ctas = _busy(Subject.of(forward), threads, target, moved)
+    launches = []
+    device = device_of(case.on)
+    for n in LENGTHS:
+        heads = COLUMNS // case.config.head_dim
+        sizes = Sizes(TOKENS // n, heads, heads, n, n)
+        said = estimate(forward, busy, ctas, sizes, device)
+        launches.append(
+            {"batch": sizes.batch, "heads": heads, "queries": n, "keys": n}
+            | {"clocks": round(said.clocks), "tflops": round(said.tflops(device), 1)}
+        )
+    return _entry(forward.config.name, case, forward.text, busy, busy.clocks_of_ctas(threads, ctas), launches)
+
+
+def device_of(on: str) -> Device:
+    """The device whose clock and bandwidth a launch of kernels for a target has: an H200 for sm_90 and
+    sm_90a.
+    """
+    sm = find_target(on).sm
+    return H200 if sm == find_target("sm_90").sm else DEVICES[sm]
+
+
+def _busy(subject: Subject, threads: int, target: Target, moved: int | None = None) -> tuple[Busy, int]:
+    code = assembled(subject, target)
+    if code.loop is None:
+        raise BackendError(code.why_no_loop)
+    ctas = max(code.ctas_per_sm, 1)
+    return modelled(code.loop, target, threads, ctas, moved), ctas
+
+
+def _entry(
+    name: str, case: Case, text: str, busy: Busy, clocks: float, launches: list[dict[str, float]]
+) -> dict[str, Any]:
+    return {
+        "kernel": name,
+        "config": case.words,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "tensor_%": round(100 * busy.tensor, 1),
+        "iteration_clocks": round(clocks, 1),
+        "launches": launches,
+    }
+
+
+def render() -> str:
+    """The file as it is now. Raises `BackendError` without the tools for it."""
+    assembler = find_assembler(target="sm_90a")
+    about = {
+        "what": "What the models of flash/commands/measure say; tools/gen_predictions.py writes it",
+        "assembler": f"{assembler.name} {assembler.version}",
+        "problem": f"batch * queries = {TOKENS}, heads * head_dim = {COLUMNS}, TFLOP/s at the boost clock",
+    }
+    return json.dumps(about | {"predictions": [predict(case) for case in cases()]}, indent=1) + "\n"
+
+
+def predictions(path: Path = PREDICTIONS) -> list[Prediction]:
+    """The entries of a file that `render` wrote."""
+    entries = json.loads(path.read_text(encoding="utf-8"))["predictions"]
+    return [
+        Prediction(
+            e["kernel"], e["config"], e["sha256"], e["tensor_%"], e["iteration_clocks"], tuple(e["launches"])
+        )
+        for e in entries
+    ]

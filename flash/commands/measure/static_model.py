@@ -1,0 +1,165 @@
+"""The models of loops and launches beside what an H200 said: its counters, and rates of short launches."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flash.commands.measure.issue_model import Busy, modelled
+from flash.commands.measure.launch_model import H200, Estimate, Sizes, estimate
+from flash.commands.measure.predictions import COLUMNS, TOKENS
+from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
+from flash.contract.catalogue import Build, build
+from flash.operands.words import Scheduler
+from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from ptxgen.errors import BackendError
+from ptxgen.target import target as find_target
+
+RUNS: Final = ROOT / "benchmarks" / "results" / "h200-first-runs.json"
+DTYPE: Final = "f16"
+POINTS: Final = 5  # of the tensor cores' share, by which model and counters may differ
+TENTH: Final = 0.1  # by which the relation of a short launch to a long one may differ
+LONG: Final = 16384  # queries and keys
+HEAD_DIMS: Final = (64, 96, 128, 192, 256)
+_NAME: Final = re.compile(r"attention_forward_wgmma_f16_d(\d+)_m(\d+)_n(\d+)_s2(_static)?(_bottom_right)?$")
+_SCHEDULERS: Final[Mapping[str, Scheduler]] = {"s": "static", "g": "grid", "m": "mirrored"}
+_TILES: Final = re.compile(r"(\d+)x(\d+)([sgm])$")
+
+MODEL_REMARKS: Final = (
+    f"{RUNS.name} has the counters and the rates; the loop is modelled for today's text of the same config",
+    "counters: the share of clocks in which tensor cores were busy, of a whole launch; model: of the main "
+    "loop, and of the launch by flash/commands/measure/launch_model.py; points are those of the loop",
+    f"short launches: TFLOP/s as a multiple of those of {LONG} queries and keys, model's and clock's; "
+    "causal ones were measured with kernels that cleared V otherwise, and have no goal",
+    "kernel | N | counters % | loop % | launch % | points",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A kernel that was measured: rows of a block of queries, keys of a tile, and the scheduler."""
+
+    head_dim: int
+    block_q: int
+    tile: int
+    scheduler: Scheduler
+    causal: bool = False
+
+    @classmethod
+    def of_name(cls, name: str) -> Tiles:
+        """The kernel of that name. Raises ValueError for a name of another kind."""
+        words = _NAME.match(name)
+        if words is None:
+            raise ValueError(f"{name} is no name of a forward kernel of f16 with wgmma and two stages")
+        scheduler = _SCHEDULERS["s" if words[4] else "g"]
+        return cls(int(words[1]), int(words[2]), int(words[3]), scheduler, words[5] is not None)
+
+    @property
+    def config(self) -> AttentionConfig:
+        """The config that emits it."""
+        return AttentionConfig(
+            self.head_dim,
+            dtype=DTYPE,
+            causal=self.causal,
+            target=WGMMA_TARGET,
+            block_q=self.block_q,
+            tile=self.tile,
+            scheduler=self.scheduler,
+        )
+
+
+def model_jobs(quick: bool) -> list[Job]:
+    """A job for each kernel that was counted, and for each head_dim with short launches."""
+    counted = runs()["counters"][: 1 if quick else None]
+    dims = () if quick else HEAD_DIMS
+    return [
+        *(Job(f"counters {c['kernel']} N={c['N']}", functools.partial(beside_counters, c)) for c in counted),
+        *(
+            Job(f"short launches d={d}{' causal' * causal}", functools.partial(short_launches, d, causal))
+            for d, causal in itertools.product(dims, (False, True))
+        ),
+    ]
+
+
+@functools.cache
+def runs() -> dict[str, Any]:
+    """What the H200 said."""
+    said: dict[str, Any] = json.loads(RUNS.read_text(encoding="utf-8"))
+    return said
+
+
+def beside_counters(counted: Mapping[str, Any]) -> Found:
+    """The row of a kernel that was counted, and by how many points the model of its loop differs. Raises
+    `BackendError` without the tools for it.
+    """
+    tiles, n, share = Tiles.of_name(counted["kernel"]), counted["N"], counted["tensor_pipe_%"]
+    loop, launch = 100 * read(tiles)[1].tensor, 100 * of_launch(tiles, n).tensor
+    points = loop - share
+    row = f"{counted['kernel']} | {n} | {share:.1f} | {loop:.1f} | {launch:.1f}"
+    if n < LONG:
+        return [f"{row} | -"]  # what is beside the loop counts there
+    settings: dict[str, Setting] = {"d": tiles.head_dim, "causal": tiles.causal, "N": n}
+    goal = Goal("<=", POINTS)
+    return [
+        f"{row} | {points:+.1f}",
+        measured("model / counters", "points", [abs(points)], config=settings, goal=goal, headline=True),
+    ]
+
+
+def short_launches(head_dim: int, causal: bool) -> Found:
+    """The relations of short launches, causal ones of grids, and the largest difference. Raises
+    `BackendError` without the tools for it.
+    """
+    said_of = runs()["tiles_by_length"]
+    rows = {r["N"]: r for r in said_of if (r["d"], r["causal"]) == (head_dim, causal)}
+    lines: Found = []
+    worst = 0.0
+    for key in filter(_TILES.match, rows[LONG]):
+        if causal and not key.endswith("g"):
+            continue
+        cells = []
+        for n, said in rows.items():
+            ratio = relation(head_dim, key, n, causal)
+            clock = said[key] / rows[LONG][key]
+            worst = max(worst, abs(ratio / clock - 1))
+            cells.append(f"{n}: {ratio:.2f}, {clock:.2f}")
+        lines.append(f"d={head_dim} {'causal ' * causal}{key}, model, clock | {' | '.join(cells)}")
+    goal = None if causal else Goal("<=", TENTH)
+    settings: dict[str, Setting] = {"d": head_dim, "causal": causal}
+    return [*lines, measured("short / long, off by", "x", [worst], config=settings, goal=goal, headline=True)]
+
+
+def relation(head_dim: int, key: str, n: int, causal: bool = False) -> float:
+    """The TFLOP/s of a launch with n queries and keys as a multiple of those with `LONG`, by the model; `key`
+    names tiles and scheduler, as `128x128s`.
+    """
+    words = _TILES.match(key)
+    assert words is not None, f"{key} names tiles and scheduler"
+    tiles = Tiles(head_dim, int(words[1]), int(words[2]), _SCHEDULERS[words[3]], causal)
+    short, long = of_launch(tiles, n), of_launch(tiles, LONG)
+    return short.tflops(H200) / long.tflops(H200)
+
+
+def of_launch(tiles: Tiles, n: int) -> Estimate:
+    """The estimate of a launch of the first runs with n queries and keys."""
+    kernel, busy = read(tiles)
+    heads = COLUMNS // tiles.head_dim
+    return estimate(kernel, busy, 1, Sizes(TOKENS // n, heads, heads, n, n), H200)
+
+
+@functools.cache
+def read(tiles: Tiles) -> tuple[Build, Busy]:
+    """A kernel, and the model of its main loop. Raises `BackendError` without the tools for it."""
+    kernel = build(tiles.config.kernel())
+    code = assembled(Subject.of(kernel), kernel.config.target)
+    if code.loop is None:
+        raise BackendError(code.why_no_loop)
+    return kernel, modelled(code.loop, find_target(WGMMA_TARGET), threads_of_loop(kernel.config.tiling), 1)

@@ -1,0 +1,165 @@
+"""The kernels that calls with default settings launch, by family and target: those of which
+`tools/silicon.py --missing` and docs/gpu.md say whether they ran on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
+from typing import Any, Final
+
+from flash import cache_kernels
+from flash.cache_kernels import CacheConfig
+from flash.contract.built_kernel import BuiltKernel
+from flash.contract.catalogue import emit
+from flash.contract.gradients import emit_gradient
+from flash.launch.checks import check
+from flash.launch.kernel_choice import kernel_of
+from flash.launch.scheduler_choice import USUAL_DEVICE, Device
+from flash.operands.dtypes import DType
+from flash.operands.words import DTypeLike, Narrow
+from flash.problem.config import AttentionConfig
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import KEYS, QUERIES
+from flash.problem.kernel_config import KernelConfig
+from ptxgen import ir
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.errors import ConfigError, UnsupportedTargetError
+from ptxgen.target import target as find_target
+from ptxgen.text import render
+
+TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+HEAD_DIMS: Final = (64, 96, 128, 192, 256)
+SEQS: Final = (512, 1024, 2048, 4096, 16384)
+TOKENS: Final = 16384  # of all sequences together, as in docs/gpu.md
+WIDTH: Final = 2048  # columns of all heads together
+LATENTS: Final = (576, 512)  # columns of K and V of a latent (MLA)
+PAGE: Final = 64
+GROUP: Final = 8  # heads of Q for each head of K and V, of calls that decode
+_ALIGNED: Final = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A kernel: its family, its target, the name of its entry, and what emits it."""
+
+    family: str
+    target: str
+    name: str
+    emit: Callable[[], ir.Module]
+
+    @property
+    def words(self) -> str:
+        """The kernel in the words of the ledger."""
+        return f"{self.name} for {self.target}"
+
+    def text(self) -> str:
+        """The kernel as PTX."""
+        return render(self.emit())
+
+
+_Named = tuple[str, Callable[[], ir.Module]]
+
+
+def chosen(config: AttentionConfig, seq: int, device: Device = USUAL_DEVICE) -> KernelConfig:
+    """The kernel of a launch of `TOKENS` tokens in sequences of `seq` queries and keys, with heads that have
+    `WIDTH` columns together.
+    """
+    heads = max(WIDTH // config.head_dim, 1)
+
+    def array(columns: int, dtype: DType) -> ArrayView:
+        """A dense array that is nowhere."""
+        shape = (TOKENS // seq, heads, seq, columns)
+        return ArrayView(0, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None)
+
+    q, k, v = (array(columns, config.element) for columns in (*[config.head_dim] * 2, config.value_dim))
+    geometry = check(config, q, k, v, array(config.value_dim, config.output))
+    return kernel_of(config, geometry, device=device)
+
+
+def _configs(target: str, dtypes: Sequence[DTypeLike | Narrow], **settings: Any) -> Iterator[AttentionConfig]:
+    """Configs of all head_dims, full and causal, that the target has."""
+    for dtype, head_dim, causal in product(dtypes, HEAD_DIMS, (False, True)):
+        try:
+            config = AttentionConfig(head_dim, dtype=dtype, causal=causal, target=target, **settings)
+            config.kernel()
+        except (ConfigError, UnsupportedTargetError):
+            continue
+        yield config
+
+
+def _forward(configs: Iterator[AttentionConfig]) -> Iterator[_Named]:
+    for config in configs:
+        for seq in SEQS:
+            kernel = chosen(config, seq)
+            yield kernel.name, partial(emit, kernel)
+
+
+def _of_halves(target: str) -> Iterator[_Named]:
+    return _forward(_configs(target, ("f16", "bf16")))
+
+
+def _of_f32(target: str) -> Iterator[_Named]:
+    for precision in ("ieee", "tf32", "f32_grade"):
+        yield from _forward(_configs(target, ("f32",), precision=precision))
+
+
+def _of_fp8(target: str) -> Iterator[_Named]:
+    return _forward(_configs(target, ("e4m3", "e5m2")))
+
+
+def _of_latents(target: str) -> Iterator[_Named]:
+    halves: tuple[DTypeLike, ...] = ("f16", "bf16")
+    for dtype, causal in product(halves, (False, True)):
+        try:
+            config = AttentionConfig(*LATENTS, dtype=dtype, causal=causal, shared_kv=True, target=target)
+            kernel = config.kernel()
+        except (ConfigError, UnsupportedTargetError):
+            continue
+        yield kernel.name, partial(emit, kernel)
+
+
+def _of_caches(target: str) -> Iterator[_Named]:
+    for head_dim, page_size, splits in product((64, 128), (None, PAGE), (False, True)):
+        config = AttentionConfig(head_dim, dtype="f16", target=target)
+        cache = CacheConfig(page_size)
+        yield _named(cache_kernels.decode(config, cache, splits=splits, group=GROUP))
+        yield _named(cache_kernels.append(head_dim, dtype="f16", cache=cache, target=target))
+        yield _named(cache_kernels.merge(head_dim, dtype="f16", target=target))
+
+
+def _named(made: BuiltKernel) -> _Named:
+    return made.kernel.name, lambda: made.module
+
+
+def _of_gradients(target: str) -> Iterator[_Named]:
+    configs = chain(_configs(target, ("f16", "bf16")), _configs(target, ("f32",), precision="f32_grade"))
+    for config, owner in product(configs, (QUERIES, KEYS)):
+        kernel = gradient_config(config, owner, find_target(target), _ALIGNED)
+        yield kernel.name, partial(emit_gradient, kernel)
+
+
+_FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
+    "forward, f16 and bf16": _of_halves,
+    "forward, f32, tf32 and f32_grade": _of_f32,
+    "forward, e4m3 and e5m2": _of_fp8,
+    "forward, latents": _of_latents,
+    "KV cache: decode, append, merge": _of_caches,
+    "gradients": _of_gradients,
+}
+FAMILIES: Final = tuple(_FAMILIES)
+
+
+def shipped(targets: Sequence[str] = TARGETS) -> Iterator[Shipped]:
+    """The kernels for these targets, each once."""
+    seen = set()
+    for target in targets:
+        for family, kernels in _FAMILIES.items():
+            for name, emitted in kernels(target):
+                one = Shipped(family, target, name, emitted)
+                if one.words not in seen:
+                    seen.add(one.words)
+                    yield one

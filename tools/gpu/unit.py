@@ -1,0 +1,22 @@
+"""A unit of a part: the least that is measured, journaled and repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class MissingError(Exception):
+    """The machine lacks what a unit needs; the message says what, and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """`work` returns what is stored: rows of `calls` or `counters`, `said`, `texts`, and a `verdict` unlike
+    passed. What others are held against is done `always`, in every process.
+    """
+
+    name: str
+    work: Callable[[], Mapping[str, Any]]
+    always: bool = False
