@@ -121,7 +121,9 @@ def attention(
     a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
     device; with a number they do not.
     """
-    scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
+    scores, narrow = (
+        split_narrow(with_captured(_OfAttention.who, arguments)) if arguments else (arguments, _NO_NARROW)
+    )
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
@@ -251,7 +253,9 @@ def attention_varlen(
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
-    scores, narrow = split_narrow(with_captured(arguments)) if arguments else (arguments, _NO_NARROW)
+    scores, narrow = (
+        split_narrow(with_captured(_OfVarlen.who, arguments)) if arguments else (arguments, _NO_NARROW)
+    )
     rotary, angles = rotary_of_call(_OfVarlen.who, scores, q, page_size) if scores else (NO_ROTATION, {})
     return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits, rotary).launch(
         q,

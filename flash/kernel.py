@@ -252,7 +252,11 @@ class AttentionKernel:
         with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**self._no_operands, **flattened(arguments)} if arguments else self._no_operands
+        given = (
+            {**self._no_operands, **flattened(self._caller.name, arguments)}
+            if arguments
+            else self._no_operands
+        )
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
@@ -308,7 +312,9 @@ class AttentionKernel:
         require_known(f"{_NAME}.result_shapes", arguments, ForwardArguments, AttentionKernel.result_shapes)
         self._scalars(return_lse, softmax_scale, arguments)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        arrays, operands = self._views(q, k, v, None, {**self._no_operands, **flattened(arguments)}, None)
+        arrays, operands = self._views(
+            q, k, v, None, {**self._no_operands, **flattened(self._caller.name, arguments)}, None
+        )
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         return geometry.out_shape, geometry.lse_shape
 
@@ -330,7 +336,7 @@ class AttentionKernel:
         """
         require_known(f"{_NAME}.explain", arguments, ForwardExplainArguments, AttentionKernel.explain)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**self._no_operands, **flattened(arguments)}
+        given = {**self._no_operands, **flattened(self._caller.name, arguments)}
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)

@@ -58,7 +58,7 @@ def attention_reference(
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
     require_known("attention_reference", scores, ScoreArguments, attention_reference)
-    scores = with_captured(scores)
+    scores = with_captured("attention_reference", scores)
     group = _heads_for_each_kv_head("attention_reference", q.shape, k.shape, v.shape)
     q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
@@ -235,7 +235,7 @@ def attention_reference_gradients(
     """
     who = "attention_reference_gradients"
     require_known(who, scores, ScoreArguments, attention_reference_gradients)
-    scores = with_captured(scores)
+    scores = with_captured(who, scores)
     group = _heads_for_each_kv_head(who, q.shape, k.shape, v.shape)
     _require_shape(who, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
     _require_shape(who, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])

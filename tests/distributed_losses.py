@@ -75,8 +75,9 @@ def beside_messages_of_the_program() -> bool:
 
 
 def restarted(meeting: str, victim: int) -> list[Any]:
-    """What is said of objects of a group of which a rank was killed, after the others have made one without
-    it; the lengths of the cache; and whether new objects work. The victim does not return.
+    """The errors of calls of a `ContextParallel` and a `ShardedKVCache` after a rank of their group was
+    killed, before and after the other ranks have initialized a group without it; the lengths of the cache;
+    and whether new objects work. The victim does not return.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     cp = ContextParallel()

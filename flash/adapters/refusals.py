@@ -43,7 +43,10 @@ def refuses_as_peers(function: Callable[_Parameters, _Result]) -> Callable[_Para
         except (LaunchError, ConfigError, UnsupportedTargetError) as error:
             if isinstance(error, RuntimeError):
                 raise
-            (kind,) = [also for usual, also in _ALSO_RUNTIME if isinstance(error, usual)]
-            raise kind(str(error)) from error.__cause__
+            raise _as_runtime_error(error) from error.__cause__
 
     return called
+
+
+def _as_runtime_error(error: PtxGenError) -> PtxGenError:
+    return next(also(str(error)) for usual, also in _ALSO_RUNTIME if isinstance(error, usual))

@@ -149,14 +149,14 @@ def checked(
     """
     who = function.__qualname__.partition(".")[0]  # of a method: the class
     require_known(who, given, CachedArguments, function)
-    arguments: Mapping[str, Any] = with_captured({**_NOT_GIVEN, **DEFAULTS, **given})
+    arguments: Mapping[str, Any] = with_captured(who, {**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
     name = check_choices(who, cache, arguments)
     parts = splits_of(who, arguments["splits"])
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     layer = cache.check_layer(who, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
-    arrays |= flattened({AUX: arguments[AUX]})
+    arrays |= flattened(who, {AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
     require_both(who, arrays, "k", "v")
     require_both(who, arrays, "rotary_cos", "rotary_sin")

@@ -231,7 +231,7 @@ class DecodeKernel:
             "k_scale": k_scale,
             "v_scale": v_scale,
             "out": out,
-            **flattened(scores),
+            **flattened(WHO, scores),
         }
         if self.config.shared_kv:
             require_shared(self.config, WHO, v_cache=v_cache, k=k, v=v)

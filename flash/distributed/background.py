@@ -41,8 +41,8 @@ def in_background(task: Callable[[], object]) -> None:
 
 
 def error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
-    """Wait for messages, for each up to `timeout`, by default that of the group. Returns what the error says
-    if one fails, else None.
+    """Wait for messages, for each up to `timeout`, by default that of the group. Returns the
+    text of the error if one fails, else None.
     """
     try:
         for work in works:

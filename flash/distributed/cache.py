@@ -293,7 +293,7 @@ class ShardedKVCache:
             words = self._words(at, which, k, v) | {"q": tensor_words(q)}
             words |= {name: repr(value) for name, value in settings.items()}
             words |= {name: array_words(array) for name, array in arrays.items()}
-            words |= function_words(score_mod, mask_mod, aux)
+            words |= function_words(who, score_mod, mask_mod, aux)
             if k is not None and v is not None:
                 self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
             left, right = key_limits(bool(causal), sides_of(who, window))
@@ -390,7 +390,7 @@ class ShardedKVCache:
     def _words(
         self, layer: int, which: Sequence[int], k: object, v: object, *, are_shards: bool = False
     ) -> dict[str, str]:
-        """What all ranks must have the same before a call, by name."""
+        """The arguments and settings that must be equal on all ranks before a call, by name."""
         local, of_layer = self.local, self._tokens[layer]
         sizes = {
             "layers": local.layers,

@@ -126,7 +126,7 @@ def read(
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(who, call, given)
     _require_constant(who, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
-    found = replace(call, words=_words(call, scores))
+    found = replace(call, words=_words(who, call, scores))
     _probe(found, scores)
     return found
 
@@ -301,7 +301,7 @@ def _require_constant(who: str, functions: Mapping[str, Any]) -> None:
     aux = functions[AUX]
     if aux is not None and not isinstance(aux, Mapping):
         raise LaunchError(f"{who}: aux must be a mapping of names to tensors, or None, got {shown(aux)}")
-    for name, array in (with_captured(functions)[AUX] or {}).items():
+    for name, array in (with_captured(who, functions)[AUX] or {}).items():
         if isinstance(array, Tensor) and array.requires_grad and torch.is_grad_enabled():
             raise LaunchError(
                 f"{who}: aux[{name!r}] requires gradients, but functions of scores are not differentiated by "
@@ -337,7 +337,7 @@ def _probe(call: Call, scores: Mapping[str, Any]) -> None:
     kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)
 
 
-def _words(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
+def _words(who: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     cut_q, cut_k = ("None", "None") if call.cuts is None else map(numbers_words, call.cuts)
     found = {
@@ -353,7 +353,7 @@ def _words(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
         "window": repr(call.window),
         "cu_seqlens_q": cut_q,
         "cu_seqlens_k": cut_k,
-        **function_words(*(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
+        **function_words(who, *(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
     }
     names = ("softcap", "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
     found |= {name: repr(scores.get(name)) for name in names}

@@ -201,7 +201,7 @@ class Engine:
                     at = end
 
     def _peer(self, node: int) -> int:
-        """The rank of a node that has the same heads."""
+        """The rank of a node that computes the same heads as this rank."""
         return node * self.plan.degree + self.member
 
     def _most_scores(self, *, slopes: bool = False) -> int | None:

@@ -118,7 +118,7 @@ class Peers:
             _NOTICES[of] = Notices(of, self.rank)
 
     def named(self, who: str) -> Peers:
-        """These peers, for the calls of another function, which errors then name."""
+        """The same peers for calls of the function `who`, which errors then name."""
         peers = copy.copy(self)
         peers.who = who
         return peers

@@ -24,7 +24,7 @@ def array_names(function: Callable[..., Any], usual: tuple[str, ...]) -> list[st
 
 
 def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """The function, with a signature of these parameters."""
+    """The function, with a signature of the parameters `names`."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     of: Any = function
     of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
@@ -39,25 +39,25 @@ def with_internal_arrays(
     which the caller passes, none is, so that an array too many is refused as on one device.
     """
     passed = {} if aux is None else aux
-    arguments: dict[str, Any] = with_captured({**functions, AUX: {**passed, **internal}})
+    arguments: dict[str, Any] = with_captured("attention", {**functions, AUX: {**passed, **internal}})
     indexed = {array.name for name in functions for array in arguments[name].arrays}
     arrays = {name: array for name, array in arguments[AUX].items() if name in passed or name in indexed}
     return {**arguments, AUX: arrays}
 
 
-def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
+def function_words(who: str, score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
     """Functions of scores and their arrays as words that ranks compare: digests of what is computed.
 
     Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
     `LaunchError` for an array with a name that is reserved.
     """
-    arguments = with_captured({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
+    arguments = with_captured(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
     arrays = arrays_of_call(arguments)
     for array in arrays:
         if array.name.startswith(RESERVED):
             raise LaunchError(
-                f"aux has {array.name!r}, but names that begin with {RESERVED!r} are those of arrays that "
-                "attention across ranks adds; rename it"
+                f"{who}: aux has {array.name!r}, but names that begin with {RESERVED!r} are those of arrays "
+                "that attention across ranks adds; rename it"
             )
     words = {}
     for name in (SCORE_MOD, MASK_MOD):

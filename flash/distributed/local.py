@@ -365,8 +365,8 @@ def _heads_first(x: Tensor) -> Tensor:
 
 
 def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Callable[..., Any]:
-    """A score_mod that calls `function` with the numbers that rows have on one device, and then
-    subtracts what ALiBi does, if asked.
+    """A score_mod that calls `function` with the indices that rows of a tile have in the whole sequence,
+    and then subtracts the term of ALiBi, if asked.
     """
     names = [] if function is None else array_names(function, OF_SCORE_MOD)
 
@@ -386,7 +386,7 @@ def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Calla
 
 
 def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
-    """A mask_mod that calls `function` with the numbers that rows have on one device."""
+    """A mask_mod that calls `function` with the indices that rows of a tile have in the whole sequence."""
     names = array_names(function, OF_MASK_MOD)
 
     def moved(batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:

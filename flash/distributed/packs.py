@@ -25,7 +25,7 @@ class _Limit(NamedTuple):
     least: int
 
     def joined(self, other: _Limit) -> _Limit | None:
-        """A limit for the tiles of both; None if they have no common one."""
+        """A limit for the tiles of two packs; None if no limit is right for both."""
         sides = {self.side, other.side} - {None}
         least = max(self.least, other.least)
         if len(sides) > 1 or any(side is not None and side < least for side in sides):
@@ -50,7 +50,7 @@ class Pack:
         return cls([tile], (left, _Limit(tile.right, rows - 1 if tile.right is None else 0)))
 
     def add(self, tile: Tile) -> bool:
-        """Add a tile behind the last one, if it can be; whether it was."""
+        """Add a tile after the last one if the pack can take it. Returns whether it was added."""
         last = self.tiles[-1]
         if (
             last.step != tile.step

@@ -269,7 +269,7 @@ class ContextParallel:
         return sharded, call, plan
 
     def _words(self) -> dict[str, str]:
-        """What all ranks must have made alike, by name."""
+        """The arguments and settings that must be equal on all ranks, by name."""
         return {
             "layout of shards": self.sharding.layout,
             "scheme": self.scheme,

@@ -86,7 +86,7 @@ class Problem:
         return self.sharding.world
 
     def why_not(self, degree: int) -> str:
-        """Why heads cannot be exchanged among `degree` ranks; "" if they can."""
+        """Why heads cannot be divided among `degree` ranks; "" if they can."""
         if degree == 1:
             return ""
         if self.world % degree:

@@ -107,7 +107,7 @@ class Tokens:
         self._count = int(np.searchsorted(self.own, length))
 
     def copy(self) -> Self:
-        """Tokens of their own that lie on the same ranks."""
+        """A copy of the tokens, on the same ranks."""
         found = copy.copy(self)
         found.segments, found._own = list(self.segments), self._own.copy()
         return found

@@ -88,7 +88,7 @@ def attention_backward(
     """
     who = _OfAttention._caller.name
     require_known(who, scores, ScoreArguments, attention_backward)
-    scores = with_captured(scores)
+    scores = with_captured(who, scores)
     columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     kernel = _kernel_for(
         _OfAttention if of_v else _AttentionOfNoColumns,
@@ -158,7 +158,7 @@ def attention_varlen_backward(
     """
     who = _OfVarlen._caller.name
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
-    scores = with_captured(scores)
+    scores = with_captured(who, scores)
     columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     kernel = _kernel_for(
         _OfVarlen if of_v else _VarlenOfNoColumns,

@@ -344,7 +344,7 @@ class AttentionGradient:
         """The checked call of arguments, with the config's scale and numbers."""
         who = self._caller.name
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
-        views, operands = self._views(named, flattened(arguments), stream)
+        views, operands = self._views(named, flattened(who, arguments), stream)
         found = self._checks.check(views, operands, layout, longest)
         name, why = choose(backend, views["q"], self._gpu.backend, who)
         check_place(who, name, views["q"], stream)

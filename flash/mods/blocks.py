@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flash.mods.captured import with_captured
 from flash.mods.evaluate import Evaluation
-from flash.mods.record import MASK_MOD, traced
+from flash.mods.record import MASK_MOD, naming, traced
 from flash.mods.trace import AUX, AuxArray, Trace
 from flash.operands.dtypes import AUX_DTYPES
 from ptxgen.arguments import integer
@@ -41,9 +41,10 @@ def visible_blocks(
             "visible_blocks: shape must be (batch, heads, seq_q, seq_k) and block (queries, keys), "
             f"positive integers, got {shown(shape)} and {shown(block)}"
         )
-    given = with_captured({MASK_MOD: mask_mod, AUX: aux}, _declared(aux or {}))
-    arrays = {name: np.asarray(array) for name, array in (given[AUX] or {}).items()}
-    trace = traced(MASK_MOD, given[MASK_MOD], _declared(arrays))
+    with naming("visible_blocks"):
+        given = with_captured({MASK_MOD: mask_mod, AUX: aux}, _declared(aux or {}))
+        arrays = {name: np.asarray(array) for name, array in (given[AUX] or {}).items()}
+        trace = traced(MASK_MOD, given[MASK_MOD], _declared(arrays))
     batch, heads, seq_q, seq_k = shape
     rows, columns = block
     found = np.zeros((batch, heads, -(-seq_q // rows), -(-seq_k // columns)), bool)
@@ -68,7 +69,6 @@ def _declared(aux: Mapping[str, Any]) -> list[AuxArray]:
     for name, array in arrays.items():
         if array.dtype.name not in types:
             raise ConfigError(
-                f"visible_blocks: aux[{name!r}] must be one of {', '.join(types)}, got {array.dtype.name}; "
-                "convert it"
+                f"aux[{name!r}] must be one of {', '.join(types)}, got {array.dtype.name}; convert it"
             )
     return [AuxArray(name, types[array.dtype.name], array.ndim) for name, array in arrays.items()]

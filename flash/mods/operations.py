@@ -119,7 +119,7 @@ def _by_constant(e: Emission, a: Value) -> Value:
 
 
 def _quotient(e: Emission, a: Value, b: Any) -> Value:
-    """a // b, rounded down; 0 if b is."""
+    """a // b, rounded down; 0 if b is 0."""
     k, by = e.k, e.value(b)
     safe = k.selp(1, by, by == 0, type=s32)
     quotient = a // safe  # rounded towards zero

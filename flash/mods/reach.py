@@ -87,10 +87,10 @@ class Calls(Protocol):
         """The interval of an element of an array; None if it is not known."""
 
     def minimum(self, a: Any, b: Any) -> Any:
-        """The smaller one."""
+        """The smaller of two limits."""
 
     def maximum(self, a: Any, b: Any) -> Any:
-        """The larger one."""
+        """The larger of two limits."""
 
     def floor_divided(self, a: Any, by: int) -> Any:
         """a // by, rounded down."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from flash.mods.arithmetic import as_float
 from flash.mods.closures import with_indexed_arrays
 from flash.mods.trace import INDICES, SCORE, AuxArray, Recorder, Trace
 from flash.mods.values import Traced, TracedArray, lifted
-from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.errors import ConfigError, LaunchError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, f32, pred, s32
 
 SCORE_MOD: Final = "score_mod"
@@ -31,6 +32,17 @@ class Capturing(Protocol):
     @property
     def declared(self) -> list[AuxArray]:
         """The declarations so far."""
+
+
+@contextmanager
+def naming(who: str) -> Iterator[None]:
+    """A context in which errors about functions and their arrays begin with the called function `who`."""
+    try:
+        yield
+    except (ConfigError, LaunchError, TypeMismatchError) as error:
+        if not str(error).startswith(f"{who}: "):
+            error.args = (f"{who}: {error}",)
+        raise
 
 
 def traced(

@@ -91,7 +91,7 @@ class OnHost:
         return self.indices[name]
 
     def element(self, array: AuxArray, indices: Sequence[Interval]) -> Interval | None:
-        """See `Calls.element`: between the extremes of the elements that are meant."""
+        """See `Calls.element`: between the least and the largest element that the indices may select."""
         if array.kind is not s32:
             return None
         table = self.arrays[array.name]

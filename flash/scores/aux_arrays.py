@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
 import numpy as np
 
 from flash.mods import captured
-from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.record import MASK_MOD, SCORE_MOD, naming
 from flash.mods.trace import AUX, AuxArray
 from flash.operands.declared import MAX_ELEMENTS, Number, Operand
 from flash.operands.dtypes import AUX_DTYPES, DType, config_name
@@ -47,7 +47,7 @@ def aux_arrays(given: object) -> tuple[AuxArray, ...]:
         return given
     if not isinstance(given, Mapping):
         raise ConfigError(
-            "AttentionConfig: aux must be a mapping of names to (type, axes), such as "
+            "aux must be a mapping of names to (type, axes), such as "
             f'{{"slopes": ("f32", 1)}}, got {shown(given)}'
         )
     return _distinct(_declared(name, given[name]) for name in sorted(map(_name, given)))
@@ -59,13 +59,13 @@ def _distinct(found: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
     names = [name for array in arrays for name in (array.operand, *array.sizes, *array.strides)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"AttentionConfig: two arrays of aux need a parameter {name}; rename one")
+            raise ConfigError(f"two arrays of aux need a parameter {name}; rename one")
     return arrays
 
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
-        raise ConfigError(f"AttentionConfig: a name in aux must be that of a parameter, got {shown(name)}")
+        raise ConfigError(f"a name in aux must be that of a parameter, got {shown(name)}")
     return name
 
 
@@ -75,7 +75,7 @@ def _declared(name: str, value: Any) -> AuxArray:
     if dtype is None or isinstance(axes, bool) or axes not in range(1, captured.MOST_AXES + 1):
         names = ", ".join(t.name for t in AUX_DTYPES)
         raise ConfigError(
-            f"AttentionConfig: aux[{name!r}] must be (type, axes), with a type of {names} and 1 to "
+            f"aux[{name!r}] must be (type, axes), with a type of {names} and 1 to "
             f"{captured.MOST_AXES} axes, got {shown(value)}"
         )
     return AuxArray(name, dtype, int(axes))
@@ -132,23 +132,27 @@ def _of_array(name: str, given: object) -> AuxArray:
 _Arguments = TypeVar("_Arguments", bound=Mapping[str, Any])
 
 
-def with_captured(arguments: _Arguments, convert: Callable[[Any], Any] | None = None) -> _Arguments:
-    """The arguments of a call, with traces instead of functions, and in `aux` also the arrays that these
-    index although they are no parameters, by names that `flash.mods.captured.Captured` chooses. `convert`
-    converts such an array to the library of the call (None: no need).
+def with_captured(who: str, arguments: _Arguments, convert: Callable[[Any], Any] | None = None) -> _Arguments:
+    """The arguments of a call of `who`, with traces instead of functions, and in `aux` also the arrays that
+    these index although they are no parameters, by names that `flash.mods.captured.Captured` chooses.
+    `convert` converts such an array to the library of the call (None: no need).
 
     Raises `LaunchError` for an `aux` that is no mapping of names to arrays, and what `traced` raises for the
     functions.
     """
-    if not any(callable(arguments.get(name)) for name in (SCORE_MOD, MASK_MOD)):
+    if all(arguments.get(name) is None for name in (SCORE_MOD, MASK_MOD, AUX)):
         return arguments
-    return cast(_Arguments, captured.with_captured(arguments, arrays_of_call(arguments), convert))
+    with naming(who):
+        return cast(_Arguments, captured.with_captured(arguments, arrays_of_call(arguments), convert))
 
 
-def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch with the arrays of `aux` by the names of their operands."""
+def flattened(who: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch of `who` with the arrays of `aux` by the names of their operands."""
     found = {name: value for name, value in arguments.items() if name != AUX}
-    return found | {f"{AUX}_{name}": array for name, array in given_arrays(arguments).items()}
+    if arguments.get(AUX) is None:
+        return found
+    with naming(who):
+        return found | {f"{AUX}_{name}": array for name, array in given_arrays(arguments).items()}
 
 
 def gathered(operands: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +184,8 @@ class AuxArrays(ScoreFeature):
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> tuple[AuxArray, ...]:
         """See `ScoreFeature.normalized`."""
-        found = aux_arrays(value)
+        with naming("AttentionConfig"):
+            found = aux_arrays(value)
         mods = [mod for mod in (of_config.score_mod, of_config.mask_mod) if mod is not None]
         indexed = {array.name for mod in mods for array in mod.arrays}
         for array in found:

@@ -13,7 +13,7 @@ from flash.mods.emit import Emitted
 from flash.mods.evaluate import Evaluation
 from flash.mods.operations import is_long
 from flash.mods.reach import Interval, has_gaps, key_bounds
-from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.mods.record import MASK_MOD, SCORE_MOD, naming, traced
 from flash.mods.rounding import rounding
 from flash.mods.slopes import derivative
 from flash.mods.tile_bounds import OnHost
@@ -78,7 +78,10 @@ class _OfFunction(ScoreFeature):
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> Trace | None:
         """The trace of the function."""
-        return None if value is None else traced(cls.setting, value, aux_arrays(of_config.aux))
+        if value is None:
+            return None
+        with naming("AttentionConfig"):
+            return traced(cls.setting, value, aux_arrays(of_config.aux))
 
     @classmethod
     def of(cls, config: Any) -> Self | None:

@@ -113,6 +113,12 @@ class WindowSettings:
     window: Sides = None
 
 
+class _Unhashable(tuple[Any, ...]):
+    """A tuple that no cache finds."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Window(ScoreFeature):
     """The sides on which a kernel limits the keys; the limits are scalars of the launch."""
@@ -136,12 +142,12 @@ class Window(ScoreFeature):
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
-        """The window; a list if sides are of another class than int. (1.0, True) is equal to (1, 1), and must
-        not get the kernel that a call with (1, 1) has made.
+        """The window; without a hash if sides are of another class than int. (1.0, True) is equal to (1, 1),
+        and must not get the kernel that a call with (1, 1) has made.
         """
         sides = super().setting_of_call(arguments, type_of)
         if isinstance(sides, tuple) and not all(side is None or type(side) is int for side in sides):
-            return list(sides)
+            return _Unhashable(sides)
         return sides
 
     @classmethod

@@ -85,7 +85,7 @@ CHUNKS = COLUMNS // 8  # of 16 bytes, of a row
 
 
 def dealt_and_gathered() -> KernelBuilder:
-    """The same, of tiles of B that the producer's threads copy."""
+    """The kernel of `dealt`, but tiles of B are copied by cp.async of the producer's threads."""
     k = KernelBuilder("dealt", target="sm_90a", threads=(1 + GROUPS) * WARPGROUP)
     A = k.tma.tensor_map("A", f16)
     B, C, tiles = k.pointer("B", f16), k.pointer("C", f32), k.param("tiles", u32)

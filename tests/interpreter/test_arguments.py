@@ -42,7 +42,7 @@ def refused(text: str, args: Any, **launch: Any) -> str:
 
 
 def wrong(type: str, value: Any, count: int = 0) -> str:
-    """What is said of argument a."""
+    """The error for `value` as argument a of kernel k, without the words that name the argument."""
     message = refused(program(type, count), [np.zeros(64, np.uint8), value])
     start = "k: argument 1 (a) must "
     assert message.startswith(start)

@@ -254,7 +254,7 @@ def _over_pages(
 
 
 def _batch(who: str, sizes: Mapping[str, int], cu_seqlens_q: object, cu_seqlens_k: object) -> int:
-    """How many sequences there are: the length of the axis of the batch, or where none has it, by starts."""
+    """The number of sequences: the length of the batch axis, or of packed tensors that of cu_seqlens."""
     if "batch" in sizes:
         return sizes["batch"]
     name, starts = (

@@ -17,7 +17,7 @@ from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.words import Backend, Layout
-from flash.scores.aux_arrays import flattened, gathered, given_arrays
+from flash.scores.aux_arrays import flattened, gathered
 from flash.scores.features import SCORES, ScoreArguments, of_launch
 from ptxgen.errors import LaunchError
 
@@ -152,7 +152,7 @@ def split(
     Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
     """
     given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in _CHECKED}
-    aux = flattened({AUX: given_arrays({AUX: given.pop(AUX, None)})})
+    aux = flattened(who, {AUX: given.pop(AUX, None)})
     traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
     if SEED in given and isinstance(given[SEED], jax.Array):
         traced[SEED] = _seed(who, given.pop(SEED))

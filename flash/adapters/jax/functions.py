@@ -32,14 +32,14 @@ _ON_GPU: Final = (AUTO, "cuda")  # the backends that programs for a GPU have
 _ON_THE_CPU: Final = "such as inside jax.default_device(jax.devices('cpu')[0])"
 
 
-def _with_captured(scores: Mapping[str, Any]) -> dict[str, Any]:
+def _with_captured(who: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     """`with_captured` of arrays of JAX, which have 32 bits where numpy's have 64, unless JAX is configured
     otherwise.
     """
     arguments, aux = dict(scores), scores.get(AUX)
     if isinstance(aux, Mapping):
         arguments[AUX] = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in aux.items()}
-    return with_captured(arguments, jnp.asarray)
+    return with_captured(who, arguments, jnp.asarray)
 
 
 @takes(ScoreArguments)
@@ -79,7 +79,7 @@ def attention(
     arrays = {"q": q, "k": k, "v": v}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
     settings |= {"deterministic": deterministic, SPLITS: splits}
-    return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
+    return _called(who, arrays, {**settings, **_with_captured(who, scores)}, return_lse, backend)
 
 
 @takes(VarlenArguments)
@@ -125,7 +125,7 @@ def attention_varlen(
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": most_keys, "kv_layout": kv_layout}
     settings |= {"deterministic": deterministic, SPLITS: splits, INTERLEAVED: rotary_interleaved}
-    return _called(who, arrays, {**settings, **_with_captured(scores)}, return_lse, backend)
+    return _called(who, arrays, {**settings, **_with_captured(who, scores)}, return_lse, backend)
 
 
 def _called(
@@ -166,7 +166,7 @@ def _forward(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, .
 
 
 def _now(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
-    """The results of arrays that are not traced, where these are."""
+    """The results for arrays that are not traced, on the device of the arrays."""
     if _device_of(arrays) is None:
         ranks = {name: array.ndim for name, array in arrays.items()}
         found = host.forward(call, ranks, with_lse, *arrays.values())
@@ -321,7 +321,7 @@ def _backward(
 
 
 def _gradients_now(call: Call, given: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The gradients of arrays that are not traced, where these are."""
+    """The gradients of arrays that are not traced, on the device of the arrays."""
     if _device_of(given) is not None:
         return call.gradients(given, names, on_gpu=True)
     arrays = {name: np.asarray(array) for name, array in given.items()}

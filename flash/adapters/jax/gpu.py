@@ -88,7 +88,7 @@ class Forward(Work):
         self.with_lse = with_lse
 
     def mapped(self, arrays: Traced, lead: tuple[int, ...]) -> tuple[Any, ...]:
-        """The results of all mapped items by one call, where they do not know their places in it."""
+        """The results of all mapped items by one call, if no result depends on the index of its item."""
         if self.call.items_are_alike:
             return as_a_batch(self.one, arrays, self.ranks, lead, jnp)
         return super().mapped(arrays, lead)

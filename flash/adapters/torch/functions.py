@@ -11,7 +11,7 @@ import torch
 
 from flash.adapters.torch.tensors import require_plain
 from flash.mods.captured import with_captured
-from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.mods.record import MASK_MOD, SCORE_MOD, naming, traced
 from flash.mods.trace import AUX, AuxArray, Step, Trace
 from flash.operands.dtypes import AUX_DTYPES, OF_ARRAYS
 from ptxgen import types
@@ -57,7 +57,7 @@ def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any]
     Raises what `flash.attention` raises for functions that cannot be traced.
     """
     names, tensors, declared = arrays_of(who, aux)
-    if not torch.compiler.is_compiling() or _captures(score_mod, mask_mod, declared):
+    if not torch.compiler.is_compiling() or _captures(who, score_mod, mask_mod, declared):
         functions: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
         return functions
     return Functions(
@@ -70,17 +70,18 @@ def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _captures(score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
+def _captures(who: str, score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
     """Whether a function indexes arrays that are not among its parameters."""
     if not callable(score_mod) and not callable(mask_mod):
         return False
-    return AUX in _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
+    return AUX in _traced(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a trace's values are no tensors
-def _traced(arguments: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def _traced(who: str, arguments: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """The arguments with traces instead of functions, and with the tensors that they index from outside."""
-    return with_captured(arguments, [_array(*array) for array in arrays], _as_tensor)
+    with naming(who):
+        return with_captured(arguments, [_array(*array) for array in arrays], _as_tensor)
 
 
 def _as_tensor(array: Any) -> Any:
@@ -105,7 +106,7 @@ def _with_captured(
     who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
 ) -> Functions:
     """`functions_of` where functions may index tensors from outside."""
-    arguments = _traced({SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
+    arguments = _traced(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
     score_text, mask_text = (
         "" if arguments[name] is None else _encoded(arguments[name]) for name in (SCORE_MOD, MASK_MOD)
     )

@@ -81,7 +81,8 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
     It holds for the thread that enters it, under whatever name code has imported the function, and
     may be nested. PyTorch's fused paths of nn.MultiheadAttention and nn.TransformerEncoderLayer,
     which do not call the function, are off inside. Code that torch.compile has compiled outside is
-    compiled again. What autograd computes again in a backward pass (torch.utils.checkpoint) is
+    compiled again when it is called inside, and the other way round; code that enters the context is compiled
+    without fullgraph. What autograd computes again in a backward pass (torch.utils.checkpoint) is
     computed as where `backward()` is called.
 
     With `fallback` calls that `attention` cannot compute are passed to PyTorch's own function; by
@@ -98,6 +99,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         self._before: list[Any] = []
 
     def __enter__(self) -> replace_sdpa:
+        torch.overrides.get_overridable_functions()  # PyTorch lists them once, by their names now
         with _LOCK:
             _entered.append(self)
             torch.nn.functional.scaled_dot_product_attention = _called_in_torch
@@ -137,6 +139,10 @@ def _called_in_torch(*args: Any, **given: Any) -> Any:
     """`torch.nn.functional.scaled_dot_product_attention` while a thread is in `replace_sdpa`: for
     functions of that module, in which PyTorch turns modes off.
     """
+    if torch.compiler.is_dynamo_compiling():  # which traces the modes of its thread, but no ContextVar
+        modes = torch.overrides._get_current_function_mode_stack()
+        sdpa = _SDPA if any(isinstance(mode, replace_sdpa) for mode in modes) else _of_torch
+        return sdpa(*args, **given)
     current = _CURRENT.get()
     return _of_torch(*args, **given) if current is None else current.call(*args, **given)
 
@@ -179,6 +185,9 @@ def _in_order(
     if not is_causal and (means := causality_of(attn_mask, query, key)):
         causal, attn_mask = means, None
     return query, key, value, attn_mask, dropout_p, causal, enable_gqa, scale
+
+
+_in_order.__qualname__ = _WHO  # the name in Python's TypeErrors for arguments that do not fit
 
 
 def _flag(name: str, value: object) -> bool:

@@ -450,7 +450,7 @@ def test_other_refusals(ours: Any, torch: Any, three: Any) -> None:
 def test_what_is_no_function_is_refused(ours: Any, three: Any, name: str, signature: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ours.attention(*three, **{name: 3})
-    assert str(caught.value) == f"{name} must be a function {signature}, or None, got 3"
+    assert str(caught.value) == f"attention: {name} must be a function {signature}, or None, got 3"
 
 
 def test_a_window_without_sides_is_refused(ours: Any, three: Any) -> None:

@@ -20,18 +20,18 @@ _SLOPES = {"score_mod": "score_mod", "slopes": [1.0, 2.0]}
 
 
 def _differs(*words: tuple[str, str, str]) -> str:
-    """What is said of the words that rank 2 has and the others have not."""
+    """The error where rank 2 has other arguments than the others: (name, theirs, its) of each."""
     lines = [f"{name} is {others} on ranks 0, 1, 3, but {own} on rank 2" for name, others, own in words]
     return f"{_SAME}: {'; '.join(lines)}"
 
 
 def _ones(*shape: int) -> str:
-    """What is said of a tensor of ones."""
+    """How errors show a float32 tensor of ones of this shape."""
     digest = hashlib.sha256(np.ones(shape, np.float32).tobytes()).hexdigest()[:8]
     return f"float32 {list(shape)} with digest {digest}"
 
 
-# What all ranks have, what rank 2 has instead, and what is said.
+# The arguments of all ranks, those that rank 2 has instead, and the error.
 FORWARD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "dtype": ({}, {"dtype": "float16"}, _differs(("dtype", "torch.float32", "torch.float16"))),
     "batch": ({}, {"shape": (2, 2, 8, 8)}, _differs(("batch", "1", "2"))),

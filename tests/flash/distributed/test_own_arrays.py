@@ -161,12 +161,15 @@ def test_an_array_with_the_name_of_one_of_the_librarys_is_refused(torch: ModuleT
 
     aux = {"shard_places": each}
     dense = _on_ranks(lambda _: ContextParallel().attention(x, x, x, score_mod=of_places, aux=aux))
-    for errors, name in ((dense, "shard_places"), (_on_ranks(cached), "shard_queries")):
+    for errors, who, name in (
+        (dense, "ContextParallel", "shard_places"),
+        (_on_ranks(cached), "ShardedKVCache", "shard_queries"),
+    ):
         assert {(type(error), str(error)) for error in errors} == {
             (
                 LaunchError,
-                f"aux has '{name}', but names that begin with 'shard_' are those of arrays that attention "
-                "across ranks adds; rename it",
+                f"{who}.attention: aux has '{name}', but names that begin with 'shard_' are those of arrays "
+                "that attention across ranks adds; rename it",
             )
         }
 

@@ -663,7 +663,10 @@ def test_gradients_of_the_reference_agree_with_finite_differences(case: str) -> 
             {"aux": {"größe": ("f32", 1)}},
             "AttentionConfig: a name in aux must be that of a parameter, got 'größe'",
         ),
-        ({"mask_mod": True}, "mask_mod must be a function (batch, head, query, key), or None, got True"),
+        (
+            {"mask_mod": True},
+            "AttentionConfig: mask_mod must be a function (batch, head, query, key), or None, got True",
+        ),
     ],
 )
 def test_configs_that_do_not_fit_are_refused(how: dict[str, Any], message: str) -> None:
@@ -694,13 +697,13 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         assert str(error.value) == message
     with pytest.raises(LaunchError) as error:
         flash.attention(q, k, v, score_mod=alibi, aux=SLOPES)
-    assert str(error.value).startswith("aux must be a mapping of names to arrays, such as")
+    assert str(error.value).startswith("attention: aux must be a mapping of names to arrays, such as")
     for array in (SLOPES.astype(np.float64), SLOPES[(None,) * 4]):
         with pytest.raises(LaunchError) as wrong:
             flash.attention(q, k, v, score_mod=alibi, aux={"slopes": array})
         assert str(wrong.value) == (
-            "aux['slopes'] must be one of float32, float16, bfloat16, int32, int64, uint8, bool, with 1 to 4 "
-            f"axes, got {array.dtype} of shape {list(array.shape)}; convert it"
+            "attention: aux['slopes'] must be one of float32, float16, bfloat16, int32, int64, uint8, bool, "
+            f"with 1 to 4 axes, got {array.dtype} of shape {list(array.shape)}; convert it"
         )
     with pytest.raises(ConfigError) as unused:
         flash.attention(q, k, v, score_mod=alibi, aux={"slopes": SLOPES, "table": TABLE})

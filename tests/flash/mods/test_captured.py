@@ -37,7 +37,7 @@ def dense(score_of: Any = None, mask_of: Any = None) -> Any:
 
 
 def arrays(**functions: Any) -> dict[str, Any]:
-    return dict(with_captured(functions).get("aux") or {})
+    return dict(with_captured("attention", functions).get("aux") or {})
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
@@ -79,9 +79,9 @@ def test_arrays_that_pytorch_does_not_have_are_refused(torch: Any) -> None:
     with pytest.raises(TypeMismatchError) as error:
         attention(q, k, v, mask_mod=lambda b, h, q, k: table[q] == 0)
     assert str(error.value) == (
-        "an array that a function of scores indexes must be of float32, float16, bfloat16, int32, int64, "
-        "uint8, bool, float64, int8, int16, uint16, with at most 4 axes, got datetime64[s] of shape [24]; "
-        "convert it before the call"
+        "attention: an array that a function of scores indexes must be of float32, float16, bfloat16, "
+        "int32, int64, uint8, bool, float64, int8, int16, uint16, with at most 4 axes, "
+        "got datetime64[s] of shape [24]; convert it before the call"
     )
 
 
@@ -117,7 +117,7 @@ def test_arrays_are_named_by_the_order_in_which_they_are_indexed() -> None:
 
 def test_functions_of_other_arrays_share_a_kernel() -> None:
     def kernel(table: Any) -> Any:
-        given = with_captured({"score_mod": lambda s, b, h, q, k: s + table[h]})
+        given = with_captured("attention", {"score_mod": lambda s, b, h, q, k: s + table[h]})
         return kernel_of_attention(Q, V, False, None, given)  # type: ignore[arg-type]
 
     assert kernel(SLOPES) is kernel(SLOPES * 2)
@@ -223,8 +223,8 @@ def test_a_config_has_no_arrays_of_a_closure(torch: Any) -> None:
         with pytest.raises(TypeMismatchError) as error:
             flash.AttentionConfig(16, mask_mod=lambda b, h, q, k, table=table: table[q] == 0)
         assert str(error.value) == (
-            "a function that is traced without arrays cannot index one from outside; take it as a parameter "
-            "and give aux={name: array}, in a config aux={name: (type, axes)}"
+            "AttentionConfig: a function that is traced without arrays cannot index one from outside; take "
+            "it as a parameter and give aux={name: array}, in a config aux={name: (type, axes)}"
         )
 
 
@@ -245,9 +245,9 @@ def test_arrays_that_no_kernel_reads_are_refused() -> None:
     with pytest.raises(TypeMismatchError) as error:
         flash.attention(Q, K, V, mask_mod=lambda b, h, q, k: table[q] == 0)
     assert str(error.value) == (
-        "an array that a function of scores indexes must be of float32, float16, bfloat16, int32, int64, "
-        "uint8, bool, float64, int8, int16, uint16, with at most 4 axes, got complex64 of shape [24]; "
-        "convert it before the call"
+        "attention: an array that a function of scores indexes must be of float32, float16, bfloat16, "
+        "int32, int64, uint8, bool, float64, int8, int16, uint16, with at most 4 axes, "
+        "got complex64 of shape [24]; convert it before the call"
     )
 
 

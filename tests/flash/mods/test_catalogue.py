@@ -36,7 +36,7 @@ def _function(name: str) -> Any:
 
 def _traced(name: str) -> tuple[Trace, dict[str, Any]]:
     """The trace of a function, and the arrays that it indexes."""
-    given = with_captured({_kind(name): _function(name)})
+    given = with_captured("attention", {_kind(name): _function(name)})
     trace = given[_kind(name)]
     return trace, {array.name: _numpy(given["aux"][array.name]) for array in trace.arrays}
 
@@ -158,8 +158,8 @@ def test_a_kernel_of_attention_with_a_function_is_proved_and_right(name: str) ->
 )
 def test_what_is_not_traced_is_refused(name: str, message: str) -> None:
     with pytest.raises(TypeMismatchError) as error:
-        with_captured({"score_mod": catalogue.REFUSED[name]})
-    assert str(error.value) == message
+        with_captured("attention", {"score_mod": catalogue.REFUSED[name]})
+    assert str(error.value) == f"attention: {message}"
 
 
 @pytest.mark.parametrize(
