@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flash.commands.measure.static_forward import Reading, figures
+from benchmarks.measure.static_forward import Reading, figures
 from flash.commands.measure.static_quality import Subject
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.target import target as find_target

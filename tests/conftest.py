@@ -63,7 +63,7 @@ def _no_nvrtc() -> str:
 
 
 def _no_flash_attn_4() -> str:
-    why = importlib.import_module("flash.commands.measure.static_hopper").why_no_flash_attn_4()
+    why = importlib.import_module("benchmarks.measure.static_hopper").why_no_flash_attn_4()
     return f"flash-attn-4: {why}" if why else ""
 
 

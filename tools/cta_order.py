@@ -24,7 +24,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
-from flash.commands.measure.launch_model import (
+from benchmarks.measure.launch_model import (
     Cta,
     Launch,
     Order,

@@ -11,7 +11,7 @@ from pathlib import Path
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.commands.measure.predictions import PREDICTIONS, render
+from benchmarks.measure.predictions import PREDICTIONS, render
 from ptxgen.commands.parts.quiet import quietly
 from tools.commands.generated_file import write_or_check
 

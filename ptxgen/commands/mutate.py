@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import ptxgen
+from ptxgen.commands.parts.checkout import module_of_checkout
 from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail, note
 from ptxgen.commands.parts.files import FileError
@@ -128,16 +127,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _campaign(words: Sequence[str]) -> int:
     """Run the campaign of a checkout's kernels."""
-    root = Path(ptxgen.__file__).resolve().parents[1]
-    if not root.joinpath(*_CAMPAIGN.split(".")).with_suffix(".py").is_file():
+    campaign = module_of_checkout(_CAMPAIGN)
+    if campaign is None:
         return _fail(
             USAGE,
             "without a KERNEL it mutates the kernels that this project ships, which needs a checkout of it "
             "(tools/campaign); give a KERNEL first, such as kernels.py:softmax",
         )
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    return int(importlib.import_module(_CAMPAIGN).main(words))
+    return int(campaign.main(words))
 
 
 @functools.lru_cache(maxsize=1)

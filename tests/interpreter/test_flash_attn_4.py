@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
 
-from flash.commands.measure.static_hopper import flash_attn_4_text
+from benchmarks.measure.static_hopper import flash_attn_4_text
 from flash.error_bound import arithmetic_of
 from ptxgen.interpreter import PCT, DeviceArena, run
 from ptxgen.target import target

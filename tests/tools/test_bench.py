@@ -21,20 +21,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.commands import bench
-from flash.commands.measure import build as bench_build
+import ptxgen
+from benchmarks import bench_command as bench
+from benchmarks.measure import build as bench_build
+from benchmarks.measure import gallery as bench_gallery
+from benchmarks.measure import interpreter as bench_interpreter
+from benchmarks.measure import launch as bench_launch
+from benchmarks.measure import lines as bench_lines
+from benchmarks.measure import sanitizers as bench_sanitizers
+from flash.commands import bench as registered_bench
 from flash.commands.measure import ceilings as bench_ceilings
 from flash.commands.measure import cpu as bench_cpu
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import error as bench_error
-from flash.commands.measure import gallery as bench_gallery
 from flash.commands.measure import gpu as bench_gpu
-from flash.commands.measure import interpreter as bench_interpreter
-from flash.commands.measure import launch as bench_launch
-from flash.commands.measure import lines as bench_lines
 from flash.commands.measure import record as bench_record
 from flash.commands.measure import report as bench_report
-from flash.commands.measure import sanitizers as bench_sanitizers
 from flash.commands.measure import torch_peer as bench_torch
 from flash.commands.measure.record import Found, Goal, Job, Measurement, measured
 from flash.cpu.attention import attention_cpu
@@ -969,31 +971,19 @@ def test_only_gpu_without_one_is_exit_code_4(tmp_path: Path, capsys: pytest.Capt
     assert not list((tmp_path / "results").iterdir())
 
 
-@pytest.mark.usefixtures("sections")
-def test_an_installed_package_does_not_measure_what_reads_a_checkout(
+def test_an_installed_package_says_that_it_needs_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ptxgen, "__file__", str(tmp_path / "ptxgen" / "__init__.py"))
+    assert registered_bench.main(["--only", "emit"]) == 2
+    assert capsys.readouterr().err == (
+        "ptxgen bench: error: it measures in a checkout of this project (benchmarks/), which this is not\n"
+    )
+
+
+def test_what_is_measured_elsewhere_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_report, "IN_CHECKOUT", False)
-    assert bench.main(["--only", "emit,static"]) == 1
-    why = "it reads files of a checkout, and this is an installed package"
-    assert capsys.readouterr().err == f"ptxgen bench: error: section static cannot be measured: {why}\n"
-    assert bench.main(["--output", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "emit-assemble-fp8-loops-splits-decode-serving-cpu-cpu.json").read_text())
-    missing = [name for name, section in found["sections"].items() if not section["measurements"]]
-    assert missing == [
-        "gpu",
-        "lines",
-        "static",
-        "forward",
-        "hopper",
-        "model",
-        "gallery",
-        "interpreter",
-        "sanitizers",
-        "launch",
-    ]
-    assert found["sections"]["static"]["remarks"] == [f"not measured: {why}"]
-    assert found["versions"]["commit"] is None
+    assert bench_report.document([], quick=True, device=None)["versions"]["commit"] is None
 
 
 @pytest.mark.usefixtures("sections")
@@ -1003,7 +993,7 @@ def test_a_gpu_is_part_of_the_result(
     monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
     monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [job])
-    for name in ("attention_jobs", "gradient_gpu_jobs", "gpu_decode_jobs"):
+    for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
         monkeypatch.setattr(bench, name, lambda *_: [])
     assert bench.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
@@ -1021,7 +1011,7 @@ def test_a_part_in_which_torch_fails_does_not_end_the_others(
 
     monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
     monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [Job("part", fail), Job("other", lambda: ["told"])])
-    for name in ("attention_jobs", "gradient_gpu_jobs", "gpu_decode_jobs"):
+    for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
         monkeypatch.setattr(bench, name, lambda *_: [])
     assert bench.main(["--only", "gpu", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["sections"]["gpu"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flash.commands.measure.decode import TRAFFIC_GOAL, Decoding, moved_bytes, traffic, unavoidable_bytes
+from benchmarks.measure.decode import TRAFFIC_GOAL, Decoding, moved_bytes, traffic, unavoidable_bytes
 
 SMALL = Decoding("f16", 64, 4, 1, 256, 2)
 

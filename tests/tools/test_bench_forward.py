@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure import static_forward as forward
-from flash.commands.measure.issue_model import Wait
+from benchmarks.measure import static_forward as forward
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import Wait
 from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import Target
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flash.commands.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
-from flash.commands.measure.fp8_scale_error import error_of_rows, fp8_scale_jobs, narrowed
+from benchmarks.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
+from benchmarks.measure.fp8_scale_error import error_of_rows, fp8_scale_jobs, narrowed
 from flash.commands.measure.record import Measurement
 from flash.reference import attention_reference, scaled_numbers
 

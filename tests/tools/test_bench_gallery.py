@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flash.commands.measure import gallery
+from benchmarks.measure import gallery
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.report import ROOT
 from ptxgen.errors import BackendError

@@ -13,9 +13,9 @@ import pytest
 from fake_driver import A100
 from fake_gpu import Machine
 
+from benchmarks.measure import gpu_attention, gpu_gradients
+from benchmarks.measure.gpu_attention import PUBLISHED, Call, OnDevice
 from flash.commands.measure import device as bench_device
-from flash.commands.measure import gpu_attention, gpu_gradients
-from flash.commands.measure.gpu_attention import PUBLISHED, Call, OnDevice
 from flash.commands.measure.record import Found, Measurement, Work
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError

@@ -12,13 +12,13 @@ from device_arrays import interpret, interpreting
 from fake_driver import FakeDriver
 
 import flash
-from flash.commands import bench
+from benchmarks import bench_command as bench
+from benchmarks.measure import gpu_decode as bench_gpu_decode
+from benchmarks.measure.decode import Decoding
+from benchmarks.measure.gpu_decode import LARGE, TOKEN, Batch
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import gpu as bench_gpu
-from flash.commands.measure import gpu_decode as bench_gpu_decode
 from flash.commands.measure import torch_peer as bench_torch
-from flash.commands.measure.decode import Decoding
-from flash.commands.measure.gpu_decode import LARGE, TOKEN, Batch
 from flash.commands.measure.record import Found, Goal, Measurement
 from ptxgen.runtime.cuda import CudaBackend
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from fake_gpu import Machine
 
+from benchmarks.measure import gpu_serving
+from benchmarks.measure.gpu_serving import Latents
+from benchmarks.measure.serving import Serving, unavoidable_bytes
 from flash.commands.measure import device as bench_device
-from flash.commands.measure import gpu_serving
-from flash.commands.measure.gpu_serving import Latents
 from flash.commands.measure.record import Found, Measurement
-from flash.commands.measure.serving import Serving, unavoidable_bytes
 from ptxgen.runtime.cuda import CudaBackend
 
 LAUNCH_S = 20e-3

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flash.commands.measure import static_gathered as gathered
-from flash.commands.measure import static_hopper as hopper
-from flash.commands.measure import static_hopper_f32 as hopper_f32
-from flash.commands.measure import static_hopper_latent as hopper_latent
+from benchmarks.measure import static_gathered as gathered
+from benchmarks.measure import static_hopper as hopper
+from benchmarks.measure import static_hopper_f32 as hopper_f32
+from benchmarks.measure import static_hopper_latent as hopper_latent
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError

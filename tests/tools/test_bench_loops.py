@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure import static_decode as loops
+from benchmarks.measure import static_decode as loops
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError

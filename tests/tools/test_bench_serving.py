@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from flash.commands.measure.decode import TRAFFIC_GOAL
-from flash.commands.measure.serving import STEPS, Serving, moved_bytes, traffic, unavoidable_bytes
+from benchmarks.measure.decode import TRAFFIC_GOAL
+from benchmarks.measure.serving import STEPS, Serving, moved_bytes, traffic, unavoidable_bytes
 
 SMALL = Serving("f16", 64, 8, 2, 16, ((1, 100), (40, 64)))
 ROW, ENTRY = 128, 4

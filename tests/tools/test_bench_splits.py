@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure import static_row_bits as splits
+from benchmarks.measure import static_row_bits as splits
 from flash.commands.measure.record import Measurement
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import find_disassembler

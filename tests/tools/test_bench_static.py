@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from flash.commands.measure import static as bench_static
-from flash.commands.measure import static_gradients, static_quality
+from benchmarks.measure import static as bench_static
+from benchmarks.measure import static_gradients
+from flash.commands.measure import static_quality
 from flash.commands.measure.record import Found, Measurement, Setting
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import (

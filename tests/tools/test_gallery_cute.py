@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.commands.measure import gallery
+from benchmarks.measure import gallery
 from ptxgen.frontends import cute as front
 from ptxgen.frontends.program import ProgramKernel
 

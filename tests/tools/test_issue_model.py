@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flash.commands.measure.issue_model import Wait, modelled
-from flash.commands.measure.issue_units import (
-    Unit,
-    clocks_of,
-    copied_bytes,
-    rows_read,
-    unit_of,
-    writes_register,
-)
+from ptxgen.report.issue_model import Wait, modelled
+from ptxgen.report.issue_units import Unit, clocks_of, copied_bytes, rows_read, unit_of, writes_register
 from ptxgen.runtime.sass import Control, Loop, SassInstr
 from ptxgen.target import target
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from flash.commands.measure import launch_model, static_model
-from flash.commands.measure import predictions as predicted
-from flash.commands.measure.issue_model import Busy, Wait
-from flash.commands.measure.issue_units import Unit
-from flash.commands.measure.launch_model import H200, Estimate, Sizes, estimate
-from flash.commands.measure.predictions import PREDICTIONS, Case, cases, predict, predictions
+from benchmarks.measure import launch_model, static_model
+from benchmarks.measure import predictions as predicted
+from benchmarks.measure.launch_model import H200, Estimate, Sizes, estimate
+from benchmarks.measure.predictions import PREDICTIONS, Case, cases, predict, predictions
+from benchmarks.measure.static_model import LONG, POINTS, TENTH, Tiles
 from flash.commands.measure.record import Measurement
-from flash.commands.measure.static_model import LONG, POINTS, TENTH, Tiles
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import Busy, Wait
+from ptxgen.report.issue_units import Unit
 from ptxgen.runtime.sass import find_disassembler
 from tools import gen_predictions
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measure import launch as bench_launch
 from flash.commands import tune
 from flash.commands.measure import device as bench_device
-from flash.commands.measure import launch as bench_launch
 from flash.commands.measure import tuning
 from flash.commands.measure.gpu import Shape
 from flash.commands.measure.static_quality import Counted

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.measure.predictions import predictions
+from benchmarks.measure.predictions import predictions
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from benchmarks.measure.gpu_attention import Call, OnDevice
 from flash.commands.measure.device import open_gpu
-from flash.commands.measure.gpu_attention import Call, OnDevice
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
 from tools.commands.launched_texts import launched

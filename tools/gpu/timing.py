@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from flash.commands.measure import gpu_attention, gpu_decode, gpu_gradients, gpu_serving
-from flash.commands.measure.decode import Decoding
+from benchmarks.measure import gpu_attention, gpu_decode, gpu_gradients, gpu_serving
+from benchmarks.measure.decode import Decoding
+from benchmarks.measure.serving import Serving
 from flash.commands.measure.device import Gpu, open_gpu
 from flash.commands.measure.gpu import copy_ceiling, fma_ceiling
 from flash.commands.measure.record import Found, Job, Measurement
-from flash.commands.measure.serving import Serving
 from flash.commands.measure.torch_peer import with_torch
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend

@@ -1,1 +1,1 @@
-"""The measurements of `ptxgen bench` and `ptxgen tune`."""
+"""Measurements of kernels on a GPU and of their machine code, as `ptxgen tune` ranks tiles by them."""

@@ -11,8 +11,6 @@ from typing import Any, Final, Protocol
 
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import OnDevice, Shape, on_device, race
-from flash.commands.measure.issue_model import modelled
-from flash.commands.measure.issue_units import SCHEDULERS
 from flash.commands.measure.record import MS, flat, ratios
 from flash.commands.measure.static_quality import (
     THOUSAND,
@@ -29,6 +27,8 @@ from flash.operands.words import Auto, DTypeName
 from flash.problem.config import STAGES, AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from ptxgen.errors import ConfigError
+from ptxgen.report.issue_model import modelled
+from ptxgen.report.issue_units import SCHEDULERS
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target

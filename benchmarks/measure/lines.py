@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flash.commands.measure.build import LINE_GOAL_US
-from flash.commands.measure.gallery import function, sources
+from benchmarks.measure.build import LINE_GOAL_US
+from benchmarks.measure.gallery import function, sources
 from flash.commands.measure.record import US, Found, Goal, Job, Setting, measured, seconds
 from flash.contract.catalogue import emit
 from flash.kernels.append import AppendConfig, append_kernel

@@ -10,8 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from flash.commands.measure.issue_model import modelled
-from flash.commands.measure.issue_units import SCHEDULERS
 from flash.commands.measure.record import Found, Job, Setting, measured
 from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
 from flash.contract.catalogue import build
@@ -23,6 +21,8 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import modelled
+from ptxgen.report.issue_units import SCHEDULERS
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target
 
@@ -36,7 +36,7 @@ _SCORES: Final = 1000
 ROW_BITS_REMARKS: Final = (
     f"{_DTYPE}, {_BATCH} items with {_HEADS} heads, of which {_GROUP} share a head of K over pages; clocks "
     f"of a multiprocessor for {_SCORES} scores that count, in the main loop, by the model in "
-    "flash/commands/measure/issue_model.py, which knows nothing of DRAM",
+    "ptxgen/report/issue_model.py, which knows nothing of DRAM",
     "target | d | call | free: kernel, clocks | splits=1: kernel, clocks | ratio",
 )
 

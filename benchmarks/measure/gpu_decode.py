@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
+from benchmarks.measure.decode import Decoding, unavoidable_bytes
 from flash.commands.measure.cpu import Array, normal
-from flash.commands.measure.decode import Decoding, unavoidable_bytes
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.error import Judge
 from flash.commands.measure.gpu import race

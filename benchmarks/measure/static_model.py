@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flash.commands.measure.issue_model import Busy, modelled
-from flash.commands.measure.launch_model import H200, Estimate, Sizes, estimate
-from flash.commands.measure.predictions import COLUMNS, TOKENS
+from benchmarks.measure.launch_model import H200, Estimate, Sizes, estimate
+from benchmarks.measure.predictions import COLUMNS, TOKENS
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
@@ -21,6 +20,7 @@ from flash.operands.words import Scheduler
 from flash.problem.config import AttentionConfig
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.target import target as find_target
 
 RUNS: Final = ROOT / "benchmarks" / "results" / "h200-first-runs.json"
@@ -36,7 +36,7 @@ _TILES: Final = re.compile(r"(\d+)x(\d+)([sgm])$")
 MODEL_REMARKS: Final = (
     f"{RUNS.name} has the counters and the rates; the loop is modelled for today's text of the same config",
     "counters: the share of clocks in which tensor cores were busy, of a whole launch; model: of the main "
-    "loop, and of the launch by flash/commands/measure/launch_model.py; points are those of the loop",
+    "loop, and of the launch by benchmarks/measure/launch_model.py; points are those of the loop",
     f"short launches: TFLOP/s as a multiple of those of {LONG} queries and keys, model's and clock's; "
     "causal ones were measured with kernels that cleared V otherwise, and have no goal",
     "kernel | N | counters % | loop % | launch % | points",

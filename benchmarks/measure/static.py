@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.measure.static_gradients import GRADIENT_REMARKS, gradient_jobs
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Measurement, Setting, measured
 from flash.commands.measure.report import ROOT
-from flash.commands.measure.static_gradients import GRADIENT_REMARKS, gradient_jobs
 from flash.commands.measure.static_quality import (
     Assembled,
     Counted,

@@ -22,10 +22,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from flash.commands.measure.issue_model import Busy, modelled
-from flash.commands.measure.launch_model import H200, Sizes, estimate
+from benchmarks.measure.launch_model import H200, Sizes, estimate
+from benchmarks.measure.static_hopper_f32 import moved_bytes
 from flash.commands.measure.report import ROOT
-from flash.commands.measure.static_hopper_f32 import moved_bytes
 from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
@@ -34,6 +33,7 @@ from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.report.rates import DEVICES, Device
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.target import Target

@@ -47,7 +47,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
-from flash.commands.measure.issue_units import (
+from ptxgen.report.issue_units import (
     OF_WARPGROUPS,
     SCHEDULERS,
     WAVEFRONT_BYTES,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.measure.interpreter import launch
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.interpreter import launch
 from flash.commands.measure.record import (
     Found,
     Goal,

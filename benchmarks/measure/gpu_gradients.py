@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 import flash
+from benchmarks.measure.gpu_attention import PEERS, Call, at_once
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
-from flash.commands.measure.gpu_attention import PEERS, Call, at_once
 from flash.commands.measure.record import MS, Found, Job, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_with_gpu
 

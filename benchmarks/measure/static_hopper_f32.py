@@ -7,9 +7,8 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from flash.commands.measure.issue_units import WAVEFRONT_BYTES
+from benchmarks.measure.static_hopper import Reading, row, settings_of
 from flash.commands.measure.record import Found, Goal, Job, measured
-from flash.commands.measure.static_hopper import Reading, row, settings_of
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -17,6 +16,7 @@ from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_units import WAVEFRONT_BYTES
 from ptxgen.report.rates import DEVICES
 from ptxgen.target import target as find_target
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from flash.commands.measure.issue_model import Wait, modelled
-from flash.commands.measure.issue_units import SCHEDULERS, Unit
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
@@ -21,6 +19,8 @@ from flash.contract.catalogue import build
 from flash.operands.words import Precision
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import Wait, modelled
+from ptxgen.report.issue_units import SCHEDULERS, Unit
 from ptxgen.report.rates import DEVICES
 from ptxgen.runtime.sass import SassInstr
 from ptxgen.target import Target
@@ -57,7 +57,7 @@ FORWARD_REMARKS: Final = (
     f"instructions are those of a warp in the main loop for {SCORES} scores; EX2 is near HMMA if at most "
     f"{NEAR} instructions lie between the products around it",
     "tensor cores and shared memory: the share of the clocks of the model in "
-    "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "ptxgen/report/issue_model.py in which they are busy; its module says what it knows",
     "stalls and waits: the share of a warp's clocks that it waits for its own stall counts, then for shared "
     "and global memory, then for tensor cores; the rest are other units, copies, barriers and other warps",
     "TFLOP/s: those of the model on all multiprocessors of the device of the target in "

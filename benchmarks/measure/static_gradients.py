@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.commands.measure.issue_model import modelled
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, assembled
@@ -18,6 +17,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, OWNERS, GradientTiling
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import modelled
 from ptxgen.runtime.sass import mix
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -34,7 +34,7 @@ _ALIGNED: Final = 16
 GRADIENT_REMARKS: Final = (
     "Triton's kernels of gradients are `attention_backward_keys` and `attention_backward_queries` of "
     "tests/ptx/make_triton.py, f16; their PTX for sm_80 goes through the same assembler",
-    "tensor cores busy is the share of the model in flash/commands/measure/issue_model.py; of it, needed "
+    "tensor cores busy is the share of the model in ptxgen/report/issue_model.py; of it, needed "
     "leaves out products that two CTAs both make",
 )
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 import flash
+from benchmarks.measure.serving import Serving, arrays_of, unavoidable_bytes
 from flash.commands.measure.cpu import Array, normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
 from flash.commands.measure.record import MS, Found, Job, Setting, Work, flat, measured
-from flash.commands.measure.serving import Serving, arrays_of, unavoidable_bytes
 from flash.problem.config import AttentionConfig
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.reference import attention_reference

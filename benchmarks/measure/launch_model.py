@@ -23,7 +23,6 @@ from typing import Final
 
 import numpy as np
 
-from flash.commands.measure.issue_model import WARPGROUP_CLOCKS, Busy
 from flash.commands.measure.static_quality import threads_of_loop
 from flash.contract.catalogue import Build
 from flash.device.cta_order import heads_per_section
@@ -31,6 +30,7 @@ from flash.launch.key_splits import BESIDE
 from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
 from flash.problem.persistence import GRID
 from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.report.issue_model import WARPGROUP_CLOCKS, Busy
 from ptxgen.report.rates import Device
 
 # NVIDIA H200 Tensor Core GPU, data sheet: 4.8 TB/s; otherwise an H100 SXM (`ptxgen.report.rates`).

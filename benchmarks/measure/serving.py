@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measure.decode import SECTOR_BYTES, TARGET, TRAFFIC_GOAL
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.decode import SECTOR_BYTES, TARGET, TRAFFIC_GOAL
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.contract.catalogue import build
 from flash.launch.calls import make_plan

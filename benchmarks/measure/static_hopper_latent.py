@@ -7,10 +7,9 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from flash.commands.measure.issue_units import WAVEFRONT_BYTES
+from benchmarks.measure.static_hopper import DTYPE, Reading, row, settings_of
+from benchmarks.measure.static_hopper_f32 import HALF
 from flash.commands.measure.record import Found, Goal, Job, measured
-from flash.commands.measure.static_hopper import DTYPE, Reading, row, settings_of
-from flash.commands.measure.static_hopper_f32 import HALF
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -18,6 +17,7 @@ from flash.problem.latent_tiling import LATENT_TILES, LatentTiling
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_units import WAVEFRONT_BYTES
 from ptxgen.report.rates import DEVICES
 from ptxgen.target import target as find_target
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flash.commands.measure.issue_model import modelled
-from flash.commands.measure.issue_units import SCHEDULERS, Unit
+from benchmarks.measure.static import LONGEST_LOOP
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
-from flash.commands.measure.static import LONGEST_LOOP
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen.errors import BackendError
+from ptxgen.report.issue_model import modelled
+from ptxgen.report.issue_units import SCHEDULERS, Unit
 from ptxgen.report.rates import SPECIAL_LANES
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target
@@ -50,7 +50,7 @@ HOPPER_REMARKS: Final = (
     f"{DTYPE}, full attention; instructions are those of a warp in a turn of the main loop, then for "
     f"{_SCORES} scores; EX2 in flight are the exponentials behind a product that nobody has waited for yet",
     "tensor cores and special functions: the share of the clocks of the model in "
-    "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "ptxgen/report/issue_model.py in which they are busy; its module says what it knows",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
     f"compiled by {PEER} where the package is installed; all go through the same assembler",
     "f32_grade multiplies three times in f16; its useful TFLOP/s are those of the model, and those that "

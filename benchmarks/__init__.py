@@ -1,0 +1,1 @@
+"""What `ptxgen bench` measures in a checkout, and scripts beside kernels of other libraries."""

@@ -1,0 +1,1 @@
+"""The measurements of `ptxgen bench`, a module for each section or part of one."""
