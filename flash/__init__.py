@@ -122,6 +122,7 @@ _FILES: Final = frozenset(
         "py.typed",
         "reference.py",
         "scores",
+        "silicon",
     ]
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ptxgen
 from ptxgen.commands import mutate as tool
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE
 from ptxgen.target import TARGETS
@@ -372,7 +373,7 @@ def test_triton_is_mutated(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_without_a_kernel_it_needs_a_checkout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tool.ptxgen, "__file__", str(tmp_path / "ptxgen" / "__init__.py"))
+    monkeypatch.setattr(ptxgen, "__file__", str(tmp_path / "ptxgen" / "__init__.py"))
     assert tool.main(["--short"]) == USAGE
     assert capsys.readouterr().err == (
         "ptxgen mutate: error: without a KERNEL it mutates the kernels that this project ships, which needs "
