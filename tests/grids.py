@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_OF_SLOW: Final = 3  # of so many cases of a slow test `.ci/run` has one
+_OF_SLOW: Final = 5  # of so many cases of a slow test `.ci/run` has one
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -17,7 +17,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
     `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
-    `more`. Of a test all of whose cases are `slow`, `make test` has none, and `.ci/run` has a third, or of
+    `more`. Of a test all of whose cases are `slow`, `make test` has none, and `.ci/run` has a fifth, or of
     `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
     `nightly` or `gpu`, do not count.
     """
