@@ -284,7 +284,7 @@ def test_the_installed_program_runs_from_anywhere(built: Built, tmp_path: Path) 
     assert "decode, append, merge " in run("report", "--help").stdout
 
 
-def test_a_wheel_without_flash_checks_runs_and_reports(built: Built, tmp_path: Path) -> None:
+def test_a_wheel_without_flash_checks_runs_reports_and_mutates(built: Built, tmp_path: Path) -> None:
     checkout = tmp_path / "toolkit"
     shutil.copytree(built.checkout, checkout, ignore=shutil.ignore_patterns("flash", "tests", "docs"))
     (checkout / "docs").mkdir()
@@ -309,6 +309,7 @@ def test_a_wheel_without_flash_checks_runs_and_reports(built: Built, tmp_path: P
         (["check", *launch, "--no-assemble"], 0, "0 errors, 0 unproved, 0 lints"),
         (["run", *launch, "--sanitize", "--json"], 0, '"reports": []'),
         (["report", *launch, "--no-assemble", "-o", "report.html"], 0, "saxpy: 0 errors, 0 unproved, "),
+        (["mutate", *launch, "--kind", "loop-bound", "--jobs", "1"], 1, " mutants, 1 problem, 0 equivalent"),
         (["emit"], 2, "no command 'emit' is installed; the commands are check, run, run-program, report, "),
     ):
         done = subprocess.run(
@@ -320,4 +321,4 @@ def test_a_wheel_without_flash_checks_runs_and_reports(built: Built, tmp_path: P
             check=False,
         )
         assert done.returncode == code, done.stderr
-        assert said in (done.stderr if code else done.stdout), words
+        assert said in (done.stderr if code == 2 else done.stdout), words
