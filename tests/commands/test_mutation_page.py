@@ -52,3 +52,22 @@ def test_every_key_of_a_reason_is_in_the_table() -> None:
     told = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
     known = {*reasons._TYPES, *reasons._CODE, *reasons._OPTIONAL} - {"marks"}
     assert set(told) == known
+
+
+@pytest.mark.nightly
+def test_the_readme_says_how_many_mistakes_its_command_finds_unnoticed(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    kernel = re.search(
+        r"^>>> import numpy as np, ptxgen as px\n(.*?)^>>> rng", readme, re.MULTILINE | re.DOTALL
+    )
+    command = re.search(r"^ptxgen (mutate kernels\.py.*)$", readme, re.MULTILINE)
+    claim = re.search(r"of (\d+) mistakes in this softmax\s+the problem below misses (\d+)", readme)
+    assert kernel is not None
+    assert command is not None
+    assert claim is not None
+    source = "".join(f"{line[4:]}\n" for line in kernel[0].splitlines() if line.startswith((">>> ", "... ")))
+    (tmp_path / "kernels.py").write_text(source.rpartition("rng")[0], encoding="utf-8")
+    said = ran(tmp_path, "-m", "ptxgen", *command[1].split())
+    mutants, survivors = claim.groups()
+    assert f"{mutants} mutants, 1 problem" in said.stdout, said.stderr
+    assert said.stdout.rstrip().endswith(f"and {survivors} survive")
