@@ -532,6 +532,33 @@ class Clock:
 
 
 @pytest.mark.slow
+def test_a_rehearsal_does_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert gpu_session.main(["--rehearse", "--minutes", "60", "--output", str(tmp_path), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    counts = {row["part"]: row["counts"] for row in summary["parts"]}
+    assert list(counts) == [part.name for part in PARTS]
+    assert [counts[name] for name in ("smoke", "tests", "drawn", "timing")] == [
+        {"passed": 3},
+        {"passed": 7},
+        {"passed": 2},
+        {"passed": 5},
+    ]
+    stored = json.loads((tmp_path / "fake-h100.json").read_text())
+    assert {row["kind"] for row in stored["calls"]} == {
+        "ceiling",
+        "forward",
+        "gradients",
+        "decode",
+        "serving",
+    }
+    ran = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert {line["device"] for line in ran} == {"Fake H100"}
+
+
+@pytest.mark.nightly
 def test_a_rehearsal_does_all_parts_though_a_run_is_killed_and_units_crash_and_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
