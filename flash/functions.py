@@ -464,20 +464,15 @@ def pages_of_varlen(k: object, block_table: object, kv_layout: object) -> tuple[
     """The layout of a batch of which an item is a page of a call of `attention_varlen`, and the keys of a
     page; None without `block_table`. Raises `LaunchError` for an unknown word, and if k has no pages.
     """
-    layout = _layout_of_pages(_OfVarlen.who, kv_layout)
-    if block_table is None:
-        return "bhsd", None
-    return layout, _page_size(_OfVarlen.who, k, layout)
-
-
-def _layout_of_pages(who: str, kv_layout: object) -> Layout:
-    """The layout of a batch of which an item is a page. Raises `LaunchError` for an unknown word."""
     if not is_one_of(kv_layout, tuple(_LAYOUTS_OF_PAGES)):
         raise LaunchError(
-            f"{who}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got {shown(kv_layout)}"
-            f"{did_you_mean(kv_layout, _LAYOUTS_OF_PAGES)}"
+            f"{_OfVarlen.who}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got "
+            f"{shown(kv_layout)}{did_you_mean(kv_layout, _LAYOUTS_OF_PAGES)}"
         )
-    return _LAYOUTS_OF_PAGES[str(kv_layout)]
+    if block_table is None:
+        return "bhsd", None
+    layout = _LAYOUTS_OF_PAGES[str(kv_layout)]
+    return layout, _page_size(_OfVarlen.who, k, layout)
 
 
 def _page_size(who: str, k: object, layout: str) -> int:

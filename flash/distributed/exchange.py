@@ -118,7 +118,7 @@ class Peers:
             _NOTICES[of] = Notices(of, self.rank)
 
     def named(self, who: str) -> Peers:
-        """The same peers for calls of the function `who`, which errors then name."""
+        """A copy of these peers whose errors name the function `who`."""
         peers = copy.copy(self)
         peers.who = who
         return peers

@@ -1,4 +1,4 @@
-"""What is said of a mutant that no check noticed: where it is, and what a problem needs to notice it."""
+"""Reports on surviving mutants: the source line of each, and what a problem needs to notice it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ README = gpu_figures.ROOT / "README.md"
 
 @pytest.fixture(autouse=True)
 def read_anew() -> Iterator[None]:
-    """What is read from files is read once in a process: not beyond a test."""
+    """Files of results are read anew for each test, though a process reads them once."""
     yield
     gpu_figures.first.cache_clear()
     gpu_figures.devices.cache_clear()
@@ -75,7 +75,7 @@ def test_a_sentence_says_where_kernels_have_run(
 
 
 def test_texts_are_counted_by_what_came_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four kernels one was right, one failed, and of one another text ran."""
+    """A ledger of four kernels: one was right, one failed, one ran with another text, and one never ran."""
     four = [one for one in shipped(("sm_90",)) if one.family == "gradients"][:4]
     entries = [
         _entry("GPU", "9.0", four[0], key(four[0].text())),

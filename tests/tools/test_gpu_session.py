@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measure.predictions import Prediction
+from benchmarks.measure.predictions import predictions as committed
 from flash.commands.measure.record import measured
 from ptxgen.commands.parts.files import FileError
 from tools import gpu_session
@@ -608,23 +610,22 @@ def test_a_rehearsal_does_all_parts_though_a_run_is_killed_and_units_crash_and_h
     assert {line["device"] for line in ran} == {"Fake H100"}
 
 
-def test_what_was_predicted_of_a_text_is_beside_what_was_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    launches = [
+def test_committed_predictions_are_found_by_the_hash_of_a_text() -> None:
+    first = committed()[0]
+    assert predictions.predicted([first.sha256], {"tensor_pipe_%": 1.0}) == {"tensor_pipe_%": first.tensor}
+
+
+def test_what_was_predicted_of_a_text_is_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = (
         {"queries": 1024, "tflops": 460.0, "clocks": 5000},
         {"queries": 4096, "tflops": 500.0, "clocks": 9},
-    ]
-    entry = {"sha256": "abc", "tensor_%": 65.0, "launches": launches}
-    path = tmp_path / "predictions.json"
-    path.write_text(json.dumps({"predictions": [entry]}))
-    monkeypatch.setattr(predictions, "FILE", path)
-    predictions._entries.cache_clear()
+    )
+    entry = Prediction("kernel", {}, "abc", 65.0, 100.0, launches)
+    monkeypatch.setattr(predictions, "_by_text", lambda: {"abc": entry})
     assert predictions.predicted(["xyz", "abc"], {"n": 1024, "tflops": 450.0}) == {"tflops": 460.0}
     counted = {"N": 4096, "tensor_pipe_%": 64.0, "cycles": 10}
     assert predictions.predicted(["abc"], counted) == {"tensor_pipe_%": 65.0, "cycles": 9}
     assert predictions.predicted(["abc"], {"n": 1024, "heads": 64, "tflops": 450.0}) == {}
     assert predictions.predicted(["xyz"], counted) == {}
-    predictions._entries.cache_clear()
     rows = [{"unit": "a", "tensor_pipe_%": 64.0, "predicted": {"tensor_pipe_%": 65.0}}]
     assert gpu_session._predictions(rows) == ["predicted  a: tensor_pipe_% 65, measured 64"]

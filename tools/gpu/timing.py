@@ -1,4 +1,4 @@
-"""What is timed on a GPU: each job of `ptxgen bench --only gpu` is a unit, with a row for each contestant."""
+"""Units of the part `timing`: one for each job of `ptxgen bench --only gpu`, a row for each contestant."""
 
 from __future__ import annotations
 

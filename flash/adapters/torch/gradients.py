@@ -123,7 +123,7 @@ class _Formula:
             return Differentiated.apply(*given) if in_transform() else formula.operator(*given)
 
         rule = functools.partial(self.rule, in_any)
-        # As `torch.library.register_autograd` does, which has no place for the check of tangents.
+        # `torch.library.register_autograd` registers the same kernel, but cannot check tangents.
         kernel = make_autograd_impl(self.operator, Info(self.backward, self.save))
         library.differentiate(self.operator, self.who, kernel)
         torch.library.register_vmap(name, rule, lib=library.LIBRARY)

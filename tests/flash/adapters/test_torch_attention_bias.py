@@ -15,7 +15,7 @@ from ptxgen.errors import LaunchError
 # batch, heads, queries, keys, head_dim, as in PyTorch's tests
 SHAPES = ((16, 16, 128, 128, 16), (16, 16, 128, 256, 32), (16, 16, 256, 128, 32), (1, 1, 23, 56, 15))
 SHAPES += ((16, 16, 128, 128, 8), (2, 3, 1, 1, 8), (2, 3, 1, 128, 32), (2, 3, 128, 1, 32))
-# The same kinds, of sizes that take milliseconds.
+# Shapes of the same kinds, each of which takes milliseconds.
 SMALL = ((2, 2, 16, 16, 16), (2, 2, 16, 24, 8), (2, 2, 24, 16, 8), (1, 1, 23, 56, 15), (1, 2, 1, 1, 8))
 VARIANTS = ("upper_left", "lower_right")
 TOLERANCES = {"atol": 2e-6, "rtol": 2e-6}
