@@ -1,9 +1,10 @@
-"""docs/commands.md: each example is run, in order, and prints what the page shows."""
+"""docs/commands.md and docs/checking.md: each example is run, in order, and prints what the page shows."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -59,13 +60,13 @@ def run(command: str) -> int:
         return int(stopped.code or 0)
 
 
-def follow(names: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def follow(texts: Iterable[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "tests").symlink_to(ROOT / "tests")
-    for name in names:
-        for command, shown, code in examples(sections()[name]):
+    for text in texts:
+        for command, shown, code in examples(text):
             assert run(command) == code, (command, capsys.readouterr().err)
             said = capsys.readouterr()
-            printed = [text.splitlines() for text in (said.out, said.err, f"{said.out}{said.err}")]
+            printed = [one.splitlines() for one in (said.out, said.err, f"{said.out}{said.err}")]
             assert any(matches(shown, lines) for lines in printed), (command, printed)
 
 
@@ -85,7 +86,7 @@ def test_the_examples_of_quick_commands_do_what_the_page_shows(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("argcomplete")
-    follow([name for name in sections() if name not in LONG], folder, capsys)
+    follow((text for name, text in sections().items() if name not in LONG), folder, capsys)
     written = {path.name for path in folder.iterdir()} - {"tests"}
     told = re.findall(r"(?: -o |> |out:)([\w.]+)", PAGE)
     assert written == set(told) - {"/"}
@@ -96,7 +97,13 @@ def test_the_examples_of_quick_commands_do_what_the_page_shows(
 def test_the_examples_of_long_commands_do_what_the_page_shows(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    follow([name], folder, capsys)
+    follow([sections()[name]], folder, capsys)
+
+
+def test_the_race_of_the_start_page_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")
+    assert len(examples(text)) == 1
+    follow([text], folder, capsys)
 
 
 def test_every_command_has_a_section_and_a_row() -> None:

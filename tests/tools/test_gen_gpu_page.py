@@ -46,7 +46,8 @@ def test_but_for_the_counts_of_texts_the_page_is_what_the_results_say() -> None:
 
 
 def test_the_readme_says_which_gpus_have_run_kernels() -> None:
-    assert f"| GPUs | {gpu_figures.which_ran()} (" in README.read_text(encoding="utf-8")
+    said = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"So far {gpu_figures.which_ran()} (" in said
 
 
 def _entry(device: str, capability: str, one: Shipped, text: str | None, verdict: str = "right") -> Entry:

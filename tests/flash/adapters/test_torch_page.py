@@ -1,4 +1,4 @@
-"""The examples for PyTorch run: of docs/frameworks.md, docs/backward.md and README.md."""
+"""The examples for PyTorch run: of docs/frameworks.md, docs/backward.md and docs/training.md."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def program(page: str, adapter: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_model_of_the_readme_learns_in_ten_lines(torch: Any) -> None:
-    text = program("README.md", "torch")
+def test_the_model_of_the_start_page_learns_in_ten_lines(torch: Any) -> None:
+    text = program("docs/training.md", "torch")
     assert len([line for line in text.splitlines() if line]) <= 10
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the model is small
     torch.manual_seed(0)
     names: dict[str, Any] = {}
-    exec(compile(text, "README.md", "exec"), names)
+    exec(compile(text, "docs/training.md", "exec"), names)
     torch.set_num_threads(threads)
     assert names["loss"] < 0.01
 
