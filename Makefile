@@ -96,6 +96,8 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_isa_docs.py --check
 	$(PY) tools/gen_api_docs.py --check
 	$(PY) tools/gen_roles_picture.py --check
+	$(PY) tools/gen_pipeline_picture.py --check
+	$(PY) tools/gen_barrier_picture.py --check
 	$(PY) tools/gen_public_kernels.py --check
 	$(PY) tools/gen_gpu_page.py --check
 

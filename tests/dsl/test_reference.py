@@ -1,4 +1,4 @@
-"""docs/dsl.md has every word of the DSL."""
+"""docs/dsl.md and docs/hopper.md have every word of the DSL."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ from ptxgen.dsl.hopper import (
 from ptxgen.dsl.values import Vectors
 from ptxgen.isa.table import rows
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dsl.md").read_text(encoding="utf-8")
-WORDS = set(re.findall(r"\.(\w+)", PAGE))  # k.loop, P.at, …
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
+WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: {
         "add_role_user",
@@ -108,7 +109,7 @@ INNER = {  # what the parts of the DSL use of each other
 
 
 @pytest.mark.parametrize("kind", INNER, ids=lambda kind: kind.__name__)
-def test_the_page_has_every_word(kind):
+def test_the_pages_have_every_word(kind):
     fields = {name for part in kind.__mro__ for name in getattr(part, "__slots__", ())}
     words = {word for word in dir(kind) if not word.startswith("_")} - fields - set(rows())
     assert words - INNER[kind] <= WORDS
