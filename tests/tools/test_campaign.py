@@ -397,7 +397,7 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
         f"| {name} | {' | '.join(map(str, row))} |"
         for name, row in zip([*(f"`{name}`" for name in names), "all"], counts, strict=True)
     ]
-    lines = (root / "docs" / "sanitizers.md").read_text().splitlines()
+    lines = (root / "docs" / "campaign.md").read_text().splitlines()
     first = lines.index(f"| kernel | mutants | {' | '.join(columns[1:])} |") + 2
     assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
     assert names == [name for name in subjects() if name in names]

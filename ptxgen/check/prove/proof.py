@@ -1,7 +1,7 @@
 """Proof, before a launch, that a kernel accesses memory only where it may.
 
 `prove` gives verdicts on the accesses to shared memory, on the barriers, on what warps do together, and with
-a contract on the accesses to global memory. `docs/sanitizers.md` says why the proofs are sound.
+a contract on the accesses to global memory. `docs/proofs.md` says why the proofs are sound.
 """
 
 from __future__ import annotations
