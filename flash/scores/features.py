@@ -33,7 +33,6 @@ from ptxgen.errors import did_you_mean
 from ptxgen.records import dataclass
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
     Window,
@@ -147,6 +146,7 @@ class CacheArguments(
 
 ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.axes)
 NO_ARRAYS: Final = dict.fromkeys(ARRAYS)
+DIFFERENTIABLE: Final = tuple(f.argument for f in SCORES if f.axes and f.gradient_of)
 CACHE_ARRAYS: Final = tuple(f.argument for f in SCORES if f.axes and f.in_cache)
 
 
@@ -208,7 +208,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
     shows, names these arguments, with `defaults` where a default is not None, and its docstring
     ends with what those of scores mean.
     """
-    known = {**_DEFAULTS, **defaults}
+    known = {**{f.argument: f.default for f in SCORES}, **defaults}
     hints = get_type_hints(arguments)
     meanings = [_MEANINGS[name] for name in hints if name in _MEANINGS]
 
