@@ -134,8 +134,18 @@ class VarlenArguments(
     """The arguments of the features that packed sequences may have, in a call without a config."""
 
 
-class CacheLaunchArguments(AlibiArguments, MaskArguments, AuxArguments, SinkArguments, total=False):
+class HeadArguments(AlibiArguments, AuxArguments, SinkArguments, total=False):
+    """The arrays of the features over a KV cache that have no element for a key."""
+
+
+class CacheLaunchArguments(HeadArguments, MaskArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a launch."""
+
+
+class ShardedCacheArguments(
+    WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, HeadArguments, total=False
+):
+    """The arguments of the features that attention to a KV cache on several ranks has."""
 
 
 class CacheArguments(
