@@ -77,6 +77,7 @@ class Option:
     check: Callable[[str, Any], Any] | None = None
     plain: Callable[[str, Any], Any] | None = None
     value: Callable[[Any], Any] | None = None
+    packed: Callable[[Any], Any] | None = None  # of the value: that for packed sequences
     of_config: bool = False  # whether a kernel is made for it
     of_results: bool = True  # whether forward passes have it
     of_gradients: bool = False  # whether backward passes have it
@@ -133,6 +134,7 @@ OPTIONS: Final = (
         also=(str,),
         plain=_number_of_splits,
         value=lambda number: number or AUTO,
+        packed=lambda value: 1 if value == 1 else AUTO,
         of_config=True,
     ),
     Option("max_seqlen_q", None, "SymInt?", (VARLEN,), of_gradients=True),
