@@ -98,9 +98,11 @@ class ScoreSettings(
         return {name: n for feature in SCORES for name, n in feature.values(self).items()}
 
 
-class ScoreArrays(
-    AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, AuxArguments, SinkArguments, total=False
-):
+class HeadArguments(AlibiArguments, AuxArguments, SinkArguments, total=False):
+    """The arrays of the features that all calls may have: with no element for a key."""
+
+
+class ScoreArrays(HeadArguments, BiasArguments, KeyBiasArguments, MaskArguments, total=False):
     """The arrays of all features."""
 
 
@@ -108,50 +110,28 @@ class LaunchScores(ScoreArrays, DropoutSeed, total=False):
     """The arguments of all features in a launch, whose config has their settings."""
 
 
-class ScoreArguments(
-    WindowArguments,
-    SoftcapArguments,
-    ScoreModArguments,
-    MaskModArguments,
-    ScoreArrays,
-    DropoutArguments,
-    total=False,
-):
+class ValueArguments(WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, total=False):
+    """The arguments of the features that all calls may have, beside arrays."""
+
+
+class ScoreArguments(ValueArguments, ScoreArrays, DropoutArguments, total=False):
     """The arguments of all features in a call without a config."""
 
 
-class VarlenArguments(
-    WindowArguments,
-    SoftcapArguments,
-    ScoreModArguments,
-    MaskModArguments,
-    AuxArguments,
-    AlibiArguments,
-    SinkArguments,
-    DropoutArguments,
-    total=False,
-):
+class VarlenArguments(ValueArguments, HeadArguments, DropoutArguments, total=False):
     """The arguments of the features that packed sequences may have, in a call without a config."""
-
-
-class HeadArguments(AlibiArguments, AuxArguments, SinkArguments, total=False):
-    """The arrays of the features over a KV cache that have no element for a key."""
 
 
 class CacheLaunchArguments(HeadArguments, MaskArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a launch."""
 
 
-class ShardedCacheArguments(
-    WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, HeadArguments, total=False
-):
-    """The arguments of the features that attention to a KV cache on several ranks has."""
-
-
-class CacheArguments(
-    WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, CacheLaunchArguments, total=False
-):
+class CacheArguments(ValueArguments, CacheLaunchArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a call."""
+
+
+class ShardedCacheArguments(ValueArguments, HeadArguments, total=False):
+    """The arguments of the features that attention to a KV cache on several ranks has."""
 
 
 ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.axes)
