@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 import ptxgen
+from flash.distributed.arrays import OF_ROWS
 from flash.distributed.exchange import Form, Peers
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError, PtxGenError
 
 T = TypeVar("T")
 
 _STEP: Final = "comparison of calls"
-_NUMBERS: Final = 6  # the most numbers of a call
+_NUMBERS: Final = 2 + 2 * len(OF_ROWS)  # the most numbers of a call (`calls.Call.numbers`)
 _DIGEST: Final = 32  # bytes of SHA-256
 _SHOWN_DIGITS: Final = 8  # hexadecimal digits of a digest in messages
 _SHOWN_ENDS: Final = 9  # numbers of a longer list are shown by their first and last ones
@@ -33,7 +34,7 @@ _KINDS: Final = {kind.__name__: kind for kind in (CacheFullError, ConfigError, L
 
 class Said(NamedTuple, Generic[T]):
     """What a rank has read of its call: `value`, which stays on the rank; `words`, by the names of
-    arguments, which must be the same on all ranks; and up to six `numbers`, which may differ.
+    arguments, which must be the same on all ranks; and `numbers`, which may differ.
     """
 
     value: T

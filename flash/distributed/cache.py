@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.cache.call import checked
 from flash.distributed.agreement import Said, agreed, array_words
+from flash.distributed.arrays import BEGINNING, FEATURES, OF_TILES
 from flash.distributed.cache_arguments import require_no_gradients, require_of_heads, rows_of, tensor_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
 from flash.distributed.eager import eager
@@ -23,11 +24,14 @@ from flash.distributed.functions import function_words
 from flash.distributed.local import merged_parts
 from flash.distributed.parallel import ContextParallel
 from flash.distributed.tokens import Tokens
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.trace import AUX
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages.journal import Journal
 from flash.pages.numbers import integers, size
-from flash.scores.window import key_limits, sides_of
+from flash.scores.features import ShardedCacheArguments, require_known, takes
+from flash.scores.window import Window, key_limits, sides_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError, shown
 
@@ -37,6 +41,19 @@ U = TypeVar("U")
 _WHO: Final = "ShardedKVCache"
 _MERGES: Final = ("auto", "gather", "tree")
 SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as few steps as possible
+
+
+class _Arguments(ShardedCacheArguments, total=False):
+    """The arguments of scores, and those of `flash.attention_with_kvcache` that all ranks have as well."""
+
+    causal: bool
+    softmax_scale: float | None
+
+
+_ARRAYS: Final = tuple(name for name in FEATURES if name in _Arguments.__annotations__)
+_SETTINGS: Final = tuple(
+    name for name in _Arguments.__annotations__ if name not in (*_ARRAYS, SCORE_MOD, MASK_MOD, AUX)
+)
 
 
 class ShardedKVCache:
@@ -241,6 +258,7 @@ class ShardedKVCache:
     # --------------------------------------------------------------------------------- attention
 
     @eager
+    @takes(_Arguments, causal=True)
     def attention(
         self,
         q: Tensor,
@@ -249,17 +267,9 @@ class ShardedKVCache:
         v: Tensor | None = None,
         *,
         sequences: object = None,
-        causal: bool = True,
-        window: tuple[int | None, int | None] | None = None,
-        softcap: float | None = None,
-        softmax_scale: float | None = None,
-        score_mod: Callable[..., Any] | None = None,
-        mask_mod: Callable[..., Any] | None = None,
-        aux: Mapping[str, Tensor] | None = None,
-        alibi_slopes: Tensor | None = None,
-        sink: Tensor | None = None,
         return_lse: bool = False,
         merge: Merge = "auto",
+        **arguments: Unpack[_Arguments],
     ) -> Any:
         """Append k and v, if they are given, as `append` does, and attend with q to all keys of a layer on
         all ranks: out, or (out, lse), the same bits on every rank.
@@ -274,11 +284,10 @@ class ShardedKVCache:
         room, `PeerError` if a rank is lost.
         """
         who = f"{_WHO}.attention"
-        settings = {
-            "causal": causal, "window": window, "softcap": softcap, "softmax_scale": softmax_scale,
-            "merge": merge,
-        }  # fmt: skip
-        arrays = {"alibi_slopes": alibi_slopes, "sink": sink}
+        require_known(who, arguments, _Arguments, ShardedKVCache.attention)
+        given: dict[str, Any] = {"causal": True, **arguments}
+        score_mod, mask_mod, aux = (given.pop(name, None) for name in (SCORE_MOD, MASK_MOD, AUX))
+        arrays = {name: x for name in FEATURES if (x := given.pop(name, None)) is not None}
 
         def read() -> Said[tuple[Tensor, Tensor]]:
             rows_of(who, "q", q)
@@ -291,26 +300,27 @@ class ShardedKVCache:
             require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
             at, which = self._which(who, layer, sequences)
             words = self._words(at, which, k, v) | {"q": tensor_words(q)}
-            words |= {name: repr(value) for name, value in settings.items()}
-            words |= {name: array_words(array) for name, array in arrays.items()}
+            words |= {name: repr(given.get(name)) for name in _SETTINGS} | {"merge": repr(merge)}
+            words |= {name: array_words(arrays.get(name)) for name in _ARRAYS}
             words |= function_words(who, score_mod, mask_mod, aux)
             if k is not None and v is not None:
                 self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
-            left, right = key_limits(bool(causal), sides_of(who, window))
+            left, right = key_limits(bool(given["causal"]), sides_of(who, given.get(Window.argument)))
             tokens = [self._tokens[at][s] for s in which]
             lengths = np.array([t.length for t in tokens], np.int64)
             keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
-            given = {"softcap": softcap, "softmax_scale": softmax_scale}
-            given |= functions_of(keys, score_mod, mask_mod, aux, alibi_slopes, q.device)
-            return Said(self._own(q, at, which, keys, given), words)
+            own = {n: x for n, x in given.items() if n not in ("causal", Window.argument)}
+            own |= {name: arrays[name] for name in OF_TILES if name in arrays}
+            own |= functions_of(keys, score_mod, mask_mod, aux, arrays, q.device)
+            return Said(self._own(q, at, which, keys, own), words)
 
         def merged(own: tuple[Tensor, Tensor], peers: Peers) -> tuple[Tensor, Tensor]:
             self.traffic = Traffic()
             return self._merged(peers, *own, merge)
 
         out, lse = self._whole(who, read, merged)
-        if sink is not None:
-            logits = sink.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
+        for first in (arrays[name] for name in BEGINNING if name in arrays):
+            logits = first.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
             out, lse = merged_parts([out, torch.zeros_like(out)], [lse, logits])
         out = out.to(q.dtype)
         return (out, lse) if return_lse else out

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flash.distributed.arrays import BY_POSITION, FEATURES, Arrays, by_items
 from flash.distributed.functions import (
     OF_MASK_MOD,
     OF_SCORE_MOD,
@@ -19,11 +20,9 @@ from flash.distributed.functions import (
     with_internal_arrays,
     with_parameters,
 )
-from flash.mods import absolute
 
 _KEYS: Final = f"{RESERVED}positions"
 _QUERIES: Final = f"{RESERVED}queries"
-_SLOPES: Final = f"{RESERVED}slopes"
 
 
 @dataclass(frozen=True)
@@ -94,34 +93,39 @@ def functions_of(
     score_mod: Callable[..., Any] | None,
     mask_mod: Callable[..., Any] | None,
     aux: Mapping[str, Tensor] | None,
-    slopes: Tensor | None,
+    arrays: Arrays,
     device: torch.device,
 ) -> dict[str, Any]:
-    """The arguments score_mod, mask_mod and aux of a call to this rank's keys."""
-    if score_mod is None and mask_mod is None and slopes is None:
+    """The arguments score_mod, mask_mod and aux of a call to this rank's keys, with the terms of those
+    `arrays` that count positions.
+    """
+    counting = [name for name in BY_POSITION if name in arrays]
+    if score_mod is None and mask_mod is None and not counting:
         return {}
     internal, functions = keys.arrays(device), {}
-    if slopes is not None:
-        internal[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
-    if score_mod is not None or slopes is not None:
-        functions["score_mod"] = _score_mod(score_mod, slopes is not None)
+    internal |= {f"{RESERVED}{name}": by_items(arrays[name]) for name in counting}
+    if score_mod is not None or counting:
+        functions["score_mod"] = _score_mod(score_mod, counting)
     if mask_mod is not None:
         functions["mask_mod"] = _mask_mod(mask_mod)
     return with_internal_arrays(functions, internal, aux)
 
 
-def _score_mod(function: Callable[..., Any] | None, alibi: bool) -> Callable[..., Any]:
+def _score_mod(function: Callable[..., Any] | None, counting: Sequence[str]) -> Callable[..., Any]:
     names = [] if function is None else array_names(function, OF_SCORE_MOD)
 
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         at_key, shift = arrays.pop(_KEYS), arrays.pop(_QUERIES)
-        slopes = arrays.pop(_SLOPES, None)
+        numbers = {name: arrays.pop(f"{RESERVED}{name}") for name in counting}
         query, key = query + shift[batch], at_key[batch, key]
         if function is not None:
             score = function(score, batch, head, query, key, **arrays)
-        return score if slopes is None else score - slopes[batch, head] * absolute(query - key)
+        for name, each in numbers.items():
+            score = score + each[batch, head] * FEATURES[name].factor(query, key)
+        return score
 
-    return with_parameters(moved, [*OF_SCORE_MOD, *names, _KEYS, _QUERIES, *([_SLOPES] if alibi else [])])
+    own = [f"{RESERVED}{name}" for name in counting]
+    return with_parameters(moved, [*OF_SCORE_MOD, *names, _KEYS, _QUERIES, *own])
 
 
 def _mask_mod(function: Callable[..., Any]) -> Callable[..., Any]:

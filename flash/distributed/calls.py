@@ -12,16 +12,19 @@ from torch import Tensor
 
 import flash
 from flash.distributed.agreement import array_number, array_words, numbers_words
+from flash.distributed.arrays import FEATURES, OF_ROWS, Arrays
 from flash.distributed.functions import function_words
 from flash.distributed.layouts import Sharding
-from flash.distributed.local import Arrays, Scores, TileAttention
+from flash.distributed.local import Scores, TileAttention
 from flash.distributed.plan import Problem, ScoreRows
 from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
+from flash.operands.dtypes import BOOL, F32
 from flash.operands.words import Layout
 from flash.scores.aux_arrays import with_captured
+from flash.scores.features import SCORES
 from flash.scores.window import key_limits, sides_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import LaunchError, shown
@@ -30,21 +33,15 @@ _LAYOUTS: Final = ("bhsd", "bshd")
 _UNLIMITED: Final = -1
 _OF_LAUNCH: Final = ("softmax_scale", "precision", "backend")
 _MOST_SEED: Final = 2**64 - 1
-_OF_ROWS: Final = ("bias", "mask")  # arrays that may have the rows of their rank's queries
 _ABSENT: Final = -1
-# Arrays with a number for each key, which documents do not have, and what says the same of documents.
-_OF_KEYS: Final = {"bias": "score_mod", "mask": "mask_mod", "key_bias": "score_mod"}
-_F32: Final = (torch.float32, "float")
-# The types of arrays that have one only, and the method that converts to it.
-_TYPES: Final = {"mask": (torch.bool, "bool"), "sink": _F32, "alibi_slopes": _F32}
-# The arrays of scores and their axes, the last ones of an array that has fewer.
-_AXES: Final = {
-    "bias": ("batch", "heads", "rows", "keys"),
-    "mask": ("batch", "heads", "rows", "keys"),
-    "key_bias": ("batch", "heads", "keys"),
-    "alibi_slopes": ("batch", "heads"),
-    "sink": ("batch", "heads"),
-}
+# Arguments that tiles have as the call has them: they count no positions and choose no weights.
+_OF_TILES: Final = tuple(
+    feature.argument
+    for feature in SCORES
+    if feature.schema and not (feature.uses_position or feature.changes_weights)
+)
+_WORDS: Final = {"seq_q": "rows", "seq_k": "keys"}  # of axes, in messages
+_CONVERSIONS: Final = {BOOL: "bool", F32: "float"}  # the method that converts to a type
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,11 @@ class Call:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The rows of q and of k of this rank, those of bias and of mask, -1 for one that is absent, and then
-        digests of these two, 0 for one that has not one row.
+        """The rows of q and of k of this rank, those of each of `OF_ROWS`, -1 for one that is absent, and
+        then digests of these, 0 for one that has not one row.
         """
         own = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
-        arrays = [getattr(self.arrays, name) for name in _OF_ROWS]
+        arrays = [self.arrays.get(name) for name in OF_ROWS]
         rows = [_ABSENT if a is None else a.shape[-2] if a.dim() > 1 else 1 for a in arrays]
         digests = [array_number(a) if n == 1 else 0 for a, n in zip(arrays, rows, strict=True)]
         return (*own, *rows, *digests)
@@ -109,9 +106,9 @@ def read(
     ends = _ends(who, cuts)
     packed = ends is not None
     _require_tensors(who, q, k, v, packed)
-    given = {name: scores.get(name) for name in _AXES}
+    arrays = {name: array for name in FEATURES if (array := scores.get(name)) is not None}
     seed = _seed(who, scores.get("dropout", 0.0), scores.get("dropout_seed"))
-    shared = {n: scores[n] for n in (*_OF_LAUNCH, "softcap") if scores.get(n) is not None}
+    shared = {n: scores[n] for n in (*_OF_LAUNCH, *_OF_TILES) if scores.get(n) is not None}
     of = Scores(
         shared,
         scores.get("score_mod"),
@@ -121,10 +118,9 @@ def read(
         seed,
         packed,
     )
-    arrays = Arrays(**given)
     sides = sides_of(who, scores.get("window"))
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
-    _require_shapes(who, call, given)
+    _require_shapes(who, call)
     _require_constant(who, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
     found = replace(call, words=_words(who, call, scores))
     _probe(found, scores)
@@ -158,9 +154,8 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
         for n in range(len(cut_q) - 1):
             shift = 0 if top_left else cut_k[n + 1] - cut_k[n] - (cut_q[n + 1] - cut_q[n])
             documents.append(Document(n, cut_q[n], cut_q[n + 1], cut_k[n], cut_k[n + 1], shift))
-    for name in ("bias", "mask", "key_bias"):
-        array = getattr(call.arrays, name)
-        if array is not None and array.dim() and array.shape[-1] not in (1, keys):
+    for name, array in call.arrays.items():
+        if FEATURES[name].axes[-1] == "seq_k" and array.dim() and array.shape[-1] not in (1, keys):
             raise LaunchError(
                 f"{who}: {name} must have a column for each of the {keys} keys of all ranks, or 1, got "
                 f"{array.shape[-1]}"
@@ -187,8 +182,8 @@ def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[S
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
     ranks only, or for arrays of one row for all that are not the same on every rank.
     """
-    for side, name in enumerate(_OF_ROWS, start=2):
-        array = getattr(call.arrays, name)
+    for side, name in enumerate(OF_ROWS, start=2):
+        array = call.arrays.get(name)
         if array is None:
             continue
         got, queries = [rows[side] for rows in every], [rows[0] for rows in every]
@@ -201,8 +196,8 @@ def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[S
                 f"{who}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
                 f"got {got}"
             )
-        elif len({rows[side + len(_OF_ROWS)] for rows in every}) > 1:
-            digests = ", ".join(f"{rows[side + len(_OF_ROWS)]:08x}" for rows in every)
+        elif len({rows[side + len(OF_ROWS)] for rows in every}) > 1:
+            digests = ", ".join(f"{rows[side + len(OF_ROWS)]:08x}" for rows in every)
             raise LaunchError(
                 f"{who}: {name} of 1 row must be the same on every rank, got elements with digests {digests} "
                 f"on ranks 0 to {len(every) - 1}"
@@ -248,7 +243,7 @@ def _require_tensors(who: str, q: Any, k: Any, v: Any, packed: bool) -> None:
             )
 
 
-def _require_shapes(who: str, call: Call, given: Mapping[str, Any]) -> None:
+def _require_shapes(who: str, call: Call) -> None:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise LaunchError(
@@ -260,9 +255,8 @@ def _require_shapes(who: str, call: Call, given: Mapping[str, Any]) -> None:
         raise LaunchError(f"{who}: the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} of k")
     documents = None if call.cuts is None else len(call.cuts[0]) - 1
     sizes = {"batch": documents or q.shape[0], "heads": q.shape[1], "rows": q.shape[2]}
-    for name, array in given.items():
-        if array is not None:
-            _require_array(who, call, name, array, sizes)
+    for name, array in call.arrays.items():
+        _require_array(who, call, name, array, sizes)
 
 
 def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[str, int]) -> None:
@@ -271,26 +265,30 @@ def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[s
     """
     if not isinstance(array, Tensor) or array.device != call.q.device:
         raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
-    kind, convert = _TYPES.get(name, (array.dtype, ""))
-    if array.dtype != kind:
-        wanted, got = (str(dtype).removeprefix("torch.") for dtype in (kind, array.dtype))
-        raise LaunchError(f"{who}: {name} must be {wanted}, got {got}; convert it with {name}.{convert}()")
-    if call.packed and name in _OF_KEYS:
+    feature, got = FEATURES[name], str(array.dtype).removeprefix("torch.")
+    wanted = feature.array_dtype
+    if wanted is not None and got != wanted.array_name:
+        raise LaunchError(
+            f"{who}: {name} must be {wanted.array_name}, got {got}; convert it with "
+            f"{name}.{_CONVERSIONS[wanted]}()"
+        )
+    if call.packed and feature.of_each:
+        function = SCORE_MOD if feature.changes_scores else MASK_MOD
         raise LaunchError(
             f"{who}: {name} cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of "
-            f"their own lengths have no such array; use {_OF_KEYS[name]} with aux"
+            f"their own lengths have no such array; use {function} with aux"
         )
-    axes = _AXES[name][max(0, len(_AXES[name]) - array.dim()) :]
+    every = [_WORDS.get(axis, axis) for axis in feature.axes]
+    axes = every[max(0, len(every) - array.dim()) :]
     wrong = array.dim() > len(axes) or any(
         n not in (1, sizes[axis]) for n, axis in zip(array.shape, axes, strict=True) if axis in sizes
     )
     if wrong:
-        wanted = ", ".join(
+        said = ", ".join(
             f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
         )
         raise LaunchError(
-            f"{who}: {name} must broadcast to [{', '.join(_AXES[name])}] ({wanted}), got shape "
-            f"{list(array.shape)}"
+            f"{who}: {name} must broadcast to [{', '.join(every)}] ({said}), got shape {list(array.shape)}"
         )
 
 
@@ -355,14 +353,14 @@ def _words(who: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
         "cu_seqlens_k": cut_k,
         **function_words(who, *(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
     }
-    names = ("softcap", "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
+    names = (*_OF_TILES, "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
     found |= {name: repr(scores.get(name)) for name in names}
-    for name, axes in _AXES.items():
-        array, has_rows = scores.get(name), "rows" in axes
-        at = axes.index("rows") - len(axes) if has_rows else None
+    for name, feature in FEATURES.items():
+        array, has_rows = scores.get(name), name in OF_ROWS
+        at = feature.axes.index("seq_q") - len(feature.axes) if has_rows else None
         found[f"{name} beside rows" if has_rows else name] = array_words(array, without=at)
     if torch.is_grad_enabled():
-        tensors = {"q": call.q, "k": call.k, "v": call.v, **{n: scores.get(n) for n in _AXES}}
-        tracked = [n for n, t in tensors.items() if t is not None and t.requires_grad]
+        tensors = {"q": call.q, "k": call.k, "v": call.v, **call.arrays}
+        tracked = [n for n, t in tensors.items() if t.requires_grad]
         found["what requires gradients"] = ", ".join(tracked) or "nothing"
     return found

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flash.distributed.arrays import BY_POSITION, OF_ROWS, Arrays, of_heads
 from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
-from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Arrays, Part, Scores, TileAttention, merged_parts
+from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Part, Scores, TileAttention, merged_parts
 from flash.distributed.plan import Plan, compacted
 from flash.distributed.tiles import Tile
 
@@ -29,8 +30,6 @@ class Forward(NamedTuple):
     v: Tensor
     out: Tensor
     lse: Tensor
-    bias: Tensor | None
-    mask: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,15 @@ class Engine:
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, arrays: Arrays, traffic: Traffic
-    ) -> tuple[Tensor, Tensor, Forward]:
+    ) -> tuple[Tensor, Tensor, Forward, Arrays]:
         """The results for the rank's rows, out of the type of q and lse in float32, and what a backward
-        pass reads.
+        pass reads: with the arrays of which heads were exchanged for rows.
         """
         rows = q.shape[_AXIS_OF_ROWS]
         if self.plan.degree > 1:
             q, k, v = self._heads_for_rows((q,), (k, v), "heads of q, k and v", traffic)
-        own = self._own_arrays(arrays, traffic)
+        moved = self._moved(arrays, traffic)
+        own = of_heads(arrays, self._share) | moved
         local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
         out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
@@ -72,39 +72,50 @@ class Engine:
                     for part in local.parts(q, k_part, v_part, tile):
                         _merge(out, lse, part)
                     traffic.scores += tile.scores * q.shape[0] * q.shape[1]
-        sinks = local.sinks(self._documents(q.device))
-        if sinks is not None:
-            _merge(out, lse, Part(slice(None), torch.zeros_like(out), sinks.expand_as(lse).contiguous()))
+        for logits in local.first_logits(self._documents(q.device)).values():
+            _merge(out, lse, Part(slice(None), torch.zeros_like(out), logits.expand_as(lse).contiguous()))
         out = out.to(q.dtype)
-        kept = Forward(q, k, v, out, lse, own.bias, own.mask)
+        kept = Forward(q, k, v, out, lse)
         if self.plan.degree > 1:
             lse, out = self._rows_for_heads((lse, out), rows, "heads of results", traffic)
-        return out, lse, kept
+        return out, lse, kept, moved
 
     # --------------------------------------------------------------------------------- backward
 
     def backward(
-        self, dout: Tensor, dlse: Tensor | None, kept: Forward, arrays: Arrays, into: Arrays, traffic: Traffic
+        self,
+        dout: Tensor,
+        dlse: Tensor | None,
+        kept: Forward,
+        arrays: Arrays,
+        moved: Arrays,
+        into: Arrays,
+        traffic: Traffic,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of the rank's rows of q, k and v; those of arrays, as far as its queries add to
         them, are added to `into`.
         """
         rows = self.plan.rows(self.peers.rank)
-        q, k, v, out, lse, bias, mask = kept
+        q, k, v, out, lse = kept
         if self.plan.degree > 1:
             given = (dout,) if dlse is None else (dlse, dout)
-            moved = self._heads_for_rows(given, (), "heads of gradients of results", traffic)
-            dlse, dout = (None, *moved) if dlse is None else moved
-        own = arrays.of_heads(self._share)._replace(bias=bias, mask=mask)
-        local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
-        of_bias, into = into.bias, into.of_heads(self._share)
-        moved_bias: Tensor | None = None
-        if of_bias is not None and bias is not None and self._moves("bias"):
-            moved_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
-            into = into._replace(bias=moved_bias)
+            results = self._heads_for_rows(given, (), "heads of gradients of results", traffic)
+            dlse, dout = (None, *results) if dlse is None else results
+        local = TileAttention(
+            self.scores,
+            {**of_heads(arrays, self._share), **moved},
+            self._share.start,
+            self.plan.problem.heads,
+        )
+        into_moved = {
+            name: torch.zeros(array.shape, dtype=torch.float32, device=array.device)
+            for name, array in moved.items()
+            if name in into
+        }
+        of_rank, into = into, of_heads(into, self._share) | into_moved
         dq, dk, dv = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (q, k, v))
         returning: list[tuple[int, Transfer]] = []
-        most = self._most_scores(slopes=into.alibi_slopes is not None)
+        most = self._most_scores(by_position=any(name in into for name in BY_POSITION))
         for step, (k_part, v_part, tiles) in self._steps(k, v, most, traffic):
             to_k = dk if step == 0 else torch.zeros_like(k_part, dtype=torch.float32)
             to_v = dv if step == 0 else torch.zeros_like(v_part, dtype=torch.float32)
@@ -119,28 +130,27 @@ class Engine:
                 self._take_back(returning, dk, dv, traffic)
                 returning.append((step, self._give_back(step, to_k.to(k.dtype), to_v.to(v.dtype), k, v)))
         self._take_back(returning, dk, dv, traffic)
-        if into.sink is not None:
-            self._sink_gradient(local, dout, dlse, out, lse, into.sink)
+        self._add_first(local, dout, dlse, out, lse, into)
         found_q, found_k, found_v = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
         if self.plan.degree == 1:
             return found_q, found_k, found_v
         (found_q,) = self._rows_for_heads((found_q,), rows[0], "heads of the gradient of q", traffic)
         found_k, found_v = self._keys_for_heads(found_k, found_v, rows[1], traffic)
-        if moved_bias is not None and of_bias is not None and bias is not None:
-            self._bias_for_heads(moved_bias.to(bias.dtype), of_bias, traffic)
+        for name, gradient in into_moved.items():
+            self._array_for_heads(name, gradient.to(moved[name].dtype), of_rank[name], traffic)
         return found_q, found_k, found_v
 
-    def _sink_gradient(
-        self, local: TileAttention, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, into: Tensor
+    def _add_first(
+        self, local: TileAttention, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, into: Arrays
     ) -> None:
-        """Add -exp(sink - lse) (sum of dout * out, less dlse) of each row."""
+        """Add -exp(logit - lse) (sum of dout * out, less dlse) of each row, for logits beside its keys."""
         documents = self._documents(out.device)
-        sinks = local.sinks(documents)
-        assert sinks is not None  # it has a gradient
-        delta = (dout.float() * out.float()).sum(-1)
-        delta = delta if dlse is None else delta - dlse
-        weight = torch.where(lse == -torch.inf, 0.0, torch.exp(sinks - lse))
-        local.add_sinks(into, -weight * delta, documents)
+        for name, logits in local.first_logits(documents).items():
+            if name in into:
+                delta = (dout.float() * out.float()).sum(-1)
+                delta = delta if dlse is None else delta - dlse
+                weight = torch.where(lse == -torch.inf, 0.0, torch.exp(logits - lse))
+                local.add_first(into[name], -weight * delta, documents)
 
     # ----------------------------------------------------------------------------- between nodes
 
@@ -204,12 +214,12 @@ class Engine:
         """The rank of a node that computes the same heads as this rank."""
         return node * self.plan.degree + self.member
 
-    def _most_scores(self, *, slopes: bool = False) -> int | None:
-        """The most scores of a tile: of dropout for its random numbers, and for gradients of slopes for
-        those of scores; None for any number.
+    def _most_scores(self, *, by_position: bool = False) -> int | None:
+        """The most scores of a tile: of dropout for its random numbers, and for gradients that count
+        positions for those of scores; None for any number.
         """
         most = [MOST_KEPT] if self.scores.dropout else []
-        return min(most + ([MOST_SUMMED] if slopes else []), default=None)
+        return min(most + ([MOST_SUMMED] if by_position else []), default=None)
 
     def _tiles(self, source: int, most_scores: int | None) -> tuple[Tile, ...]:
         """The tiles of a step, of at most so many scores."""
@@ -270,14 +280,14 @@ class Engine:
             totals.append(total.to(like.dtype))
         return totals[0], totals[1]
 
-    def _bias_for_heads(self, dbias: Tensor, into: Tensor, traffic: Traffic) -> None:
-        """Add the gradient of the rank's rows of bias for all heads; of one head for all, the sum in the
+    def _array_for_heads(self, name: str, gradient: Tensor, into: Tensor, traffic: Traffic) -> None:
+        """Add the gradient of the rank's rows of an array for all heads; of one head for all, the sum in the
         order of the ranks.
         """
         wide = _wide(into)
-        heads = dbias.shape[_AXIS_OF_HEADS]
-        what = "heads of the gradient of bias"
-        found = self._return_rows((dbias,), 0, wide.shape[_AXIS_OF_ROWS], [heads], what, traffic)
+        heads = gradient.shape[_AXIS_OF_HEADS]
+        what = f"heads of the gradient of {name}"
+        found = self._return_rows((gradient,), 0, wide.shape[_AXIS_OF_ROWS], [heads], what, traffic)
         for place, peer in enumerate(self.plan.members(self.node)):
             part = _heads_of(wide, self.plan.share(place).heads)
             part += found[peer][0]
@@ -324,19 +334,18 @@ class Engine:
         """The heads of q that this rank computes."""
         return self.plan.share(self.member).heads
 
-    def _moves(self, name: str) -> bool:
-        """Whether the ranks of a node exchange heads for rows of a bias or a mask."""
-        return self.plan.degree > 1 and any(array.name == name for array in self.plan.problem.of_rows)
-
-    def _own_arrays(self, arrays: Arrays, traffic: Traffic) -> Arrays:
-        """The arrays of the rank's share of heads, with the rows of the node."""
-        own = arrays.of_heads(self._share)
-        names = [name for name in ("bias", "mask") if self._moves(name)]  # larger elements first
-        if names:
-            wide = [_wide(getattr(arrays, name).detach()) for name in names]
-            moved = self._heads_for_rows(wide, (), "heads of bias and mask", traffic)
-            own = own._replace(**dict(zip(names, moved, strict=True)))
-        return own
+    def _moved(self, arrays: Arrays, traffic: Traffic) -> dict[str, Tensor]:
+        """The arrays with rows of which the ranks of a node exchange heads for rows, if they do: of the
+        rank's share of heads, with the rows of the node.
+        """
+        have_rows = {array.name for array in self.plan.problem.of_rows}
+        names = [name for name in OF_ROWS if self.plan.degree > 1 and name in have_rows]
+        if not names:
+            return {}
+        names.sort(key=lambda name: -arrays[name].element_size())  # larger elements first
+        wide = [_wide(arrays[name].detach()) for name in names]
+        what = f"heads of {' and '.join(OF_ROWS)}"
+        return dict(zip(names, self._heads_for_rows(wide, (), what, traffic), strict=True))
 
     def _documents(self, device: torch.device) -> Tensor:
         """The document of each row of the node, 0 without documents, -1 for rows of none."""

@@ -17,6 +17,17 @@ import torch
 from torch import Tensor
 
 import flash
+from flash.distributed.arrays import (
+    BEGINNING,
+    BIAS,
+    BY_POSITION,
+    FEATURES,
+    KEY_BIAS,
+    OF_TILES,
+    Arrays,
+    by_items,
+    part_of,
+)
 from flash.distributed.functions import (
     OF_MASK_MOD,
     OF_SCORE_MOD,
@@ -27,14 +38,10 @@ from flash.distributed.functions import (
 )
 from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
-from flash.mods import absolute
 from flash.operands.words import Backend
 from flash.scores.philox import STEPS, kept, threshold
 
 _PLACES: Final = f"{RESERVED}places"
-_SLOPES: Final = f"{RESERVED}slopes"
-# Which axis of an array of scores is that of heads, from the end.
-_AXIS_OF_HEADS: Final = {"bias": 3, "key_bias": 2, "sink": 1, "alibi_slopes": 1, "mask": 3}
 MOST_SUMMED: Final = 1 << 22  # f32 gradients of scores that a tile keeps to make those of slopes
 MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are made at once
 
@@ -63,26 +70,10 @@ class Gradient(NamedTuple):
     dv: Tensor
 
 
-class Arrays(NamedTuple):
-    """The arrays of scores of a call, or None: `bias` and `mask` [batch, heads, rows of the rank, keys],
-    `key_bias` [batch, heads, keys], `sink` and `alibi_slopes` [batch, heads], or what broadcasts to it.
-    """
-
-    bias: Tensor | None = None
-    key_bias: Tensor | None = None
-    sink: Tensor | None = None
-    alibi_slopes: Tensor | None = None
-    mask: Tensor | None = None
-
-    def of_heads(self, heads: slice) -> Arrays:
-        """Views of the arrays, of some heads; an axis of one element is for all of them."""
-        return Arrays(*[t if t is None else _of_heads(t, n, heads) for n, t in self._asdict().items()])
-
-
 @dataclass(frozen=True)
 class Scores:
     """What a call does to scores, beside `Limits` and `Arrays`. `given` holds the arguments that tiles
-    share: softmax_scale, softcap, precision, backend.
+    share: softmax_scale, precision, backend, and those of features without arrays that count no positions.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +87,7 @@ class Scores:
 
 class TileAttention:
     """Attention of tiles of some heads, from `first_head` on, of `all_heads` in the call. `arrays` are those
-    of these heads (`Arrays.of_heads`), and have the rows of the tiles' shards.
+    of these heads, and have the rows of the tiles' shards.
     """
 
     def __init__(self, scores: Scores, arrays: Arrays, first_head: int, all_heads: int) -> None:
@@ -105,12 +96,10 @@ class TileAttention:
 
     def together(self, tiles: Sequence[Tile], into: Arrays | None = None) -> Sequence[Tile | Pack]:
         """The tiles, those of documents in packs of which each is one call; without dropout, whose masks are
-        of one document, and without gradients that are added to arrays `into`, except to the sink.
+        of one document, and without gradients that tiles add to arrays `into`.
         """
-        arrays = () if into is None else into._replace(sink=None)
-        if not self.scores.of_documents or self.scores.dropout or any(t is not None for t in arrays):
-            return tiles
-        return packs_of(tiles)
+        adds = any(name not in BEGINNING for name in into or ())
+        return tiles if adds or not self.scores.of_documents or self.scores.dropout else packs_of(tiles)
 
     def parts(self, q: Tensor, k: Tensor, v: Tensor, tile: Tile | Pack) -> Iterator[Part]:
         """The results of a tile or a pack: [batch, heads, rows, head_dim_v] and [batch, heads, rows]; q, k
@@ -144,8 +133,8 @@ class TileAttention:
         into: Arrays,
     ) -> Gradient:
         """The gradients of a tile or a pack, where `out` and `lse` are the results for all keys. What it adds
-        to the gradients of arrays is added to `into`, of the same heads. For slopes, a tile has at most
-        `MOST_SUMMED` scores.
+        to the gradients of arrays is added to `into`, of the same heads. For those of `BY_POSITION`,
+        a tile has at most `MOST_SUMMED` scores.
         """
         if isinstance(tile, Pack):
             return self._packed_gradient(dout, dlse, q, k, v, out, lse, tile)
@@ -155,10 +144,10 @@ class TileAttention:
         dlse = None if dlse is None else dlse[:, :, rows].contiguous()
         k, v = k[:, :, tile.keys], v[:, :, tile.keys]
         arguments = self.arguments(q, tile)
-        wanted = [name for name in ("bias", "key_bias") if getattr(into, name) is not None]
-        if into.alibi_slopes is not None:
-            arguments["bias"] = _bias_of_scores(arguments, (*q.shape[:3], k.shape[2]), q.device)
-            wanted = ["bias"]
+        wanted = [name for name in OF_TILES if name in into]
+        if any(name in into for name in BY_POSITION):
+            arguments[BIAS] = _bias_of_scores(arguments, (*q.shape[:3], k.shape[2]), q.device)
+            wanted = [BIAS, *(name for name in wanted if name not in (BIAS, KEY_BIAS))]
         if not self.scores.dropout:
             found = flash.attention_backward(dout, q, k, v, out, lse, dlse=dlse, wanted=wanted, **arguments)
             self._add(into, found.arrays, tile)
@@ -219,24 +208,24 @@ class TileAttention:
         )
         return Gradient(*(_heads_first(t) for t in (found.dq, found.dk, found.dv)))
 
-    def sinks(self, documents: Tensor) -> Tensor | None:
-        """The logit that each row has beside its keys, broadcast to [batch, heads, rows]; None without a
-        sink. `documents` has the document of each row, -1 for a row of none, which has no sink.
+    def first_logits(self, documents: Tensor) -> dict[str, Tensor]:
+        """The logits that each row has beside its keys, by the array that has them, broadcast to [batch,
+        heads, rows]. `documents` has the document of each row, -1 for a row of none, which has no such logit.
         """
-        sink = self.arrays.sink
-        if sink is None:
-            return None
-        wide = sink.detach().float()
-        wide = wide if wide.dim() == 2 else wide.reshape(1, -1)
-        found = wide[..., None].expand(-1, -1, len(documents))
-        if self.scores.of_documents and len(wide) > 1:
-            found = wide[documents.clamp(min=0)].T[None]
-        return found.masked_fill(documents < 0, -torch.inf)
+        found = {}
+        for name in BEGINNING:
+            if name in self.arrays:
+                numbers = by_items(self.arrays[name].detach().float())
+                wide = numbers[..., None].expand(-1, -1, len(documents))
+                if self.scores.of_documents and len(numbers) > 1:
+                    wide = numbers[documents.clamp(min=0)].T[None]
+                found[name] = wide.masked_fill(documents < 0, -torch.inf)
+        return found
 
-    def add_sinks(self, into: Tensor, each: Tensor, documents: Tensor) -> None:
-        """Add the gradients `each` [batch, heads, rows] of the logits of rows to those of the sink."""
+    def add_first(self, into: Tensor, each: Tensor, documents: Tensor) -> None:
+        """Add the gradients `each` [batch, heads, rows] of the logits of rows to those of their array."""
         each = each.masked_fill(documents < 0, 0.0)
-        wide = into if into.dim() == 2 else into.reshape(1, -1)
+        wide = by_items(into)
         if not self.scores.of_documents or len(wide) == 1:
             wide += each.sum(-1).sum_to_size(wide.shape)
             return
@@ -245,15 +234,12 @@ class TileAttention:
             target = wide[max(number, 0)]  # rows of no document add 0
             target += part.sum(1).sum_to_size(target.shape)
 
-    def _add_slopes(self, into: Tensor, dscores: Tensor, tile: Tile) -> None:
-        """Add the gradients of slopes, minus the sum of each score's distance times its gradient."""
-        steps = [tile.step * torch.arange(n, device=into.device) for n in tile.sizes]
-        distance = (tile.position + tile.first_query + steps[0])[:, None] - (tile.first_key + steps[1])
-        each = -(dscores * distance.abs()).sum((2, 3))
-        wide = into if into.dim() == 2 else into.reshape(1, -1)
-        if self.scores.of_documents and len(wide) > 1:
-            wide = wide[tile.document : tile.document + 1]
-        wide += each.sum_to_size(wide.shape)
+    @staticmethod
+    def _by_position(name: str, dscores: Tensor, tile: Tile) -> Tensor:
+        """The gradients [batch, heads] of numbers of heads, by those of a tile's scores."""
+        steps = [tile.step * torch.arange(n, device=dscores.device) for n in tile.sizes]
+        query = (tile.position + tile.first_query + steps[0])[:, None]
+        return (dscores * FEATURES[name].factor(query, tile.first_key + steps[1])).sum((2, 3))
 
     @property
     def _factor(self) -> float:
@@ -279,19 +265,16 @@ class TileAttention:
         right = None if tile.right == 0 else tile.right
         if tile.left is not None or right is not None:
             found["window"] = (tile.left, right)
-        if isinstance(tile, Tile):
-            found |= self._arrays_of(tile)
-        slopes = self.arrays.alibi_slopes
+        found |= self._arrays_of(tile, len(q))
         functions: dict[str, Callable[..., Any]] = {}
-        if of.score_mod is not None or slopes is not None:
-            functions["score_mod"] = _moved(of.score_mod, tile.step, slopes is not None)
+        counting = [name for name in BY_POSITION if name in self.arrays]
+        if of.score_mod is not None or counting:
+            functions["score_mod"] = _moved(of.score_mod, tile.step, counting)
         if of.mask_mod is not None:
             functions["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
         if functions:
             internal = {_PLACES: self._places(q, tile)}
-            if slopes is not None:
-                slopes = slopes.detach()
-                internal[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+            internal |= {f"{RESERVED}{name}": by_items(self.arrays[name].detach()) for name in counting}
             found |= with_internal_arrays(functions, internal, of.aux)
         return found
 
@@ -305,53 +288,48 @@ class TileAttention:
         rows = [[t.first_query, t.first_key, t.document, self.first_head, t.position] for t in tiles]
         return torch.tensor(rows, dtype=torch.int32, device=q.device)
 
-    def _arrays_of(self, tile: Tile) -> dict[str, Any]:
-        """The arrays of scores as far as a tile has them."""
+    def _arrays_of(self, tile: Tile | Pack, items: int) -> dict[str, Any]:
+        """The arrays of scores as far as a tile or a pack has them."""
         found: dict[str, Any] = {}
-        for name in ("mask", "bias", "key_bias"):
-            array = getattr(self.arrays, name)
-            if array is not None:
-                found[name] = array.detach()[_index(array, tile, has_rows=name != "key_bias")]
+        for name in OF_TILES:
+            if name in self.arrays:
+                array = self.arrays[name].detach()
+                if isinstance(tile, Tile):
+                    found[name] = part_of(array, name, **_cut(tile, items))
+                else:  # documents have numbers of heads alone
+                    rows = by_items(array)
+                    found[name] = rows if len(rows) == 1 else rows[[one.document for one in tile.tiles]]
         return found
 
     def _add(self, into: Arrays, found: Mapping[str, Tensor], tile: Tile) -> None:
-        """Add the gradients of a tile's part of arrays. If slopes have one, "bias" is that of all scores."""
+        """Add the gradients of a tile's part of arrays. If some count positions, that of the bias is that of
+        all scores.
+        """
         parts = dict(found)
-        if into.alibi_slopes is not None:
-            self._add_slopes(into.alibi_slopes, parts["bias"], tile)
-            parts["key_bias"] = parts["bias"].sum(2)
+        for name in BY_POSITION:
+            if name in into:
+                parts[KEY_BIAS] = parts[BIAS].sum(2)
+                parts[name] = self._by_position(name, parts[BIAS], tile)
         for name, part in parts.items():
-            total = getattr(into, name)
-            if total is not None:
-                target = total[_index(total, tile, has_rows=name == "bias")]
+            if name in into:
+                target = part_of(into[name], name, **_cut(tile, len(part)))
                 target += part.sum_to_size(target.shape)
+
+
+def _cut(tile: Tile, items: int) -> dict[str, slice]:
+    """The parts of arrays of scores that a tile of so many items has."""
+    first = tile.document
+    return {"batch": slice(first, first + items), "seq_q": tile.queries, "seq_k": tile.columns}
 
 
 def _bias_of_scores(arguments: dict[str, Any], shape: tuple[int, ...], device: torch.device) -> Tensor:
     """The bias of a tile, or its key bias instead, or 0, as an f32 array of this shape, whose gradient is
     that of the scores; the key bias is taken out of the arguments.
     """
-    of_keys = arguments.pop("key_bias", None)
+    of_keys = arguments.pop(KEY_BIAS, None)
     bias = torch.zeros((), device=device) if of_keys is None else of_keys
-    bias = arguments.get("bias", bias.unsqueeze(-2) if bias.dim() else bias)
+    bias = arguments.get(BIAS, bias.unsqueeze(-2) if bias.dim() else bias)
     return bias.float().expand(shape)
-
-
-def _of_heads(array: Tensor, name: str, heads: slice) -> Tensor:
-    """A view of the heads of an array of scores."""
-    axis = array.dim() - _AXIS_OF_HEADS[name]
-    if axis < 0 or array.shape[axis] == 1:
-        return array
-    return array.narrow(axis, heads.start, heads.stop - heads.start)
-
-
-def _index(array: Tensor, tile: Tile, *, has_rows: bool) -> tuple[slice, ...]:
-    """The part of an array of scores that a tile has; axes of one element stay."""
-    whole = [slice(None), slice(None), tile.queries, tile.columns]
-    if not has_rows:
-        del whole[2]
-    parts = whole[len(whole) - array.dim() :]
-    return tuple(part if n > 1 else slice(None) for part, n in zip(parts, array.shape, strict=True))
 
 
 def _rows_first(x: Tensor, rows: Rows) -> Tensor:
@@ -364,25 +342,26 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(0, 1)[None].float()
 
 
-def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Callable[..., Any]:
-    """A score_mod that calls `function` with the indices that rows of a tile have in the whole sequence,
-    and then subtracts the term of ALiBi, if asked.
+def _moved(function: Callable[..., Any] | None, step: int, counting: Sequence[str]) -> Callable[..., Any]:
+    """A score_mod that calls `function` with the indices that rows of a tile have in the whole sequence, and
+    then adds the terms of the arrays `counting`.
     """
     names = [] if function is None else array_names(function, OF_SCORE_MOD)
 
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
-        slopes = arrays.pop(_SLOPES, None)
+        numbers = {name: arrays.pop(f"{RESERVED}{name}") for name in counting}
         query, key = query * step + places[batch, 0], key * step + places[batch, 1]
-        shift = places[batch, 4] if slopes is not None else 0
+        shift = places[batch, 4] if numbers else 0
         first_head, batch = places[batch, 3], places[batch, 2]
         if function is not None:
             score = function(score, batch, head + first_head, query, key, **arrays)
-        if slopes is not None:  # of this rank's heads
-            score = score - slopes[batch, head] * absolute(query + shift - key)
+        for name, each in numbers.items():  # of this rank's heads
+            score = score + each[batch, head] * FEATURES[name].factor(query + shift, key)
         return score
 
-    return with_parameters(moved, [*OF_SCORE_MOD, *names, _PLACES, *([_SLOPES] if alibi else [])])
+    own = [f"{RESERVED}{name}" for name in counting]
+    return with_parameters(moved, [*OF_SCORE_MOD, *names, _PLACES, *own])
 
 
 def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:

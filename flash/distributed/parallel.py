@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Unpack
 
 import torch
 import torch.distributed as dist
@@ -11,20 +11,29 @@ from torch import Tensor
 
 from flash.distributed import sums
 from flash.distributed.agreement import Said, agreed
+from flash.distributed.arrays import Arrays
 from flash.distributed.calls import Call, problem_of, read
 from flash.distributed.dtensors import Sharded, is_dtensor, local_of
 from flash.distributed.eager import eager
 from flash.distributed.engine import Engine, Forward
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.layouts import Sharding, ShardLayout
-from flash.distributed.local import Arrays
 from flash.distributed.plan import SCHEMES, Machine, Plan, Scheme, chosen, explained
 from flash.operands.words import Backend, Causal, Layout, Precision
+from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
 _WHO: Final = "ContextParallel"
 _AUTO: Final = "auto"
+
+
+class _Scores(ScoreArguments, total=False):
+    """The arguments of scores, and those of `flash.attention` that kernels of tiles have as well."""
+
+    softmax_scale: float | None
+    precision: Precision | None
+    backend: Backend
 
 
 class ContextParallel:
@@ -143,6 +152,7 @@ class ContextParallel:
     # --------------------------------------------------------------------------------- attention
 
     @eager
+    @takes(_Scores, backend=_AUTO)
     def attention(
         self,
         q: Tensor,
@@ -152,23 +162,9 @@ class ContextParallel:
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
         causal: Causal = False,
-        window: tuple[int | None, int | None] | None = None,
-        softcap: float | None = None,
-        softmax_scale: float | None = None,
-        score_mod: Callable[..., Any] | None = None,
-        mask_mod: Callable[..., Any] | None = None,
-        aux: Mapping[str, Tensor] | None = None,
-        alibi_slopes: Tensor | None = None,
-        bias: Tensor | None = None,
-        key_bias: Tensor | None = None,
-        mask: Tensor | None = None,
-        sink: Tensor | None = None,
-        dropout: float = 0.0,
-        dropout_seed: int | None = None,
         return_lse: bool = False,
         layout: Layout = "bhsd",
-        precision: Precision | None = None,
-        backend: Backend = _AUTO,
+        **arguments: Unpack[_Scores],
     ) -> Any:
         """`flash.attention` of this rank's queries to the keys of all ranks: out, or (out, lse).
 
@@ -192,19 +188,15 @@ class ContextParallel:
         Raises `LaunchError` and `ConfigError` for arguments that do not fit together or differ between
         ranks, before tensors are sent, `PeerError` if a rank is lost.
         """
-        scores = {
-            "window": window, "softcap": softcap, "softmax_scale": softmax_scale, "score_mod": score_mod,
-            "mask_mod": mask_mod, "aux": aux, "alibi_slopes": alibi_slopes, "bias": bias,
-            "key_bias": key_bias, "mask": mask, "sink": sink, "dropout": dropout,
-            "dropout_seed": dropout_seed, "precision": precision, "backend": backend,
-        }  # fmt: skip
+        require_known(f"{_WHO}.attention", arguments, _Scores, ContextParallel.attention)
+        scores = {"backend": _AUTO, **arguments}
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         with self.peers.turn():
             sharded, call, plan = self._agreed(self.peers, (q, k, v), causal, layout, scores, cuts)
             self.plan = plan
             engine = Engine(plan, self.peers, call.scores)
             given = [call.heads_first(x) for x in (call.q, call.k, call.v)]
-            out, lse = _Attention.apply(engine, self, *given, *call.arrays)
+            out, lse = _Attention.apply(engine, self, tuple(call.arrays), *given, *call.arrays.values())
         out, lse = call.as_given(out), call.lse_as_given(lse)
         if sharded is not None:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
@@ -297,14 +289,23 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
     @staticmethod
     def forward(
-        ctx: Any, engine: Engine, of: ContextParallel, q: Tensor, k: Tensor, v: Tensor, *arrays: Tensor | None
+        ctx: Any,
+        engine: Engine,
+        of: ContextParallel,
+        names: tuple[str, ...],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *arrays: Tensor,
     ) -> tuple[Tensor, Tensor]:
         q, k, v = q.detach(), k.detach(), v.detach()
         of.traffic = Traffic()
-        out, lse, kept = engine.forward(q, k, v, Arrays(*arrays), of.traffic)
+        own = dict(zip(names, arrays, strict=True))
+        out, lse, kept, moved = engine.forward(q, k, v, own, of.traffic)
         of.peers.calls.sending = False  # recomputation for a checkpoint may end when tensors are saved
         ctx.engine, ctx.of, ctx.call = engine, of, of.peers.calls.agreed
-        ctx.save_for_backward(*kept, *arrays)
+        ctx.names, ctx.moved = names, tuple(moved)
+        ctx.save_for_backward(*kept, *arrays, *moved.values())
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -320,37 +321,33 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         except RuntimeError as error:
             lost = error
 
-        def read_all() -> Said[tuple[Forward, Arrays]]:
+        def read_all() -> Said[tuple[Forward, Arrays, Arrays]]:
             if lost is not None:
                 raise lost
-            count = len(Forward._fields)
-            found: Any = Forward(*saved[:count]), Arrays(*saved[count:])
+            count, end = len(Forward._fields), len(Forward._fields) + len(ctx.names)
+            own = dict(zip(ctx.names, saved[count:end], strict=True))
+            found: Any = Forward(*saved[:count]), own, dict(zip(ctx.moved, saved[end:], strict=True))
             words = {"the call to differentiate": f"number {ctx.call} on the group"}
             return Said(found, words, (dlse is not None,))
 
         with peers.turn():
-            (kept, arrays), every = agreed(peers, read_all)
-            flags = ctx.needs_input_grad[-len(arrays) :]
-            into = Arrays(
-                *[
-                    _zeros(t) if flag and t is not None else None
-                    for t, flag in zip(arrays, flags, strict=True)
-                ]
-            )
+            (kept, arrays, moved), every = agreed(peers, read_all)
+            flags = ctx.needs_input_grad[len(ctx.needs_input_grad) - len(arrays) :]
+            into = {
+                name: torch.zeros(array.shape, dtype=torch.float32, device=array.device)
+                for (name, array), flag in zip(arrays.items(), flags, strict=True)
+                if flag
+            }
             p, rows = engine.plan.problem, engine.plan.rows(peers.rank)[0]
             if dout is None:
                 dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
             if dlse is None and any(given for (given,) in every):
                 dlse = kept.lse.new_zeros((p.batch, p.heads, rows))
             of.gradient_traffic = Traffic()
-            found = engine.backward(dout.contiguous(), dlse, kept, arrays, into, of.gradient_traffic)
-        pairs = zip(into, arrays, strict=True)
-        of_arrays = [None if t is None or like is None else t.to(like.dtype) for t, like in pairs]
-        return (None, None, *found, *of_arrays)
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
+            dout = dout.contiguous()
+            found = engine.backward(dout, dlse, kept, arrays, moved, into, of.gradient_traffic)
+        of_arrays = [into[n].to(array.dtype) if n in into else None for n, array in arrays.items()]
+        return (None, None, None, *found, *of_arrays)
 
 
 class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed

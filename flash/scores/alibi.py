@@ -57,6 +57,7 @@ class Alibi(ScoreFeature):
     argument: ClassVar = _SLOPES
     gradient_of: ClassVar = "rows"
     axes: ClassVar = PER_HEAD
+    array_dtype: ClassVar = F32
     example: ClassVar = "alibi=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--alibi": {"action": "store_true", "help": "slopes for distances, one for each head"}
@@ -71,7 +72,7 @@ class Alibi(ScoreFeature):
         return (
             Operand(
                 _SLOPES,
-                F32,
+                self.array_dtype,
                 self.axes,
                 "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
                 "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
@@ -109,6 +110,11 @@ class Alibi(ScoreFeature):
         """See `ScoreFeature.array_gradient`."""
         found: Array = -(dafter * _distances(of)).sum(axis=(2, 3))
         return found
+
+    @classmethod
+    def factor(cls, query: Any, key: Any) -> Any:
+        """See `AdapterFace.factor`."""
+        return -abs(query - key)
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:

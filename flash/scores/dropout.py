@@ -64,6 +64,9 @@ class Dropout(ScoreFeature):
             "help": "weights of keys that are dropped, by a seed of the launch",
         }
     }
+    default: ClassVar = 0.0
+    schema: ClassVar = "float"
+    in_transformers: ClassVar = "dropout"
     uses_query: ClassVar = True
     changes_weights: ClassVar = True
     in_cache: ClassVar = False

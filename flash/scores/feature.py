@@ -18,6 +18,7 @@ from flash.mods.reach import KeyBounds
 from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_KEY, Number, Operand
 from flash.operands.dtypes import DType
+from flash.scores.adapter_face import AdapterFace
 from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.options import flag
 from flash.scores.places import ScorePlaces, ScorePlane
@@ -303,7 +304,7 @@ class StepError:
 
 
 @dataclass(frozen=True)
-class ScoreFeature:
+class ScoreFeature(AdapterFace):
     """One thing that is done to scores or weights. An instance holds what the text of a kernel
     depends on; the class methods are about all calls.
     """

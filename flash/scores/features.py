@@ -33,7 +33,6 @@ from ptxgen.errors import did_you_mean
 from ptxgen.records import dataclass
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
     Window,
@@ -99,9 +98,11 @@ class ScoreSettings(
         return {name: n for feature in SCORES for name, n in feature.values(self).items()}
 
 
-class ScoreArrays(
-    AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, AuxArguments, SinkArguments, total=False
-):
+class HeadArguments(AlibiArguments, AuxArguments, SinkArguments, total=False):
+    """The arrays of the features that all calls may have: with no element for a key."""
+
+
+class ScoreArrays(HeadArguments, BiasArguments, KeyBiasArguments, MaskArguments, total=False):
     """The arrays of all features."""
 
 
@@ -109,44 +110,33 @@ class LaunchScores(ScoreArrays, DropoutSeed, total=False):
     """The arguments of all features in a launch, whose config has their settings."""
 
 
-class ScoreArguments(
-    WindowArguments,
-    SoftcapArguments,
-    ScoreModArguments,
-    MaskModArguments,
-    ScoreArrays,
-    DropoutArguments,
-    total=False,
-):
+class ValueArguments(WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, total=False):
+    """The arguments of the features that all calls may have, beside arrays."""
+
+
+class ScoreArguments(ValueArguments, ScoreArrays, DropoutArguments, total=False):
     """The arguments of all features in a call without a config."""
 
 
-class VarlenArguments(
-    WindowArguments,
-    SoftcapArguments,
-    ScoreModArguments,
-    MaskModArguments,
-    AuxArguments,
-    AlibiArguments,
-    SinkArguments,
-    DropoutArguments,
-    total=False,
-):
+class VarlenArguments(ValueArguments, HeadArguments, DropoutArguments, total=False):
     """The arguments of the features that packed sequences may have, in a call without a config."""
 
 
-class CacheLaunchArguments(AlibiArguments, MaskArguments, AuxArguments, SinkArguments, total=False):
+class CacheLaunchArguments(HeadArguments, MaskArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a launch."""
 
 
-class CacheArguments(
-    WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, CacheLaunchArguments, total=False
-):
+class CacheArguments(ValueArguments, CacheLaunchArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a call."""
+
+
+class ShardedCacheArguments(ValueArguments, HeadArguments, total=False):
+    """The arguments of the features that attention to a KV cache on several ranks has."""
 
 
 ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.axes)
 NO_ARRAYS: Final = dict.fromkeys(ARRAYS)
+DIFFERENTIABLE: Final = tuple(f.argument for f in SCORES if f.axes and f.gradient_of)
 CACHE_ARRAYS: Final = tuple(f.argument for f in SCORES if f.axes and f.in_cache)
 
 
@@ -208,7 +198,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
     shows, names these arguments, with `defaults` where a default is not None, and its docstring
     ends with what those of scores mean.
     """
-    known = {**_DEFAULTS, **defaults}
+    known = {**{f.argument: f.default for f in SCORES}, **defaults}
     hints = get_type_hints(arguments)
     meanings = [_MEANINGS[name] for name in hints if name in _MEANINGS]
 

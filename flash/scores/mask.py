@@ -35,6 +35,7 @@ class BoolMask(ScoreFeature):
     setting: ClassVar = "mask"
     argument: ClassVar = "mask"
     axes: ClassVar = PER_SCORE
+    array_dtype: ClassVar = BOOL
     example: ClassVar = "mask=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--mask": {"action": "store_true", "help": "a byte for each score: 0 hides the key"}
@@ -49,11 +50,11 @@ class BoolMask(ScoreFeature):
         """The mask."""
         hides = "0 hides the key, any other byte lets it be seen"
         if not cached:
-            return (Operand("mask", BOOL, self.axes, hides),)
+            return (Operand("mask", self.array_dtype, self.axes, hides),)
         return (
             Operand(
                 "mask",
-                BOOL,
+                self.array_dtype,
                 (*self.axes[:3], LAST_KEYS),
                 f"{hides}; the last column is of the last key of each sequence, keys before those "
                 "with a column are seen, and columns before the first key are of none",

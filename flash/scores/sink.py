@@ -38,6 +38,8 @@ class Sink(ScoreFeature):
     setting: ClassVar = "sink"
     argument: ClassVar = "sink"
     axes: ClassVar = PER_HEAD
+    array_dtype: ClassVar = F32
+    in_transformers: ClassVar = "s_aux"
     example: ClassVar = "sink=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--sink": {"action": "store_true", "help": "a score of every row, with a value of 0, by head"}
@@ -51,7 +53,7 @@ class Sink(ScoreFeature):
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The sinks."""
         meaning = "a score that every row has beside those of its keys, with a value of 0"
-        return (Operand("sink", F32, self.axes, meaning),)
+        return (Operand("sink", self.array_dtype, self.axes, meaning),)
 
     def applied(self, inputs: Inputs) -> Applied:
         """The sinks in a kernel, loaded, except those of packed rows."""

@@ -50,6 +50,8 @@ class Softcap(ScoreFeature):
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--softcap": {"type": number, "metavar": "C", "help": "scores become C * tanh(score / C)"}
     }
+    schema: ClassVar = "float?"
+    in_transformers: ClassVar = "softcap"
     changes_scores: ClassVar = True
     keeps: ClassVar = "after"
     registers: ClassVar = 8

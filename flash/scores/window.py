@@ -129,7 +129,13 @@ class Window(ScoreFeature):
     setting: ClassVar = "window"
     argument: ClassVar = "window"
     example: ClassVar = "window=(128, 0)"
+    schema: ClassVar = "SymInt[]?"
     uses_position: ClassVar = True
+
+    @classmethod
+    def plain(cls, argument: Any) -> list[int] | None:
+        """See `AdapterFace.plain`: lists of numbers have no None."""
+        return None if argument is None else [_UNLIMITED if side is None else side for side in argument]
 
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> Sides:

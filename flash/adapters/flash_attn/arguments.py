@@ -11,12 +11,12 @@ import torch
 from flash.host.caller import flag, raise_problems
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, config_name
-from flash.operands.words import Auto
 from flash.problem.features import MAX_SPLITS
 from flash.scores.options import is_scale
 from flash.scores.window import Sides
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.settings import AUTO
 
 _UNLIMITED: Final = -1  # a side of a window
 _SIDES: Final = 2
@@ -208,15 +208,17 @@ def check_numbers(
     return found
 
 
-def splits_of(who: str, given: object) -> int | Auto:
-    """`num_splits` as the splits of `flash.attention`. Raises `LaunchError` for no number of splits."""
-    found = integer(given, 0, MAX_SPLITS)
+def tuned(who: str, num_splits: object) -> dict[str, Any]:
+    """The options of `flash.attention` that flash-attn's arguments of tuning ask for. Raises `LaunchError`
+    for no number of splits.
+    """
+    found = integer(num_splits, 0, MAX_SPLITS)
     if found is None:
         raise LaunchError(
             f"{who}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
-            f"of keys, got {shown(given)}"
+            f"of keys, got {shown(num_splits)}"
         )
-    return found or "auto"
+    return {"splits": found or AUTO}
 
 
 def dense_rows(x: torch.Tensor) -> torch.Tensor:

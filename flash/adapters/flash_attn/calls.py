@@ -14,7 +14,7 @@ import torch
 import flash
 from flash.adapters import torch as operators
 from flash.adapters.flash_attn.arguments import Scores
-from flash.operands.words import Auto, Backend
+from flash.operands.words import Backend
 from flash.problem.config import config_of_call
 from flash.scores.window import Sides
 from ptxgen.errors import ConfigError, LaunchError
@@ -70,7 +70,6 @@ def attend(
     *,
     deterministic: bool,
     return_lse: bool,
-    splits: int | Auto,
     **how: Any,
 ) -> Any:
     """O [batch, seqlen_q, heads, head_dim_v] of q, k and v [batch, seqlen, heads, dim], or (O, LSE
@@ -86,7 +85,6 @@ def attend(
             layout="bshd",
             deterministic=deterministic,
             return_lse=return_lse,
-            splits=splits,
             backend=_CHOSEN.backend,
             **scores._asdict(),
             **how,

@@ -31,9 +31,8 @@ from flash.adapters.flash_attn.newer import (
     renaming,
     require_absent,
     rows_of,
-    splits_of_packed,
-    splits_of_tuning,
     starts_of,
+    tuned_as_newer,
     used_of,
 )
 from flash.adapters.flash_attn.pages import paged
@@ -106,9 +105,9 @@ def flash_attn_func(
     )
     scores = _scores(who, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
     with_lse = flag(who, "return_lse", return_lse)
-    splits = splits_of_tuning(who, num_splits, pack_gqa)
+    options = tuned_as_newer(who, num_splits, pack_gqa)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, splits=splits)
+    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options)
     return found if with_lse else (found, None)
 
 
@@ -190,7 +189,7 @@ def flash_attn_varlen_func(
     )
     scores = _scores(who, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
     with_lse = flag(who, "return_lse", return_lse)
-    splits = splits_of_packed(splits_of_tuning(who, num_splits, pack_gqa, 0, scheduler_metadata))
+    options = tuned_as_newer(who, num_splits, pack_gqa, 0, scheduler_metadata, packed=True)
     flag(who, "disable_scheduler_metadata", disable_scheduler_metadata)
     for name, count in (("min_seqlen_k", min_seqlen_k), ("seqlen_k_per_split", seqlen_k_per_split)):
         rows_of(who, name, count)
@@ -201,7 +200,7 @@ def flash_attn_varlen_func(
     how: dict[str, Any] = {
         "deterministic": deterministic,
         "return_lse": with_lse,
-        "splits": splits,
+        **options,
         "max_seqlen_q": sizes.get("seqlen_q", longest),
     }
     q_rows = dense_rows(q).flatten(0, -_PACKED)

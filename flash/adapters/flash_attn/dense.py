@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, splits_of
+from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.adapters.refusals import refuses_as_peers
@@ -137,8 +137,8 @@ def _attention(
     """What `flash_attn_func` returns for tensors and scores that are checked."""
     all_three = flag(who, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    splits = splits_of(who, num_splits)
-    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three, splits=splits)
+    how = tuned(who, num_splits)
+    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three, **how)
     if not all_three:
         return found
     if not scores.dropout:

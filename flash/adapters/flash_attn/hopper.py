@@ -33,8 +33,7 @@ from flash.adapters.flash_attn.newer import (
     require_absent,
     rows_of,
     scales_of_fp8,
-    splits_of_packed,
-    splits_of_tuning,
+    tuned_as_newer,
     used_of,
 )
 from flash.adapters.flash_attn.pages import paged
@@ -101,18 +100,16 @@ def flash_attn_func(
     )
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
     with_lse = flag(who, "return_attn_probs", return_attn_probs)
-    splits = splits_of_tuning(who, num_splits, pack_gqa, sm_margin)
+    options = tuned_as_newer(who, num_splits, pack_gqa, sm_margin)
     ahead = sizes["seqlen_k"] - sizes["seqlen_q"]
     chunks = in_chunks(who, attention_chunk, ahead, sizes["batch"], q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     if _narrow_names(q):
         scales = scales_of_fp8(who, (q, k, v), sizes["batch"], sizes["kv_heads"], **descales)
-        return attend_narrow(who, q, k, v, scores, return_lse=with_lse, splits=splits, **chunks, **scales)
+        return attend_narrow(who, q, k, v, scores, return_lse=with_lse, **options, **chunks, **scales)
     require_absent(who, **descales)
-    return attend(
-        who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, splits=splits, **chunks
-    )
+    return attend(who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options, **chunks)
 
 
 @refuses_as_peers
@@ -229,7 +226,7 @@ def flash_attn_varlen_func(
     }
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
     with_lse = flag(who, "return_attn_probs", return_attn_probs)
-    splits = splits_of_packed(splits_of_tuning(who, num_splits, pack_gqa, sm_margin))
+    options = tuned_as_newer(who, num_splits, pack_gqa, sm_margin, packed=True)
     lengths = [used.get(f"seqused_{n}", cu.diff()) for n, cu in (("q", cu_q), ("k", cu_k))]
     chunks = in_chunks(who, attention_chunk, lengths[1] - lengths[0], batch, q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
@@ -244,7 +241,7 @@ def flash_attn_varlen_func(
             v,
             scores,
             return_lse=with_lse,
-            splits=splits,
+            **options,
             cu_seqlens_q=cu_q,
             cu_seqlens_k=cu_k,
             **longest,
@@ -263,7 +260,7 @@ def flash_attn_varlen_func(
         scores,
         deterministic=deterministic,
         return_lse=with_lse,
-        splits=splits,
+        **options,
         **longest,
         **used,
         **chunks,
@@ -323,7 +320,7 @@ def flash_attn_with_kvcache(
     who = "flash_attn_with_kvcache"
     require_absent(who, qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale)
     require_absent(who, default=0, attention_chunk=attention_chunk)
-    splits_of_tuning(who, num_splits, pack_gqa, sm_margin, scheduler_metadata)
+    tuned_as_newer(who, num_splits, pack_gqa, sm_margin, scheduler_metadata)
     with renaming(block_table="page_table"):
         if cu_seqlens_q is None:
             return attend_to_caches(

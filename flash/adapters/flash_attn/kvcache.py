@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, splits_of
+from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.newer import descale, require_absent
@@ -169,7 +169,7 @@ def _attend(
         v=new[1],
         return_lse=flag(_WHO, "return_softmax_lse", return_softmax_lse),
         block_table=caches.table,
-        splits=splits_of(_WHO, num_splits),
+        **tuned(_WHO, num_splits),
         **operands,
         **_scales(q.shape[0], caches, k_scale=k_descale, v_scale=v_descale),
     )

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import torch
 
-from flash.adapters.flash_attn.arguments import check_numbers, splits_of
+from flash.adapters.flash_attn.arguments import check_numbers, tuned
 from flash.host.caller import flag, raise_problems
+from flash.launch.options import OPTIONS
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.words import Auto
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError, shown
-from ptxgen.runtime.settings import AUTO
 
 _MOST_SMS: Final = 1024  # no GPU has more multiprocessors
 _OF_FUNCTIONS: Final = (
@@ -84,11 +83,17 @@ def _said(value: object) -> str:
     return f"a {type(value).__name__}" if callable(value) else shown(value)
 
 
-def splits_of_tuning(
-    who: str, num_splits: object, pack_gqa: object, sm_margin: object = 0, scheduler_metadata: object = None
-) -> int | Auto:
-    """The splits of a call, and the arguments that in flash-attn choose a kernel or leave multiprocessors
-    free, checked: here they change nothing. Raises `LaunchError`.
+def tuned_as_newer(
+    who: str,
+    num_splits: object,
+    pack_gqa: object,
+    sm_margin: object = 0,
+    scheduler_metadata: object = None,
+    *,
+    packed: bool = False,
+) -> dict[str, Any]:
+    """`tuned`, for packed sequences as they take it, and the arguments that in flash-attn choose a kernel or
+    leave multiprocessors free, checked: here they change nothing. Raises `LaunchError`.
     """
     if pack_gqa is not None:
         flag(who, "pack_gqa", pack_gqa)
@@ -102,14 +107,10 @@ def splits_of_tuning(
             f"{who}: scheduler_metadata must be what get_scheduler_metadata returns, or None, got "
             f"{shown(scheduler_metadata)}"
         )
-    return splits_of(who, num_splits)
-
-
-def splits_of_packed(splits: int | Auto) -> int | Auto:
-    """The splits of packed sequences, whose keys are not divided: 1, by which the bits of a row do not depend
-    on the batch, or "auto" for any other number.
-    """
-    return 1 if splits == 1 else AUTO
+    options = tuned(who, num_splits)
+    if not packed:
+        return options
+    return {of.name: of.packed(options[of.name]) for of in OPTIONS if of.name in options and of.packed}
 
 
 def starts_of(

@@ -13,11 +13,13 @@ import flash
 from flash.functions import kernel_of_attention, kernel_of_varlen, pages_of_varlen
 from flash.kernel import AttentionKernel
 from flash.launch.backend_choice import for_gradients_of_host
+from flash.launch.options import OPTIONS, VARLEN
 from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.words import Backend, Layout
 from flash.scores.aux_arrays import flattened, gathered
+from flash.scores.features import DIFFERENTIABLE as OF_ARRAYS
 from flash.scores.features import SCORES, ScoreArguments, of_launch
 from ptxgen.errors import LaunchError
 
@@ -26,15 +28,16 @@ Array = NDArray[Any]
 MATRICES: Final = ("q", "k", "v")
 SEED: Final = "dropout_seed"
 AXES: Final = {feature.argument: feature.axes for feature in SCORES if feature.axes}
-DIFFERENTIABLE: Final = (*MATRICES, *(name for name in AXES if name != "mask"))
+DIFFERENTIABLE: Final = (*MATRICES, *OF_ARRAYS)
 OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward pass has beside a call's
 PAGES: Final = "block_table"
-_PAGES_AS: Final = "kv_layout"
 _MOST_KEYS: Final = "max_seqlen_k"
-_SAME_BITS: Final = "deterministic"
-SPLITS: Final = "splits"
-INTERLEAVED: Final = "rotary_interleaved"
-_CHECKED: Final = (*MATRICES, SPLITS, "causal", "layout", "dropout")  # of which None is no value
+# Of which None is no value.
+_CHECKED: Final = (
+    *MATRICES,
+    *(of.name for of in OPTIONS if of.default is not None),
+    *(of.argument for of in SCORES if of.default is not None),
+)
 
 
 class Call(NamedTuple):
@@ -50,13 +53,14 @@ class Call(NamedTuple):
     @property
     def is_varlen(self) -> bool:
         """Whether sequences are packed."""
-        return self.who == "attention_varlen"
+        return self.who == VARLEN
 
     def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call with these arrays, without `return_lse` and `backend`."""
         found = dict(self.settings) | gathered(arrays)
-        for name in (_MOST_KEYS, _SAME_BITS):  # of gradients alone
-            found.pop(name, None)
+        for option in OPTIONS:
+            if not option.of_results:
+                found.pop(option.name, None)
         if SEED in arrays:
             found[SEED] = int(arrays[SEED])
         return found
@@ -77,10 +81,12 @@ class Call(NamedTuple):
         """
         own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
         given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
-        for name in (_PAGES_AS, SPLITS, INTERLEAVED):  # of results alone
-            given.pop(name, None)
         settings = dict(self.settings)
-        given[_SAME_BITS] = settings[_SAME_BITS]
+        for option in OPTIONS:
+            given.pop(option.name, None)
+            if option.of_gradients and option.name in settings:
+                given[option.name] = settings[option.name]
+        given.pop(_MOST_KEYS, None)
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
         wanted = [name for name in names if name not in MATRICES]
@@ -95,19 +101,19 @@ class Call(NamedTuple):
     def kernel(self, arrays: Mapping[str, Any]) -> AttentionKernel:
         """The kernel of a call. Raises what `flash.attention` does for its settings."""
         given = self.arguments(arrays)
-        q, v, precision, causal = given["q"], given["v"], given.get("precision"), given["causal"]
-        scores: Any = _scores(given)
+        q, v = given["q"], given["v"]
+        how: Any = {"scores": _scores(given)}
+        how |= {option.name: given.get(option.name) for option in OPTIONS if option.of_config}
         if not self.is_varlen:
-            return kernel_of_attention(q, v, causal, precision, scores, given[SPLITS])
+            return kernel_of_attention(q, v, **how)
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
         rotary, _ = rotary_of_call(self.who, given, q, page_size)
-        how: Any = {"splits": given[SPLITS], "rotary": rotary}
-        return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, **how)
+        return kernel_of_varlen(q, v, used, page_size=page_size, rotary=rotary, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
         """The layout of pages, and the keys of one; None for keys that are packed."""
-        return pages_of_varlen(arrays["k"], arrays.get(PAGES), dict(self.settings).get(_PAGES_AS))
+        return pages_of_varlen(arrays["k"], arrays.get(PAGES), dict(self.settings).get("kv_layout"))
 
     def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of out and lse, of arrays of which only shapes and types count. Raises what

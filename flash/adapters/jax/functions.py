@@ -15,12 +15,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from flash.adapters.jax import host, manual_axes
-from flash.adapters.jax.call import DIFFERENTIABLE, INTERLEAVED, MATRICES, PAGES, SPLITS, Call, split
+from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
-from flash.launch.varlen import rows_at_most
+from flash.launch.options import ATTENTION, DEFAULTS, VARLEN, AttentionOptions, VarlenOptions, options_of
 from flash.mods.trace import AUX
-from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.problem.features import ANGLES
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
@@ -42,22 +41,22 @@ def _with_captured(who: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     return with_captured(who, arguments, jnp.asarray)
 
 
-@takes(ScoreArguments)
-def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    causal: Causal = False,
-    precision: Precision | None = None,
-    softmax_scale: float | None = None,
-    deterministic: bool = True,
-    return_lse: bool = False,
-    backend: Backend = AUTO,
-    layout: str = "bhsd",
-    splits: int | Auto = AUTO,
-    **scores: Unpack[ScoreArguments],
-) -> Any:
+class AttentionArguments(AttentionOptions, ScoreArguments, total=False):
+    """All arguments of `attention` that are given by name."""
+
+
+class AttentionVarlenArguments(VarlenOptions, VarlenArguments, total=False):
+    """All arguments of `attention_varlen` that are given by name."""
+
+    block_table: Any
+    seqused_q: Any
+    seqused_k: Any
+    rotary_cos: Any
+    rotary_sin: Any
+
+
+@takes(AttentionArguments, **DEFAULTS)
+def attention(q: Any, k: Any, v: Any, **arguments: Unpack[AttentionArguments]) -> Any:
     """`flash.attention` of arrays of JAX, under `jax.jit`, `jax.vmap` and `jax.grad`, too.
 
     All arguments, shapes and results are those of `flash.attention`, and so are the exceptions, which
@@ -74,39 +73,18 @@ def attention(
     Raises `LaunchError` for traced values of other arguments, and for gradients of arrays in `aux` and of
     gradients.
     """
-    who = "attention"
-    require_known(who, scores, ScoreArguments, attention)
-    arrays = {"q": q, "k": k, "v": v}
-    settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
-    settings |= {"deterministic": deterministic, SPLITS: splits}
-    return _called(who, arrays, {**settings, **_with_captured(who, scores)}, return_lse, backend)
+    require_known(ATTENTION, arguments, AttentionArguments, attention)
+    return _called(ATTENTION, {"q": q, "k": k, "v": v}, arguments)
 
 
-@takes(VarlenArguments)
+@takes(AttentionVarlenArguments, **DEFAULTS)
 def attention_varlen(
     q: Any,
     k: Any,
     v: Any,
     cu_seqlens_q: Any,
     cu_seqlens_k: Any = None,
-    *,
-    block_table: Any = None,
-    kv_layout: KVLayout = "NHD",
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_q: Any = None,
-    seqused_k: Any = None,
-    rotary_cos: Any = None,
-    rotary_sin: Any = None,
-    rotary_interleaved: bool = False,
-    causal: Causal = False,
-    precision: Precision | None = None,
-    softmax_scale: float | None = None,
-    deterministic: bool = True,
-    return_lse: bool = False,
-    backend: Backend = AUTO,
-    splits: int | Auto = AUTO,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[AttentionVarlenArguments],
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
 
@@ -116,24 +94,22 @@ def attention_varlen(
     as k has rows. With `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more
     and more. Keys in pages (`block_table`) have no gradients.
     """
-    who = "attention_varlen"
-    require_known(who, scores, VarlenArguments, attention_varlen)
-    most_keys = rows_at_most(who, "k", max_seqlen_k)
+    require_known(VARLEN, arguments, AttentionVarlenArguments, attention_varlen)
+    given: dict[str, Any] = dict(arguments)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
-    arrays |= dict(zip(ANGLES, (rotary_cos, rotary_sin), strict=True))
-    settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
-    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": most_keys, "kv_layout": kv_layout}
-    settings |= {"deterministic": deterministic, SPLITS: splits, INTERLEAVED: rotary_interleaved}
-    return _called(who, arrays, {**settings, **_with_captured(who, scores)}, return_lse, backend)
+    arrays |= {name: given.pop(name, None) for name in ("seqused_q", "seqused_k", PAGES, *ANGLES)}
+    return _called(VARLEN, arrays, given)
 
 
-def _called(
-    who: str, arrays: Mapping[str, Any], settings: Mapping[str, Any], return_lse: bool, backend: Backend
-) -> Any:
+def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    settings = {option.name: option.default for option in options_of(who)} | _with_captured(who, arguments)
+    del settings["stream"]  # which is that of the program
+    for option in options_of(who):
+        if option.check is not None and option.name in settings:
+            settings[option.name] = option.check(who, settings[option.name])
+    return_lse, backend = settings.pop("return_lse"), settings.pop("backend")
     call, given = split(who, arrays, settings, return_lse, backend)
     flag(who, "return_lse", return_lse)
-    flag(who, "deterministic", settings["deterministic"])
     check_backend(backend, who)
     call.shapes(given)
     if not any(isinstance(array, jax.core.Tracer) for array in given.values()):

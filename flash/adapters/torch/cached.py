@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Unpack
 
 import torch
 from torch import Tensor
 
 import flash
 from flash.adapters.torch import flops, library
-from flash.adapters.torch.functions import functions_of, trace_of
-from flash.adapters.torch.settings import CausalWord, causal_word, have_types, sides, stream_number
+from flash.adapters.torch.functions import functions_of
+from flash.adapters.torch.settings import Schema
 from flash.adapters.torch.tensors import (
     require_no_tangents,
     require_no_tracking,
@@ -26,21 +26,28 @@ from flash.adapters.torch.tensors import (
     require_values,
     tracked,
 )
+from flash.adapters.torch.vmap import MATRICES
 from flash.cache.cache import KVCache
-from flash.operands.words import Backend, Causal
-from flash.problem.splits import splits_of
-from ptxgen.arguments import in_numbers
+from flash.cache.call import DEFAULTS, CachedArguments
+from flash.launch.options import CACHED
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.trace import AUX
+from flash.problem.features import ANGLES
+from flash.scores.features import CacheArguments, require_known, takes
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.settings import AUTO
 
-_WHO: Final = "attention_with_kvcache"
+_WHO: Final = CACHED
 _STATE: Final = "_torch_state"  # the attribute of a cache: torch.compile follows attributes
 _CACHES: Final = weakref.WeakValueDictionary[int, KVCache]()
 _NUMBERS: Final = itertools.count()
 _OF_SEQUENCES: Final = ("cache_batch_idx", "leftpad")  # integers of each batch item
 _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
+_SETTINGS: Final = Schema(_WHO, CacheArguments, (("layer", "SymInt"), ("head_dim_v", "int")))
+_ARRAYS: Final = (*ANGLES, *_SETTINGS.arrays)
+_TENSORS: Final = ("state", "out", *MATRICES, *_OF_SEQUENCES, *_ARRAYS)
 
 
+@takes(CachedArguments, **DEFAULTS)
 def attention_with_kvcache(
     q: Tensor,
     cache: KVCache,
@@ -48,26 +55,7 @@ def attention_with_kvcache(
     v: Tensor | None = None,
     *,
     layer: int,
-    causal: Causal = True,
-    softmax_scale: float | None = None,
-    cache_batch_idx: Any = None,
-    leftpad: Any = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    rotary_interleaved: bool = False,
-    return_lse: bool = False,
-    out: Tensor | None = None,
-    splits: int | str = AUTO,
-    backend: Backend = AUTO,
-    stream: object = None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    score_mod: Callable[..., Any] | None = None,
-    mask_mod: Callable[..., Any] | None = None,
-    aux: Mapping[str, Tensor] | None = None,
-    alibi_slopes: Tensor | None = None,
-    mask: Tensor | None = None,
-    sink: Tensor | None = None,
+    **arguments: Unpack[CachedArguments],
 ) -> Any:
     """`flash.attention_with_kvcache` of torch tensors, as the operator
     `ptxgen_flash::attention_with_kvcache`, which torch.compile knows.
@@ -80,67 +68,30 @@ def attention_with_kvcache(
     and nested tensors; under torch.func.vmap; and under torch.export, because a cache belongs to its
     process.
     """
-    arrays = {
-        "rotary_cos": rotary_cos,
-        "rotary_sin": rotary_sin,
-        "alibi_slopes": alibi_slopes,
-        "mask": mask,
-        "sink": sink,
-    }
-    inputs = {"q": q, "k": k, "v": v, **arrays, "out": out}
-    require_plain(_WHO, inputs, ("q",))
-    require_no_tangents(_WHO, inputs)
-    require_no_tracking(_WHO, tracked(inputs), _NO_GRADIENTS)
+    require_known(_WHO, arguments, CachedArguments, attention_with_kvcache)
+    given: dict[str, Any] = {**DEFAULTS, **arguments, "layer": layer}
+    out, inputs = given.get("out"), {"q": q, "k": k, "v": v}
+    arrays = {name: given.get(name) for name in _ARRAYS}
+    named = {**inputs, **arrays, "out": out}
+    require_plain(_WHO, named, ("q",))
+    require_no_tangents(_WHO, named)
+    require_no_tracking(_WHO, tracked(named), _NO_GRADIENTS)
     if torch.compiler.is_exporting():
         raise LaunchError(
             f"{_WHO}: torch.export cannot export a call with a KV cache, which belongs to its process; "
             "export flash.adapters.torch.attention of all keys, or compile with torch.compile"
         )
-    state, handle = track(cache), stream_number(_WHO, stream)
-    functions = functions_of(_WHO, score_mod, mask_mod, aux)
-    others = {
-        "layer": layer,
-        "causal": causal,
-        "softmax_scale": softmax_scale,
-        "cache_batch_idx": cache_batch_idx,
-        "leftpad": leftpad,
-        "rotary_interleaved": rotary_interleaved,
-        "return_lse": return_lse,
-        "splits": splits,
-        "backend": backend,
-        "window": window,
-        "softcap": softcap,
-    }
-    asked = {name: in_numbers(value) for name, value in others.items()}
-    asked |= {name: _integers(others[name]) for name in _OF_SEQUENCES}
-    if not have_types(asked):
-        _refuse({"cache": cache, **inputs, **others})
-    found, lse = _OPERATOR(
-        state,
-        out,
-        q,
-        k,
-        v,
-        *[asked[name] for name in _OF_SEQUENCES],
-        *arrays.values(),
-        functions.tensors,
-        asked["layer"],
-        cache.head_dim_v,
-        causal_word(asked["causal"]),
-        asked["softmax_scale"],
-        sides(asked["window"]),
-        asked["softcap"],
-        functions.score_mod,
-        functions.mask_mod,
-        functions.names,
-        bool(asked["rotary_interleaved"]),
-        bool(asked["return_lse"]),
-        splits_of(_WHO, asked["splits"]),
-        backend,
-        handle,
-    )
+    state = track(cache)
+    functions = functions_of(_WHO, *(given.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)))
+    asked = _SETTINGS.checked({**given, "head_dim_v": cache.head_dim_v})
+    sequences = [_integers(given.get(name)) for name in _OF_SEQUENCES]
+    if asked is None or not all(x is None or isinstance(x, Tensor) for x in sequences):
+        _refuse({"cache": cache, **inputs, **given})
+        raise AssertionError(f"flash.{_WHO} takes arguments that no schema has")
+    plain = _SETTINGS.plain(asked, functions)
+    found, lse = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
     found = found if out is None else out
-    return (found, lse) if return_lse else found
+    return (found, lse) if asked["return_lse"] else found
 
 
 def track(cache: KVCache) -> Tensor:
@@ -186,80 +137,36 @@ def _integers(given: Any) -> Any:
         return given
 
 
-class _Call(NamedTuple):
-    """The arguments of the operator."""
-
-    state: Tensor
-    out: Tensor | None
-    q: Tensor
-    k: Tensor | None
-    v: Tensor | None
-    cache_batch_idx: Tensor | None
-    leftpad: Tensor | None
-    rotary_cos: Tensor | None
-    rotary_sin: Tensor | None
-    alibi_slopes: Tensor | None
-    mask: Tensor | None
-    sink: Tensor | None
-    aux: list[Tensor] | None
-    layer: int
-    head_dim_v: int
-    causal: CausalWord
-    softmax_scale: float | None
-    window: list[int] | None
-    softcap: float | None
-    score_mod: str
-    mask_mod: str
-    aux_names: list[str] | None
-    rotary_interleaved: bool
-    return_lse: bool
-    splits: int | None
-    backend: Backend
-    stream: int | None
+def _read(given: Sequence[Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+    """The tensors of the operator by name, those of aux, and its other arguments."""
+    count = len(_TENSORS)
+    tensors = dict(zip(_TENSORS, given, strict=False))
+    return tensors, given[count], _SETTINGS.read(given[count + 1 :])
 
 
 def _run(*given: Any) -> tuple[Tensor, Tensor]:
-    call = _Call(*given)
-    call.state[1] += 1
-    window: Any = None if call.window is None else tuple(call.window)
+    tensors, aux, asked = _read(given)
+    state, q, out = tensors.pop("state"), tensors["q"], tensors["out"]
+    state[1] += 1
     found = flash.attention_with_kvcache(
-        call.q,
-        _CACHES[int(call.state[0])],
-        call.k,
-        call.v,
-        layer=call.layer,
-        causal=call.causal or False,
-        softmax_scale=call.softmax_scale,
-        cache_batch_idx=call.cache_batch_idx,
-        leftpad=call.leftpad,
-        rotary_cos=call.rotary_cos,
-        rotary_sin=call.rotary_sin,
-        rotary_interleaved=call.rotary_interleaved,
-        return_lse=call.return_lse,
-        out=call.out,
-        splits=AUTO if call.splits is None else call.splits,
-        backend=call.backend,
-        stream=call.stream,
-        window=window,
-        softcap=call.softcap,
-        score_mod=trace_of(call.score_mod),
-        mask_mod=trace_of(call.mask_mod),
-        aux=None if call.aux is None else dict(zip(call.aux_names or (), call.aux, strict=True)),
-        alibi_slopes=call.alibi_slopes,
-        mask=call.mask,
-        sink=call.sink,
+        cache=_CACHES[int(state[0])],
+        layer=asked["layer"],
+        **tensors,
+        **_SETTINGS.scores(asked, None, aux),
+        **_SETTINGS.of_results(asked),
     )
-    out, lse = found if call.return_lse else (found, call.q.new_empty((0,), dtype=torch.float32))
-    return (out if call.out is None else call.q.new_empty((0,))), lse
+    result, lse = found if asked["return_lse"] else (found, q.new_empty((0,), dtype=torch.float32))
+    return (result if out is None else q.new_empty((0,))), lse
 
 
 def _fake(*given: Any) -> tuple[Tensor, Tensor]:
-    call = _Call(*given)
-    require_values(_WHO, call.q, {name: x for name, x in call._asdict().items() if isinstance(x, Tensor)})
-    rows = tuple(call.q.shape[:-1])
+    tensors, _, asked = _read(given)
+    q = tensors["q"]
+    require_values(_WHO, q, {name: x for name, x in tensors.items() if x is not None})
+    rows = tuple(q.shape[:-1])
     return (
-        call.q.new_empty((*rows, call.head_dim_v) if call.out is None else (0,)),
-        call.q.new_empty(rows if call.return_lse else (0,), dtype=torch.float32),
+        q.new_empty((*rows, asked["head_dim_v"]) if tensors["out"] is None else (0,)),
+        q.new_empty(rows if asked["return_lse"] else (0,), dtype=torch.float32),
     )
 
 
@@ -280,15 +187,15 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
     )
 
 
-_SCHEMA: Final = (
-    "Tensor(a!) state, Tensor(b!)? out, Tensor q, Tensor? k, Tensor? v, Tensor? cache_batch_idx, "
-    "Tensor? leftpad, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? alibi_slopes, Tensor? mask, "
-    "Tensor? sink, Tensor[]? aux, SymInt layer, int head_dim_v, str causal, float? softmax_scale, "
-    "SymInt[]? window, float? softcap, str score_mod, str mask_mod, str[]? aux_names, "
-    "bool rotary_interleaved, bool return_lse, SymInt? splits, str backend, int? stream"
+_TYPES: Final = {"state": "Tensor(a!)", "out": "Tensor(b!)?", "q": "Tensor"}
+_SCHEMA: Final = ", ".join(f"{_TYPES.get(name, 'Tensor?')} {name}" for name in _TENSORS)
+_OPERATOR: Final = library.declare(
+    _WHO,
+    f"({_SCHEMA}, Tensor[]? aux, {_SETTINGS.text}) -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    tuple(map(_TENSORS.index, MATRICES)),
 )
-_LOWERED: Final = tuple(map(_Call._fields.index, ("q", "k", "v")))
-_OPERATOR: Final = library.declare(_WHO, f"({_SCHEMA}) -> (Tensor, Tensor)", _run, _fake, _LOWERED)
 flops.count(_OPERATOR, _pairs)
 library.refuse_gradients(_OPERATOR, _WHO, _NO_GRADIENTS, written=(0, 1))
 torch.library.register_vmap(f"{library.NAMESPACE}::{_WHO}", _refuse_vmap, lib=library.LIBRARY)

@@ -9,14 +9,11 @@ from torch import Tensor
 from flash.adapters.torch.flops import pairs_of_dense
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.tensors import causality_of
-from flash.adapters.torch.vmap import Dense
-from flash.operands.words import Auto, Backend, Causal, Precision
-from flash.scores.features import ScoreArguments, require_known, takes
-from ptxgen.runtime.settings import AUTO
+from flash.adapters.torch.vmap import MATRICES, Dense
+from flash.launch.options import ATTENTION, DEFAULTS, AttentionOptions
+from flash.scores.features import ScoreArguments, takes
 
-_OPERATORS: Final = Operators(
-    "attention", ("q", "k", "v"), ("alibi_slopes", "bias", "key_bias", "mask", "sink"), Dense, pairs_of_dense
-)
+_OPERATORS: Final = Operators(ATTENTION, MATRICES, (), ScoreArguments, Dense, pairs_of_dense)
 
 _MASKS: Final[tuple[Literal["mask", "bias"], ...]] = (
     "mask",
@@ -24,24 +21,15 @@ _MASKS: Final[tuple[Literal["mask", "bias"], ...]] = (
 )  # as which a `torch.nn.attention.bias.CausalBias` is taken
 
 
-@takes(ScoreArguments, dropout=0.0)
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: Causal = False,
-    precision: Precision | None = None,
-    softmax_scale: float | None = None,
-    deterministic: bool = True,
-    return_lse: bool = False,
-    out: Tensor | None = None,
-    stream: object = None,
-    backend: Backend = AUTO,
-    layout: str = "bhsd",
-    splits: int | Auto = AUTO,
-    **scores: Unpack[ScoreArguments],
-) -> Any:
+class Arguments(AttentionOptions, ScoreArguments, total=False):
+    """All arguments that are given by name."""
+
+    out: Tensor | None
+    stream: object
+
+
+@takes(Arguments, **DEFAULTS)
+def attention(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> Any:
     """`flash.attention` of torch tensors, as the operator `ptxgen_flash::attention`, which
     torch.compile, torch.export, torch.func.vmap, autograd and autocast know.
 
@@ -61,21 +49,9 @@ def attention(
     Raises `LaunchError` for tensors that require gradients in `aux`, or with `out`; for distributed and
     nested tensors; and for what is no tensor.
     """
-    require_known(_OPERATORS.who, scores, ScoreArguments, attention)
+    causal = arguments.get("causal", False)
     for name in _MASKS:
-        if causal is False and (causal := causality_of(scores.get(name), q, k)):
-            scores[name] = None
-    return _OPERATORS.call(
-        {"q": q, "k": k, "v": v},
-        scores,
-        causal=causal,
-        precision=precision,
-        softmax_scale=softmax_scale,
-        deterministic=deterministic,
-        return_lse=return_lse,
-        out=out,
-        stream=stream,
-        backend=backend,
-        layout=layout,
-        splits=splits,
-    )
+        if causal is False and (causal := causality_of(arguments.get(name), q, k)):
+            arguments["causal"] = causal
+            arguments[name] = None
+    return _OPERATORS.call({"q": q, "k": k, "v": v}, arguments, Arguments, attention)

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
 from flash.adapters.torch import flops, library
-from flash.adapters.torch.settings import Settings
+from flash.adapters.torch.settings import Schema
 from flash.adapters.torch.tensors import in_transform, require_no_tracking
-from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Mapped, Varlen
+from flash.adapters.torch.vmap import MATRICES, Dense, Mapped, Varlen
+from flash.scores.features import DIFFERENTIABLE
 from ptxgen.arrays.views import WITH_TANGENT
 from ptxgen.errors import LaunchError
 
@@ -25,24 +26,24 @@ NOT_OF_AUX: Final = "functions of scores are not differentiated by the arrays th
 
 def differentiate(
     forward: Any,
-    who: str,
+    settings: Schema,
     schema: str,
     names: Sequence[str],
     compute: Callable[..., tuple[Tensor, ...]],
     where: type[Dense] | type[Varlen],
     pairs: Callable[[flops.Arguments], int],
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Give the operator `forward`, which is `ptxgen_flash::who` with the results out and lse, a
-    backward pass: the new operator `ptxgen_flash::who_backward`; and both a rule for
+    """Give the operator `forward`, which is `ptxgen_flash::settings.who` with the results out and lse, a
+    backward pass: the new operator of the name with `_backward`; and both a rule for
     torch.func.vmap. Returns the operator for calls inside transforms of torch.func.
 
-    The operator has the arguments of `schema`: tensors called `names`, aux, and those of `Settings`.
+    The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
     `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
     and these arguments, the gradients of `MATRICES` and `DIFFERENTIABLE`; those that are not wanted
     have no elements. `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys
     a call has.
     """
-    aux = len(names)
+    who, aux, with_lse = settings.who, len(names), settings.names.index("return_lse")
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:  # noqa: ARG001
         named = dict(zip(names, given, strict=False))
@@ -70,7 +71,7 @@ def differentiate(
         if dict(zip(names, inputs, strict=False)).get(_PAGES) is not None:
             require_no_tracking(who, needed, _NOT_OF_PAGES)
         ctx.settings = inputs[aux + 1 :]
-        if not Settings(*ctx.settings).return_lse:
+        if not ctx.settings[with_lse]:
             require_no_tracking(who, needed, "the operator was called without return_lse=True")
         ctx.set_materialize_grads(False)
         ctx.has_aux = inputs[aux] is not None
@@ -94,7 +95,7 @@ def differentiate(
         own = [of.get(name) if needed[name] else None for name in names]
         return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
-    rules = Mapped(who, where, names)
+    rules = Mapped(settings, where, names)
     ready = _Formula(who, forward, save, backward, rules.forward).registered()
     of_back = _Formula(who, back, _save_nothing, _refusing(who), rules.backward).registered()
     return ready

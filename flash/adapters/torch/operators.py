@@ -5,7 +5,7 @@ gradients; and the calls of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -14,16 +14,7 @@ import flash
 from flash.adapters.torch import flops, gradients, library
 from flash.adapters.torch.forward_mode import Computation
 from flash.adapters.torch.functions import functions_of
-from flash.adapters.torch.settings import (
-    ANY_SPLITS,
-    SCHEMA,
-    Settings,
-    causal_word,
-    have_types,
-    seed_tensor,
-    sides,
-    stream_number,
-)
+from flash.adapters.torch.settings import SEED, Schema, lse_shape, seed_tensor
 from flash.adapters.torch.tensors import (
     FP8,
     autocast_lowers,
@@ -35,21 +26,22 @@ from flash.adapters.torch.tensors import (
     tracked,
     with_tangents,
 )
-from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
+from flash.adapters.torch.vmap import MATRICES, Dense, Varlen
 from flash.gradients.tangents import attention_tangents
-from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
+from flash.launch.options import ATTENTION
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.trace import AUX
 from flash.operands.words import Backend, Precision
-from flash.problem.splits import splits_of
-from flash.scores.features import ScoreArguments, VarlenArguments
-from ptxgen.arguments import in_numbers
-from ptxgen.errors import ConfigError, LaunchError
+from flash.scores.features import DIFFERENTIABLE, SCORES, require_known
+from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
-_SEED: Final = "dropout_seed"
-_FUNCTIONS: Final = ("score_mod", "mask_mod", "aux")
-_WITH_TANGENTS: Final = "attention"  # the function whose results have tangents
-_LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
+_WITH_TANGENTS: Final = ATTENTION  # the function whose results have tangents
+# What becomes of autocast's type.
+_LOWERED: Final = (*MATRICES, *(f.argument for f in SCORES if f.axes and f.array_dtype is None))
+_OF_ADAPTER: Final = ("out", "stream", "deterministic", "max_seqlen_k")  # checked here, or unread
+_MOST_KEYS: Final = "max_seqlen_k"
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 
 
@@ -57,10 +49,9 @@ class Operators:
     """The operators `ptxgen_flash::who`, `::who_out` and `::who_backward`, by which torch calls
     `flash.who` and `flash.who_backward`.
 
-    `required` and `optional` are the names of their tensors, q, k and v first; behind them are the
-    tensors of aux and the arguments of `Settings`, of which `more` are those that the schema has beside
-    `SCHEMA`. `where` says where torch.func.vmap puts a mapped axis, `pairs` how many pairs of queries and
-    keys a call has.
+    `required` and `optional` are the names of their tensors, q, k and v first; the arrays of features that
+    `scores` names follow, then the tensors of aux and the arguments of `Schema`. `where` says where
+    torch.func.vmap puts a mapped axis, `pairs` how many pairs of queries and keys a call has.
     """
 
     def __init__(
@@ -68,15 +59,16 @@ class Operators:
         who: str,
         required: Sequence[str],
         optional: Sequence[str],
+        scores: type,
         where: type[Dense] | type[Varlen],
         pairs: Callable[[flops.Arguments], int],
-        more: str = "",
     ) -> None:
         self.who = who
         self._required = frozenset(required)
-        self._names = (*required, *optional, _SEED)
+        self._settings = Schema(who, scores)
+        self._names = (*required, *optional, *self._settings.arrays, SEED)
         tensors = [f"Tensor{'' if name in required else '?'} {name}" for name in self._names]
-        schema = f"{', '.join(tensors)}, Tensor[]? aux, {SCHEMA}{more}"
+        schema = f"{', '.join(tensors)}, Tensor[]? aux, {self._settings.text}"
         lowered = [at for at, name in enumerate(self._names) if name in _LOWERED]
         self._run = library.declare(
             who, f"({schema}) -> (Tensor, Tensor)", self._results, self._fake, lowered
@@ -91,7 +83,7 @@ class Operators:
         flops.count(self._run, pairs)
         flops.count(self._run_into, pairs)
         self._run_in_transform = gradients.differentiate(
-            self._run, who, schema, self._names, self._gradients, where, pairs
+            self._run, self._settings, schema, self._names, self._gradients, where, pairs
         )
         library.refuse_gradients(self._run_into, who, _NOT_INTO_OUT)
         if who == _WITH_TANGENTS:
@@ -104,70 +96,42 @@ class Operators:
             )
 
     def call(
-        self,
-        tensors: Mapping[str, Tensor | None],
-        scores: ScoreArguments | VarlenArguments,
-        *,
-        out: Tensor | None,
-        stream: object,
-        deterministic: bool,
-        max_seqlen_k: int | None = None,
-        **others: Any,
+        self, tensors: Mapping[str, Tensor | None], given: Mapping[str, Any], known: type, function: Any
     ) -> Any:
-        """The results of `flash.who`. `tensors` are the first of the operator, in its order; those of
-        scores are in `scores`, and in `others` the arguments that forward passes have beside them.
+        """The results of `flash.who`. `tensors` are the first of the operator, in its order, `given` all
+        other arguments of the `function` of this package, which `known` names.
         """
-        who, of = self.who, cast(Mapping[str, Any], scores)
-        inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
+        who = self.who
+        require_known(who, given, known, function)
+        inputs = {**tensors, **{name: given.get(name) for name in self._settings.arrays}}
         require_plain(who, inputs, self._required)
-        handle, same_bits = stream_number(who, stream), flag(who, "deterministic", deterministic)
-        numbers = {name: of.get(name) for name in ("window", "softcap")} | {"dropout": of.get("dropout", 0.0)}
-        asked = {name: in_numbers(value) for name, value in {**others, **numbers}.items()}
-        if not have_types(asked):
-            self._refuse({**tensors, **of, **others})
-        backend, precision, return_lse = asked["backend"], asked["precision"], bool(asked["return_lse"])
-        in_forward_mode = out is None and self._has_tangents(inputs, backend, precision)
+        asked = self._settings.checked(given)
+        if asked is None:
+            self._refuse({**tensors, **{n: x for n, x in given.items() if n not in _OF_ADAPTER}})
+            raise AssertionError(f"flash.{who} takes arguments that no schema has")
+        out, backend, return_lse = given.get("out"), asked["backend"], bool(asked["return_lse"])
+        in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
         if not in_forward_mode:
             require_no_tangents(who, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        functions = functions_of(who, *(of.get(n) for n in _FUNCTIONS))
+        functions = functions_of(who, *(given.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
         if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
-        given = (
-            *inputs.values(),
-            seed_tensor(who, asked["dropout"], of.get(_SEED)),
-            functions.tensors,
-            causal_word(asked["causal"]),
-            precision,
-            asked["softmax_scale"],
-            asked.get("layout", ""),
-            sides(asked["window"]),
-            asked["softcap"],
-            asked["dropout"],
-            functions.score_mod,
-            functions.mask_mod,
-            functions.names,
-            return_lse or bool(differentiated) or in_forward_mode,
-            backend,
-            handle,
-            same_bits,
-            splits_of(who, asked["splits"], ConfigError) or ANY_SPLITS,
-        )
-        if "layout" not in asked:
-            interleaved = bool(asked["rotary_interleaved"])
-            given += asked["max_seqlen_q"], max_seqlen_k, asked["kv_layout"], interleaved
+        asked["return_lse"] = return_lse or bool(differentiated) or in_forward_mode
+        seed = seed_tensor(who, asked["dropout"], given.get(SEED))
+        arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
         if in_forward_mode:
-            result, lse = self._with_tangents(given)
+            result, lse = self._with_tangents(arguments)
         elif out is None:
             result, lse = library.run(
-                self._run, self._run_in_transform, self._computed, given, bool(differentiated)
+                self._run, self._run_in_transform, self._computed, arguments, bool(differentiated)
             )
         else:
             require_plain(who, {"out": out})
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
-            result, lse = out, self._run_into(out, *given)
+            result, lse = out, self._run_into(out, *arguments)
         return (result, lse) if return_lse else result
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -190,60 +154,53 @@ class Operators:
     def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """out and lse with their tangents, by numpy."""
         count = len(self._names)
-        aux, asked = given[count], Settings(*given[count + 1 :])
-        backend = for_gradients_of_host(asked.backend, asked.precision)
-        settings = asked._replace(backend=backend)[: len(given) - count - 1]
+        aux, plain = given[count], list(given[count + 1 :])
+        asked = self._settings.read(plain)
+        backend = for_gradients_of_host(asked["backend"], asked["precision"])
+        plain[self._settings.names.index("backend")] = backend
 
         def results(*tensors: Any) -> Any:
-            return self._run(*tensors, aux, *settings)
+            return self._run(*tensors, aux, *plain)
 
         def tangents(*args: Any) -> Any:
-            return self._run_tangents(*args[count:], *args[:count], aux, *settings)
+            return self._run_tangents(*args[count:], *args[:count], aux, *plain)
 
         return Computation(self.who, results, tangents)(given[:count])
 
     # ---- what the operators do with plain tensors
 
-    def _read(self, given: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], Settings]:
-        """The tensors that are given, the arguments about scores, and all others."""
+    def _read(self, given: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+        """The tensors that are given, the arguments about scores, and all others by name."""
         count = len(self._names)
-        settings = Settings(*given[count + 1 :])
+        asked = self._settings.read(given[count + 1 :])
         tensors = {name: x for name, x in zip(self._names, given, strict=False) if x is not None}
-        return tensors, settings.scores(tensors.pop(_SEED, None), given[count]), settings
+        return tensors, self._settings.scores(asked, tensors.pop(SEED, None), given[count]), asked
 
     def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        tensors, scores, settings = self._read(given)
+        tensors, scores, asked = self._read(given)
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
                 f"{self.who}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
                 f"flash.{self.who}, which takes its scales, or convert q, k and v, such as with q.float()"
             )
-        found = getattr(flash, self.who)(
-            **tensors,
-            **scores,
-            **settings.of_results,
-            return_lse=settings.return_lse,
-            out=out,
-            stream=settings.stream,
-            backend=settings.backend,
-        )
-        return found if settings.return_lse else (found, None)
+        found = getattr(flash, self.who)(**tensors, **scores, **self._settings.of_results(asked), out=out)
+        return found if asked["return_lse"] else (found, None)
 
     def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         """The tangents of out and lse for those of q, k and v, None for 0: these tangents are
         the first of `given`, and the arguments of the operator follow them.
         """
         count = len(MATRICES)
-        arrays, scores, settings = self._read(given[count:])
+        arrays, scores, asked = self._read(given[count:])
         matrices = {name: dense_rows(arrays.pop(name)) for name in MATRICES}
         of = {n: dense_rows(x) for n, x in zip(MATRICES, given[:count], strict=True) if x is not None}
         results = attention_tangents(
             {**matrices, "out": out, "lse": lse},
             of,
             {**scores, **arrays},
-            causal=settings.causal or False,
-            softmax_scale=settings.softmax_scale,
-            layout=settings.layout,
+            causal=asked["causal"],
+            softmax_scale=asked["softmax_scale"],
+            layout=asked["layout"],
         )
         of_out, of_lse = map(torch.from_numpy, results)
         return of_out.to(out.dtype), of_lse
@@ -254,11 +211,13 @@ class Operators:
         """The gradients of q, k, v and `DIFFERENTIABLE`; a tensor without elements for what is not
         `wanted`. On a GPU they are computed on the current stream, where autograd makes `dout`.
         """
-        tensors, scores, settings = self._read(given)
-        q, k = tensors["q"], tensors["k"]
-        backend = settings.backend
+        tensors, scores, asked = self._read(given)
+        q, how = tensors["q"], self._settings.of_gradients(asked)
+        backend = asked["backend"]
         if q.device.type == "cpu":
-            backend = for_gradients_of_host(backend, settings.precision)
+            backend = for_gradients_of_host(backend, asked["precision"])
+        elif _MOST_KEYS in how and how[_MOST_KEYS] is None:
+            how[_MOST_KEYS] = tensors["k"].shape[0]
         found = getattr(flash, f"{self.who}_backward")(
             dense_rows(dout),
             out=out,
@@ -266,8 +225,8 @@ class Operators:
             dlse=None if dlse is None else dlse.contiguous(),
             **tensors,
             **scores,
-            **settings.of_gradients(k),
-            wanted=[name for name, asked in zip(DIFFERENTIABLE, wanted, strict=True) if asked],
+            **how,
+            wanted=[name for name, is_wanted in zip(DIFFERENTIABLE, wanted, strict=True) if is_wanted],
             backend=backend,
         )
         arrays = [found.arrays[n] if n in found.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
@@ -286,11 +245,12 @@ class Operators:
 
     def _fake_into(self, out: Tensor, q: Tensor, *given: Any) -> Tensor:
         count = len(self._names)
-        settings = Settings(*given[count:])
+        asked = self._settings.read(given[count:])
         named = {"out": out, **dict(zip(self._names[1:], given, strict=False))}
-        named |= zip(settings.aux_names or (), given[count - 1] or (), strict=True)
+        named |= zip(asked["aux_names"] or (), given[count - 1] or (), strict=True)
         require_values(self.who, q, {name: x for name, x in named.items() if x is not None})
-        return q.new_empty(settings.lse_shape(q) if settings.return_lse else (0,), dtype=torch.float32)
+        shape = lse_shape(q, asked.get("layout")) if asked["return_lse"] else (0,)
+        return q.new_empty(shape, dtype=torch.float32)
 
 
 def _or_empty(lse: Tensor | None, q: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ from flash.adapters.torch.tensors import (
     why_not_plain,
 )
 from flash.host.caller import flag
-from flash.operands.words import Auto, Causal
+from flash.launch.options import DEFAULTS, KeyOptions, checked_options
+from flash.operands.words import Causal
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from flash.problem.splits import splits_of
+from flash.scores.features import require_known, takes
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number
-from ptxgen.errors import ConfigError, LaunchError, shown
-from ptxgen.runtime.settings import AUTO
+from ptxgen.errors import LaunchError, shown
 
 _WHO: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
     found = _in_order(
         *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa
     )
-    return _computed(found, AUTO)
+    return _computed(found, {})
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -86,15 +86,16 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
     computed as where `backward()` is called.
 
     With `fallback` calls that `attention` cannot compute are passed to PyTorch's own function; by
-    default they raise `LaunchError`. `splits` is that of `attention`.
+    default they raise `LaunchError`. The other arguments are those of `attention`.
 
-    Raises `ConfigError` for splits that are neither "auto" nor an integer from 1 to 32768.
+    Raises `ConfigError` for values that no call has.
     """
 
-    def __init__(self, *, fallback: bool = False, splits: int | Auto = AUTO) -> None:
-        splits_of("replace_sdpa", splits, ConfigError)
+    @takes(KeyOptions, **DEFAULTS)
+    def __init__(self, *, fallback: bool = False, **options: Unpack[KeyOptions]) -> None:
+        require_known("replace_sdpa", options, KeyOptions, replace_sdpa)
+        self.options = checked_options("replace_sdpa", options, KeyOptions)
         super().__init__()
-        self.splits = splits
         self.fallback = fallback
         self._before: list[Any] = []
 
@@ -127,7 +128,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         found = _in_order(*args, **given)
         if self.fallback and _problem(*found):
             return _of_torch(*args, **given)
-        return _computed(found, self.splits)
+        return _computed(found, self.options)
 
 
 _LOCK: Final = threading.Lock()
@@ -156,14 +157,14 @@ def _of_torch(*args: Any, **given: Any) -> Any:
     return mask._dispatch(*args, **given) if is_causal_bias(mask) else _SDPA(*args, **given)
 
 
-def _computed(given: _Call, splits: int | Auto) -> Tensor:
-    """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, if the
-    keys are divided into `splits` parts.
+def _computed(given: _Call, options: Mapping[str, Any]) -> Tensor:
+    """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, with these
+    options of `attention`.
     """
     problem = _problem(*given)
     if problem:
         raise LaunchError(f"{_WHO}: {problem}")
-    return _attend(*given, splits)
+    return _attend(*given, options)
 
 
 def _in_order(
@@ -296,7 +297,7 @@ def _attend(
     causal: Causal,
     enable_gqa: bool,
     scale: float | None,
-    splits: int | Auto,
+    options: Mapping[str, Any],
 ) -> Tensor:
     shared = 3 if enable_gqa else 2  # dimensions that do not broadcast
     if enable_gqa and key.shape[-3] != value.shape[-3]:
@@ -320,7 +321,7 @@ def _attend(
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         dropout=dropout_p,
         layout="bshd" if is_projected else "bhsd",
-        splits=splits,
+        **options,
     )
     if is_projected:
         return found.transpose(1, 2)

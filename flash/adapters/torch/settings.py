@@ -2,160 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from flash.adapters.torch.functions import trace_of
-from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
-from ptxgen.arguments import integer
-from ptxgen.arrays.streams import stream_handle
+from flash.adapters.torch.functions import Functions, trace_of
+from flash.launch.options import options_of
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.mods.trace import AUX
+from flash.scores.features import SCORES
+from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
-from ptxgen.runtime.settings import AUTO
 
-SCHEMA: Final = (
-    "str causal, str? precision, float? softmax_scale, str layout, SymInt[]? window, float? softcap, "
-    "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, "
-    "int? stream, bool deterministic, SymInt splits"
-)
-_UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
-ANY_SPLITS: Final = 0  # "auto"; a schema has no numbers that may be words
+SEED: Final = "dropout_seed"
 _SEED_BITS: Final = 64
 _LARGEST_INT: Final = 2**63
-
-
-CausalWord = Literal["", "bottom_right", "top_left"]  # causality as a string of the schema
-
-
-class Settings(NamedTuple):
-    """The arguments of `SCHEMA`, in its order. `score_mod` and `mask_mod` are texts of
-    `flash.adapters.torch.functions.text_of`, `aux_names` the names of the tensors that they index;
-    `causal` is "" for none, and so is the layout of packed sequences; `splits` is 0 for "auto".
-    """
-
-    causal: CausalWord
-    precision: Precision | None
-    softmax_scale: float | None
-    layout: Layout | Literal[""]
-    window: list[int] | None
-    softcap: float | None
-    dropout: float
-    score_mod: str
-    mask_mod: str
-    aux_names: list[str] | None
-    return_lse: bool
-    backend: Backend
-    stream: int | None
-    deterministic: bool
-    splits: int
-    max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
-    max_seqlen_k: int | None = None
-    kv_layout: KVLayout = "NHD"
-    rotary_interleaved: bool = False
-
-    def scores(self, seed: Any, aux: list[Any] | None) -> dict[str, Any]:
-        """The arguments of `flash.attention` about scores, without arrays by name; `seed` is the seed of
-        dropout, `aux` the tensors of `aux_names`.
-        """
-        if self[_OF_SCORES] == _NO_SCORES:
-            return {}
-        found: dict[str, Any] = {}
-        if self.window is not None:
-            found["window"] = tuple(self.window)
-        if self.softcap is not None:
-            found["softcap"] = self.softcap
-        if self.score_mod:
-            found["score_mod"] = trace_of(self.score_mod)
-        if self.mask_mod:
-            found["mask_mod"] = trace_of(self.mask_mod)
-        if aux:
-            found["aux"] = dict(zip(self.aux_names or (), aux, strict=True))
-        if self.dropout:
-            found["dropout"] = self.dropout
-            found["dropout_seed"] = int(seed) % (1 << _SEED_BITS)
-        return found
-
-    @property
-    def of_results(self) -> dict[str, Any]:
-        """`of_call` of a forward pass: with the splits of its keys, and of packed sequences with the layout
-        of pages and the kind of rotation.
-        """
-        found = self.of_call | {"splits": self.splits or AUTO}
-        if self.layout:
-            return found
-        return found | {"kv_layout": self.kv_layout, "rotary_interleaved": self.rotary_interleaved}
-
-    @property
-    def of_call(self) -> dict[str, Any]:
-        """The arguments that forward and backward passes have beside tensors and scores."""
-        found: dict[str, Any] = {
-            "causal": self.causal or False,
-            "precision": self.precision,
-            "softmax_scale": self.softmax_scale,
-        }
-        if self.layout:
-            return found | {"layout": self.layout}
-        return found | {"max_seqlen_q": self.max_seqlen_q}
-
-    def of_gradients(self, k: torch.Tensor) -> dict[str, Any]:
-        """`of_call` of a backward pass: with the sweeps that the call, or PyTorch where the pass runs,
-        asks for, and of packed sequences on a GPU with a bound of their keys.
-        """
-        same_bits = self.deterministic or torch.are_deterministic_algorithms_enabled()
-        found = self.of_call | {"deterministic": same_bits}
-        if self.layout:
-            return found
-        bound = None if k.device.type == "cpu" else k.shape[0]
-        return found | {"max_seqlen_k": bound if self.max_seqlen_k is None else self.max_seqlen_k}
-
-    def lse_shape(self, q: torch.Tensor) -> tuple[int, ...]:
-        """The shape of LSE."""
-        if not self.layout:
-            return q.shape[1], q.shape[0]
-        batch, *rest = q.shape[:-1]
-        return (batch, *reversed(rest)) if self.layout == "bshd" else (batch, *rest)
-
-
-_OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.index("aux_names"))
-_NO_SCORES: Final[Any] = (None, None, 0.0, "", "")
-
-
-_FLAG: Final = (bool, np.bool)
-_WORD: Final = (str,)
-_INTEGER: Final = (int, torch.SymInt)
-_NUMBER: Final = (float, torch.SymFloat, *_INTEGER)
 _ROW: Final = (list, tuple)
+_INTEGER: Final = (int, torch.SymInt)
+# The classes of values for which schemas have types.
 _CLASSES: Final[dict[str, tuple[type, ...]]] = {
-    "causal": (bool, *_WORD),
-    "precision": (*_WORD, NoneType),
-    "softmax_scale": (*_NUMBER, NoneType),
-    "layout": _WORD,
-    "window": (*_ROW, NoneType),
-    "softcap": (*_NUMBER, NoneType),
-    "dropout": _NUMBER,
-    "return_lse": _FLAG,
-    "backend": _WORD,
-    "splits": (*_INTEGER, *_WORD),
-    "max_seqlen_q": (*_INTEGER, NoneType),
-    "kv_layout": _WORD,
-    "rotary_interleaved": _FLAG,
-    "layer": _INTEGER,
-    "cache_batch_idx": (torch.Tensor, NoneType),
-    "leftpad": (torch.Tensor, NoneType),
+    "bool": (bool, np.bool),
+    "str": (str,),
+    "SymInt": _INTEGER,
+    "int": _INTEGER,
+    "float": (float, torch.SymFloat, *_INTEGER),
+    "SymInt[]": _ROW,
+    "Tensor": (torch.Tensor,),
 }
 
 
-def have_types(arguments: Mapping[str, Any]) -> bool:
-    """Whether schemas have types for the values of arguments, by name, of which numbers are those of
-    `in_numbers`. An empty word has none: it stands for an argument that is left out.
+def classes_of(schema: str) -> tuple[type, ...]:
+    """The classes of values for which a schema has this type."""
+    kind = schema.removesuffix("?")
+    return _CLASSES[kind] if kind == schema else (*_CLASSES[kind], NoneType)
+
+
+class _Field(NamedTuple):
+    """An argument of an operator that is no tensor, as `Option` has it; `classes` are those of its values."""
+
+    name: str
+    default: Any
+    schema: str
+    classes: tuple[type, ...]
+    check: Callable[[str, Any], Any] | None
+    plain: Callable[[str, Any], Any] | None
+    value: Callable[[Any], Any] | None
+
+
+class Schema:
+    """The arguments of the operators of a function `who` that are no tensors, in order: those of `more`, its
+    options, what features of scores that `known` names have beside arrays, and functions of scores as
+    texts of `flash.adapters.torch.functions.text_of`, with the names of the tensors that they index.
     """
-    return all(_has_type(value, _CLASSES[name]) for name, value in arguments.items())
+
+    def __init__(self, who: str, known: type, more: Sequence[tuple[str, str]] = ()) -> None:
+        self.who = who
+        names = known.__annotations__
+        options = options_of(who)
+        features = [feature for feature in SCORES if feature.argument in names]
+        self.arrays: Final = tuple([feature.argument for feature in features if feature.axes])
+        own = [_Field(name, None, kind, classes_of(kind), None, None, None) for name, kind in more]
+        of_options = [
+            _Field(o.name, o.default, o.schema, (*classes_of(o.schema), *o.also), o.check, o.plain, o.value)
+            for o in options
+        ]
+        of_scores = [
+            _Field(f.argument, f.default, f.schema, classes_of(f.schema), None, _plain_of(f.plain), _as_tuple)
+            for f in features
+            if f.schema
+        ]
+        self._fields: Final = (*own, *of_options, *of_scores)
+        self._of_scores: Final = tuple([(field.name, field.default) for field in of_scores])
+        self._results: Final = tuple([o.name for o in options if o.of_results])
+        self._gradients: Final = tuple([o.name for o in options if o.of_gradients])
+        types = {field.name: field.schema for field in self._fields}
+        types |= {SCORE_MOD: "str", MASK_MOD: "str", "aux_names": "str[]?"}
+        self.names: Final = tuple(types)
+        self.text: Final = ", ".join(f"{kind} {name}" for name, kind in types.items())
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The values of a call by name, of which numbers are those of `in_numbers`; None if a schema has no
+        type for one, such as an empty word, which stands for an argument that is left out.
+        """
+        found, have_types = {}, True
+        for field in self._fields:
+            value = given.get(field.name, field.default)
+            if field.check is not None:
+                found[field.name] = field.check(self.who, value)
+            else:
+                found[field.name] = value = in_numbers(value)
+                have_types = have_types and has_type(value, field.classes)
+        return found if have_types else None
+
+    def plain(self, checked: Mapping[str, Any], functions: Functions) -> tuple[Any, ...]:
+        """The arguments of an operator, of what `checked` returns, in order."""
+        values = [
+            checked[field.name] if field.plain is None else field.plain(self.who, checked[field.name])
+            for field in self._fields
+        ]
+        return (*values, functions.score_mod, functions.mask_mod, functions.names)
+
+    def read(self, plain: Sequence[Any]) -> dict[str, Any]:
+        """The values by name of what `plain` returns, with functions and names of tensors as they are."""
+        found = dict(zip(self.names, plain, strict=True))
+        for field in self._fields:
+            if field.value is not None:
+                found[field.name] = field.value(found[field.name])
+        return found
+
+    def scores(self, read: Mapping[str, Any], seed: Any, aux: Sequence[Any] | None) -> dict[str, Any]:
+        """The arguments about scores, without arrays by name, of a function of `flash`, for values of `read`;
+        `seed` is the seed of dropout, `aux` the tensors of "aux_names".
+        """
+        found = {name: read[name] for name, default in self._of_scores if read[name] != default}
+        for name in (SCORE_MOD, MASK_MOD):
+            if read[name]:
+                found[name] = trace_of(read[name])
+        if aux:
+            found[AUX] = dict(zip(read["aux_names"] or (), aux, strict=True))
+        if seed is not None:
+            found[SEED] = int(seed) % (1 << _SEED_BITS)
+        return found
+
+    def of_results(self, read: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a forward pass."""
+        return {name: read[name] for name in self._results}
+
+    def of_gradients(self, read: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a backward pass, with the sweeps that the call, or PyTorch where the pass runs, asks
+        for.
+        """
+        found = {name: read[name] for name in self._gradients}
+        found["deterministic"] = found["deterministic"] or torch.are_deterministic_algorithms_enabled()
+        return found
 
 
-def _has_type(value: Any, classes: tuple[type, ...]) -> bool:
+def _plain_of(plain: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda _, argument: plain(argument)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list of the schema as `flash` takes it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def lse_shape(q: torch.Tensor, layout: str | None) -> tuple[int, ...]:
+    """The shape of LSE; `layout` is None for packed sequences."""
+    if layout is None:
+        return q.shape[1], q.shape[0]
+    batch, *rest = q.shape[:-1]
+    return (batch, *reversed(rest)) if layout == "bshd" else (batch, *rest)
+
+
+def has_type(value: Any, classes: tuple[type, ...]) -> bool:
+    """Whether a schema has the value, which is of one of these classes."""
     if isinstance(value, bool):  # which is an int
         return bool in classes
     if not isinstance(value, classes):
@@ -164,21 +167,7 @@ def _has_type(value: Any, classes: tuple[type, ...]) -> bool:
         return value != ""
     if isinstance(value, int):
         return float in classes or abs(value) < _LARGEST_INT
-    return not isinstance(value, _ROW) or all(_has_type(side, (*_INTEGER, NoneType)) for side in value)
-
-
-def causal_word(causal: Causal) -> CausalWord:
-    """`causal` as a string of the schema."""
-    if not isinstance(causal, bool):
-        return causal
-    return "bottom_right" if causal else ""
-
-
-def sides(window: Sequence[int | None] | None) -> list[int] | None:
-    """`window` as a list of the schema."""
-    if window is None:
-        return None
-    return [_UNLIMITED if side is None else side for side in window]
+    return not isinstance(value, _ROW) or all(has_type(side, (*_INTEGER, NoneType)) for side in value)
 
 
 def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
@@ -220,10 +209,3 @@ def _is_capturing() -> bool:
     if torch.compiler.is_compiling() or not torch.cuda.is_available():
         return False
     return bool(torch.cuda.is_current_stream_capturing())
-
-
-def stream_number(who: str, stream: object) -> int | None:
-    """The handle of a CUDA stream; an operator takes no stream objects. Raises `LaunchError` for anything
-    else.
-    """
-    return None if stream is None else stream_handle(stream, who)

@@ -8,58 +8,37 @@ from torch import Tensor
 
 from flash.adapters.torch.flops import pairs_of_packed
 from flash.adapters.torch.operators import Operators
-from flash.adapters.torch.vmap import Varlen
-from flash.launch.varlen import rows_at_most
-from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
-from flash.scores.features import VarlenArguments, require_known, takes
-from ptxgen.runtime.settings import AUTO
+from flash.adapters.torch.vmap import MATRICES, Varlen
+from flash.launch.options import DEFAULTS, VARLEN, VarlenOptions
+from flash.scores.features import VarlenArguments, takes
 
+_STARTS: Final = ("cu_seqlens_q", "cu_seqlens_k")
+_OPTIONAL: Final = ("seqused_q", "seqused_k", "block_table", "rotary_cos", "rotary_sin")
 _OPERATORS: Final = Operators(
-    "attention_varlen",
-    ("q", "k", "v", "cu_seqlens_q"),
-    (
-        "cu_seqlens_k",
-        "seqused_q",
-        "seqused_k",
-        "block_table",
-        "rotary_cos",
-        "rotary_sin",
-        "alibi_slopes",
-        "sink",
-    ),
-    Varlen,
-    pairs_of_packed,
-    ", SymInt? max_seqlen_q, SymInt? max_seqlen_k, str kv_layout, bool rotary_interleaved",
+    VARLEN, (*MATRICES, _STARTS[0]), (_STARTS[1], *_OPTIONAL), VarlenArguments, Varlen, pairs_of_packed
 )
 
 
-@takes(VarlenArguments, dropout=0.0)
+class Arguments(VarlenOptions, VarlenArguments, total=False):
+    """All arguments that are given by name."""
+
+    block_table: Tensor | None
+    seqused_q: Tensor | None
+    seqused_k: Tensor | None
+    rotary_cos: Tensor | None
+    rotary_sin: Tensor | None
+    out: Tensor | None
+    stream: object
+
+
+@takes(Arguments, **DEFAULTS)
 def attention_varlen(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor | None = None,
-    *,
-    block_table: Tensor | None = None,
-    kv_layout: KVLayout = "NHD",
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    rotary_interleaved: bool = False,
-    causal: Causal = False,
-    precision: Precision | None = None,
-    softmax_scale: float | None = None,
-    deterministic: bool = True,
-    return_lse: bool = False,
-    out: Tensor | None = None,
-    stream: object = None,
-    backend: Backend = AUTO,
-    splits: int | Auto = AUTO,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[Arguments],
 ) -> Any:
     """`flash.attention_varlen` of torch tensors, as the operator `ptxgen_flash::attention_varlen`.
 
@@ -68,24 +47,7 @@ def attention_varlen(
     gradients of tensors on a GPU alone, which without it launch CTAs for as many keys as k has rows.
     The gradients of rows of no sequence are 0. With `block_table` there are none: `LaunchError` is raised.
     """
-    require_known(_OPERATORS.who, scores, VarlenArguments, attention_varlen)
-    starts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    angles = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
-    used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
-    return _OPERATORS.call(
-        {"q": q, "k": k, "v": v, **starts, **used, "block_table": block_table, **angles},
-        scores,
-        causal=causal,
-        precision=precision,
-        softmax_scale=softmax_scale,
-        deterministic=deterministic,
-        return_lse=return_lse,
-        out=out,
-        stream=stream,
-        backend=backend,
-        splits=splits,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=rows_at_most(_OPERATORS.who, "k", max_seqlen_k),
-        kv_layout=kv_layout,
-        rotary_interleaved=rotary_interleaved,
-    )
+    given: dict[str, Any] = dict(arguments)
+    tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    tensors |= {name: given.pop(name, None) for name in _OPTIONAL}
+    return _OPERATORS.call(tensors, given, Arguments, attention_varlen)

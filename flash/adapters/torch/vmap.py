@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 from torch import Tensor
 
 from flash.adapters.torch.functions import trace_of
-from flash.adapters.torch.settings import Settings
+from flash.adapters.torch.settings import SEED, Schema
 from flash.adapters.torch.tensors import dense_rows, tracked
-from flash.scores.features import SCORES
+from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.scores.features import DIFFERENTIABLE, SCORES
 from ptxgen.errors import LaunchError
 
 MATRICES: Final = ("q", "k", "v")
-DIFFERENTIABLE: Final = ("alibi_slopes", "bias", "key_bias", "sink")  # beside these
 _AXES: Final = {feature.argument: len(feature.axes) for feature in SCORES if feature.axes}
 _FOUR: Final = 4  # dimensions of q with a batch
 
@@ -119,12 +119,12 @@ def _in_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
 
 
 class Mapped:
-    """The rules of an operator `who` and its backward pass, whose tensors are called `names` and are
-    followed by aux and the arguments of `Settings`. `kind` says where the mapped axis goes.
+    """The rules of an operator and its backward pass, whose tensors are called `names` and are followed by
+    aux and the arguments of `settings`. `kind` says where the mapped axis goes.
     """
 
-    def __init__(self, who: str, kind: type[Dense] | type[Varlen], names: Sequence[str]) -> None:
-        self._who = who
+    def __init__(self, settings: Schema, kind: type[Dense] | type[Varlen], names: Sequence[str]) -> None:
+        self._settings = settings
         self._kind = kind
         self._names = tuple(names)
 
@@ -132,7 +132,7 @@ class Mapped:
         """Results of the operator, and their mapped axes."""
         where = self._kind.of(info.batch_size, given[0], dims[0])
         folded = self._folded(info, where, dims, given, {})
-        at = len(self._names) + 1 + Settings._fields.index("return_lse")
+        at = len(self._names) + 1 + self._settings.names.index("return_lse")
         # Whether a mapped tensor requires gradients, which need lse, is not known outside the mapping.
         needs_lse = bool(tracked({str(n): t for n, t in enumerate(folded) if isinstance(t, Tensor)}))
         out, lse = operator(*folded[:at], folded[at] or needs_lse, *folded[at + 1 :])
@@ -165,7 +165,7 @@ class Mapped:
         own: Mapping[str, bool],
     ) -> list[Any]:
         count = len(self._names)
-        settings = Settings(*given[count + 1 :])
+        settings = self._settings.read(given[count + 1 :])
         named = dict(zip(self._names, given, strict=False))
         self._check(info, dims, settings, has_pages=named.get("block_table") is not None)
         found = []
@@ -175,31 +175,31 @@ class Mapped:
                 made = where.folded(tensor, dim)
             elif tensor is not None and name in _AXES:
                 made = where.array(name, tensor, dim, own.get(name, False))
-            elif name == "dropout_seed" and dim is not None:
+            elif name == SEED and dim is not None:
                 made = tensor.select(dim, 0)
             found.append(made)
-        return [*found, given[count], *settings[: len(given) - count - 1]]
+        return [*found, *given[count:]]
 
-    def _check(self, info: Any, dims: Sequence[Any], settings: Settings, *, has_pages: bool) -> None:
+    def _check(self, info: Any, dims: Sequence[Any], settings: Mapping[str, Any], *, has_pages: bool) -> None:
         mapped = [n for n, dim in zip(self._names, dims, strict=False) if dim is not None]
-        known = {*MATRICES, *_AXES, "dropout_seed"}
+        known = {*MATRICES, *_AXES, SEED}
         problem = next(
             (f"over {name}, which all samples must share" for name in mapped if name not in known), ""
         )
         aux = dims[len(self._names)]
         if aux is not None and any(dim is not None for dim in aux):
             problem = "over tensors in aux, which all samples must share"
-        for trace in map(trace_of, (settings.score_mod, settings.mask_mod)):
+        for trace in map(trace_of, (settings[SCORE_MOD], settings[MASK_MOD])):
             if trace is not None and any(
                 s.op == "input" and s.value == self._kind.index for s in trace.steps
             ):
                 problem = f"over a {trace.name} that reads the index of the {self._kind.index}"
         if has_pages:
             problem = "over keys in pages, which all sequences share"
-        if settings.dropout and info.randomness == "same":
+        if settings["dropout"] and info.randomness == "same":
             problem = "with randomness='same' over dropout, whose weights differ between samples"
         if problem:
             raise LaunchError(
-                f"{self._who}: torch.func.vmap cannot map {problem}; call it for each sample, or give "
-                "the samples as one batch"
+                f"{self._settings.who}: torch.func.vmap cannot map {problem}; call it for each sample, or "
+                "give the samples as one batch"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -15,9 +15,9 @@ from flash.adapters.torch import attention, attention_varlen
 from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, Seen, read_mask
-from flash.host.caller import flag
-from flash.operands.words import Auto, Backend
-from flash.problem.splits import splits_of
+from flash.launch.options import CACHED, DEFAULTS, OPTIONS, ModelOptions, checked_options
+from flash.scores.feature import ScoreFeature
+from flash.scores.features import SCORES, require_known, takes
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
@@ -39,12 +39,13 @@ _NO_MATTER: Final = frozenset(
         "use_cache",
     )
 )
+_OPTIONS: Final = tuple(option for option in OPTIONS if option.name in ModelOptions.__annotations__)
+_FEATURES: Final = tuple(feature for feature in SCORES if feature.in_transformers)
 _WEIGHTS: Final = "attentions"  # the end of the names of outputs that are weights
 
 
-def register(
-    model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool = True, splits: int | Auto = AUTO
-) -> str:
+@takes(ModelOptions, **DEFAULTS)
+def register(model: Any = NAME, **options: Unpack[ModelOptions]) -> str:
     """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
 
     model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
@@ -65,13 +66,9 @@ def register(
     Raises `ConfigError` for an unknown backend, for splits that no call has, for a name that has "flash"
     in it or is that of another attention, and for models without exchangeable attention.
     """
-    check_backend(backend, "register")
-    number = splits_of("register", splits, ConfigError)
-    how = {
-        "backend": backend,
-        "deterministic": flag("register", "deterministic", deterministic),
-        "splits": number or AUTO,
-    }
+    require_known("register", options, ModelOptions, register)
+    check_backend(options.get("backend", AUTO), "register")
+    how = checked_options("register", options, ModelOptions)
     if isinstance(model, str):
         _make_known(model, how)
         return model
@@ -80,11 +77,7 @@ def register(
             f"register: model must be a PreTrainedModel of transformers, or a name, got {shown(model)}; call "
             "register(model) with what from_pretrained returns"
         )
-    name = NAME if backend == AUTO else f"{NAME}_{backend}"
-    if not deterministic:
-        name += "_non_deterministic"
-    if number is not None:
-        name += f"_splits{number}"
+    name = "_".join((NAME, *(_word(n, x) for n, x in how.items() if x != DEFAULTS[n])))
     _make_known(name, how)
     if not model._can_set_attn_implementation():  # transformers only warns
         raise ConfigError(
@@ -93,6 +86,13 @@ def register(
         )
     model.set_attn_implementation(name)
     return name
+
+
+def _word(name: str, value: Any) -> str:
+    """The word for an option that is not the default, in the name of a model's attention."""
+    if value is False:
+        return f"non_{name}"
+    return value if isinstance(value, str) else f"{name}{value}"
 
 
 def _make_known(name: str, how: Mapping[str, Any]) -> None:
@@ -114,46 +114,43 @@ def attend(
     value: Any,
     attention_mask: Any,
     *,
-    backend: Backend,
-    deterministic: bool = True,
-    splits: int | Auto = AUTO,
     scaling: float | None = None,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    s_aux: Any = None,
     position_bias: Any = None,
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Any, None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
     and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, a mask of `read_mask` or [items, 1 or
-    heads, n, m], sinks `s_aux` [heads], `position_bias` [1 or items, heads, n, m], which is added to scores;
-    `backend` is that of `register`, and so are `deterministic` and `splits`, unless a call of the model
-    gives them. Without a mask, all keys are seen if `is_causal`, of the call or else the module, is False.
-    Returns [items, n, heads, head_dim_v], dense, and None for the weights, which are not made.
+    heads, n, m], `position_bias` [1 or items, heads, n, m], which is added to scores, and what features of
+    scores have `in_transformers`, such as sinks `s_aux` [heads]; the options are those of `register`, unless
+    a call of the model gives them. Without a mask, all keys are seen if `is_causal`, of the call or else the
+    module, is False. Returns [items, n, heads, head_dim_v], dense, and None for the weights, which are not
+    made.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
     """
+    options = {option: others.pop(option.name, option.default) for option in _OPTIONS}
+    given = {feature: others.pop(feature.in_transformers, None) for feature in _FEATURES}
     _refuse_others(module, others)
     rows = key if isinstance(key, NewRows) else None
     keys = rows.length if rows is not None else key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     seen = _seen(module, attention_mask, query, keys, is_causal=is_causal, position_bias=position_bias)
-    scores: dict[str, Any] = {
-        "softmax_scale": scaling,
-        "window": seen.window,
-        "softcap": softcap,
-        "sink": None if s_aux is None else s_aux.float(),
-    }
+    scores: dict[str, Any] = {"softmax_scale": scaling, "window": seen.window}
+    scores |= {f.argument: f.default if x is None else _converted(f, x) for f, x in given.items()}
     if rows is not None:
         new_k, new_v = rows.tensors
-        _refuse_training(dropout, {"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
-        return rows.attend(query, seen, splits=splits, **scores), None
-    scores |= {"dropout": dropout, "backend": backend, "deterministic": deterministic}
+        arrays = {feature.argument: x for feature, x in given.items() if feature.axes}
+        absent = {f.argument: scores.pop(f.argument) for f in _FEATURES if not f.in_cache}
+        _refuse_training(absent, {"query": query, "key": new_k, "value": new_v, **arrays})
+        scores |= {option.name: x for option, x in options.items() if CACHED in option.functions}
+        del scores["backend"]  # it is that of the cache
+        return rows.attend(query, seen, **scores), None
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     if seen.starts is not None:
+        scores |= {of.name: x if of.packed is None else of.packed(x) for of, x in options.items()}
         return _attend_each(q, k, v, seen.starts, scores | {"causal": seen.causal}), None
     out = attention(
         q,
@@ -163,7 +160,7 @@ def attend(
         mask=seen.mask,
         bias=seen.bias,
         layout="bshd",
-        splits=splits,
+        **{option.name: x for option, x in options.items()},
         **scores,
     )
     return out, None
@@ -239,8 +236,14 @@ def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_training(dropout: float, tensors: dict[str, Any]) -> None:
-    """Raise `LaunchError` for dropout and gradients, which attention over a `FlashCache` has not."""
+def _converted(feature: type[ScoreFeature], given: Any) -> Any:
+    """An argument of a feature as `flash` takes it: arrays of the type that it declares."""
+    dtype = feature.array_dtype
+    return given if dtype is None else given.to(getattr(torch, dtype.array_name))
+
+
+def _refuse_training(absent: Mapping[str, Any], tensors: dict[str, Any]) -> None:
+    """Raise `LaunchError` for gradients, and for features that attention over a `FlashCache` has not."""
     lost = tracked(tensors)
     if lost:
         verb = "requires" if len(lost) == 1 else "require"
@@ -248,8 +251,9 @@ def _refuse_training(dropout: float, tensors: dict[str, Any]) -> None:
             f"{WHO}: {', '.join(lost)} {verb} gradients, but attention over a FlashCache has none; call "
             "inside torch.no_grad(), or train without a cache"
         )
-    if dropout:
-        raise LaunchError(
-            f"{WHO}: dropout must be 0 with a FlashCache, got {dropout}, because the model is in training "
-            "mode; call model.eval(), or train without a cache"
-        )
+    for name, value in absent.items():
+        if value:
+            raise LaunchError(
+                f"{WHO}: {name} must be 0 with a FlashCache, got {value}, because the model is in training "
+                "mode; call model.eval(), or train without a cache"
+            )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import flash
+from flash.launch.options import OPTIONS
 from ptxgen.errors import ConfigError, LaunchError
 
 
@@ -41,25 +42,21 @@ def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return query - key < 3
 
 
-def settings(**changed: Any) -> tuple[Any, ...]:
-    known = {
+def settings(function: str = "attention", **changed: Any) -> tuple[Any, ...]:
+    """The arguments of an operator behind its tensors, in the order of its schema."""
+    import torch
+
+    known = {option.name: option.default for option in OPTIONS} | {
         "causal": "",
-        "precision": None,
-        "softmax_scale": None,
-        "layout": "bhsd",
-        "window": None,
-        "softcap": None,
+        "return_lse": True,
+        "backend": "cpu",
+        "splits": 0,
         "dropout": 0.0,
         "score_mod": "",
         "mask_mod": "",
-        "aux_names": None,
-        "return_lse": True,
-        "backend": "cpu",
-        "stream": None,
-        "deterministic": True,
-        "splits": 0,
     }
-    return tuple((known | changed).values())
+    declared = [a.name for a in getattr(torch.ops.ptxgen_flash, function).default._schema.arguments]
+    return tuple([(known | changed).get(name) for name in declared[declared.index("aux") + 1 :]])
 
 
 def arrays(**given: Any) -> list[Any]:
@@ -173,7 +170,7 @@ def test_opcheck(torch: Any, three: Any, case: str) -> None:
 def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     q, k, v, *ends = packed
     operators = torch.ops.ptxgen_flash
-    chosen = (*settings(layout=""), None, None, "NHD", False)
+    chosen = settings("attention_varlen")
     of_lengths = (*ends, *[None] * 5)
     rest = (*of_lengths, torch.rand(4).requires_grad_(), None, None, None, *chosen)
     tracked = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -190,7 +187,8 @@ def test_opcheck_of_attention_over_a_cache(ours: Any, torch: Any) -> None:
     """A window of one key makes the result independent of how often the check has called it."""
     cache = flash.KVCache(1, 2, 2, 8, 400)
     q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8), torch.randn(2, 2, 1, 8)
-    rest = (0, 8, "bottom_right", None, [0, 0], None, "", "", None, False, True, None, "auto", None)
+    how = {"layer": 0, "head_dim_v": 8, "causal": "bottom_right", "window": [0, 0], "backend": "auto"}
+    rest = settings("attention_with_kvcache", **how)
     operator = torch.ops.ptxgen_flash.attention_with_kvcache.default
     for out in (None, torch.zeros(2, 4, 1, 8)):
         torch.library.opcheck(operator, (ours.track(cache), out, q, k, v, *[None] * 8, *rest))
@@ -210,7 +208,7 @@ def pages(torch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.usefixtures("ours")
 def test_opcheck_of_pages(torch: Any, pages: Any) -> None:
     given, how = pages
-    chosen = (*settings(layout=""), None, None, "NHD", True)
+    chosen = settings("attention_varlen", rotary_interleaved=True)
     angles = map(torch.from_numpy, flash.rotary_tables(positions=9, rotary_dim=8))
     rest = (None, None, how["seqused_k"], how["block_table"], *angles, *[None] * 4, *chosen)
     torch.library.opcheck(torch.ops.ptxgen_flash.attention_varlen.default, (*given, *rest))

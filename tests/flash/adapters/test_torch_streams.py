@@ -97,7 +97,6 @@ def test_gradients_of_tensors_on_a_gpu(
     the stream that is current for torch then.
     """
     from flash.adapters.torch.dense import _OPERATORS
-    from flash.adapters.torch.settings import Settings
 
     assert ours
     arrays = call_of(flash.AttentionConfig(8, causal=True, sink=True), sink=(sink := np.ones(2, np.float32)))
@@ -105,7 +104,7 @@ def test_gradients_of_tensors_on_a_gpu(
     on_gpu = {name: torch.tensor(a) for name, a in {**arrays, "sink": sink}.items()}
     first = [on_gpu["dout"], None, on_gpu["out"], on_gpu["lse"], [False, False, False, True]]
     tensors = [on_gpu.get(name) for name in _OPERATORS._names]
-    chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
+    chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
     chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1), "deterministic": True}
     found = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
@@ -124,7 +123,6 @@ def test_gradients_of_packed_tensors_on_a_gpu(
     ours: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, given: int | None, bound: int
 ) -> None:
     """Without a number of keys the kernels are told one that no sequence exceeds: the rows of k."""
-    from flash.adapters.torch.settings import Settings
     from flash.adapters.torch.varlen import _OPERATORS
 
     assert ours
@@ -136,8 +134,8 @@ def test_gradients_of_packed_tensors_on_a_gpu(
     torch = TorchOnGpu(driver, 1, monkeypatch)
     on_gpu = {name: torch.tensor(a) for name, a in {"q": q, "k": k, "v": v, **ends}.items()}
     first = [*map(torch.tensor, (dout,)), None, *map(torch.tensor, (out, lse)), [False] * 4]
-    chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
-    chosen |= {"causal": "", "layout": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
+    chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
+    chosen |= {"causal": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
     chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD", "deterministic": True}
     found = _OPERATORS._gradients(*first, *map(on_gpu.get, _OPERATORS._names), None, *chosen.values())
     assert [launch.values["max_seqlen_k"] for launch in driver.launches if "max_seqlen_k" in launch.values]
