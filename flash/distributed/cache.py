@@ -24,7 +24,7 @@ from flash.distributed.local import merged_parts
 from flash.distributed.parallel import ContextParallel
 from flash.distributed.tokens import Tokens
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.words import CacheBackend, CacheDTypeLike
+from flash.operands.words import CacheBackend, InputDTypeLike
 from flash.pages.journal import Journal
 from flash.pages.numbers import integers, size
 from flash.scores.window import key_limits, sides_of
@@ -65,7 +65,7 @@ class ShardedKVCache:
         *,
         block: int = 64,
         head_dim_v: int | None = None,
-        dtype: CacheDTypeLike = "f32",
+        dtype: InputDTypeLike = "f32",
         page_size: int | None = None,
         pages: int | None = None,
         backend: CacheBackend = "cpu",
