@@ -34,9 +34,9 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: "e4m3" or "e5m2", or what array libraries call it, with scales; None for the type of the queries
-        and new rows.
-    scale_per: of "e4m3" and "e5m2", whether each "head" of K and V has a scale, or each "token" of a head.
+    kv_dtype: fp8, as `AttentionConfig.dtype` or array libraries call it, with scales; None for the
+        type of the queries and new rows.
+    scale_per: of fp8, whether each "head" of K and V has a scale, or each "token" of a head.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.

@@ -66,7 +66,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.device.fp8_softmax import LIFT
-from flash.operands.dtypes import BF16, E4M3, F16, FP8_DTYPES
+from flash.operands.dtypes import DTYPES, E4M3, FP8_DTYPES
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.fp8_tiling import FP8_TILES
@@ -190,18 +190,18 @@ PARTS_OF_F32: Final = _U
 
 
 def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARGEST_TILE) -> Arithmetic:
-    """The arithmetic of kernels for a GPU sm_NN by their type or the precision of f32: "f32" or
-    "ieee", "f32_grade", "tf32", "f16", "bf16", "e4m3" or "e5m2". `parts` is as in `Arithmetic`; `tile`
+    """The arithmetic of kernels for a GPU sm_NN by the name of their type, or the precision of
+    f32: "ieee", "f32_grade" or "tf32". `parts` is as in `Arithmetic`; `tile`
     is the keys whose products stay in a tensor core with "f32_grade", and those of fp8.
     """
     if kind in ("f32", IEEE):
         return Arithmetic(parts=parts)
     if kind in FP8_DTYPES:
-        # P is of e4m3 with either; the largest is 2^LIFT.
-        info = ml_dtypes.finfo(E4M3.numpy)  # type: ignore[no-untyped-call]
-        least = float(info.smallest_subnormal) / 2 * 2.0**-LIFT
+        # P is of e4m3 with any of them; the largest is 2^LIFT.
+        relative, least = E4M3.rounding
         core = TensorCore(_FP8_DEPTH, _FP8_BITS, tile, significant=_FP8_BITS + 1)
-        return Arithmetic(float(info.eps) / 2, least, core, parts=parts, sums_rounded=True, sinks_last=True)
+        least *= 2.0**-LIFT
+        return Arithmetic(relative, least, core, parts=parts, sums_rounded=True, sinks_last=True)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
     if kind == PAIRS.name:
@@ -212,11 +212,7 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
         core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
     products = HALF.depth // 2 if halves else HALF.depth
-    of = {F16.name: F16, BF16.name: BF16}[kind].numpy
-    info = ml_dtypes.finfo(of)  # type: ignore[no-untyped-call]
-    return Arithmetic(
-        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), parts=parts
-    )
+    return Arithmetic(*DTYPES[kind].rounding, TensorCore(products, bits), parts=parts)
 
 
 def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:

@@ -114,7 +114,7 @@ def attention(
     float16 or bfloat16. With a head_dim_v of 0 out has no elements, and lse is that of the scores.
     `bias` and `key_bias` are float32 or of the dtype of q.
 
-    q, k and v of float8_e4m3fn or float8_e5m2 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
+    q, k and v of fp8 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
     `out_dtype` are as in `AttentionConfig`.
 
     `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto"

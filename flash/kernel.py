@@ -191,7 +191,7 @@ class AttentionKernel:
         inputs. lse is the natural logarithm of each row's sum, float32, [batch, heads, seq_q] in
         either layout. A row that sees no key gives 0 and -inf.
 
-        q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
+        q, k and v of fp8, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
         multiplied with, q's for all heads that share a head of k and v; they may be negative or 0, and must
         be finite, which is checked on the host only. With a config of a `scale_block` each block of so many

@@ -33,7 +33,7 @@ from flash.commands.measure.record import (
     ratios,
 )
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_contestants, torch_with_gpu
-from flash.operands.dtypes import INPUT_DTYPES
+from flash.operands.dtypes import FP8_DTYPES, INPUT_DTYPES
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
@@ -128,7 +128,7 @@ class Call:
     @property
     def for_hopper(self) -> bool:
         """Whether only kernels for Hopper compute it."""
-        return self.shared_kv or self.dtype in ("e4m3", "e5m2")
+        return self.shared_kv or self.dtype in FP8_DTYPES
 
 
 def _published(head_dim: int, seq: int, causal: bool, **more: Any) -> Call:
@@ -301,7 +301,7 @@ def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], li
         return {}, [why_not]
     if call.window is not None:
         return {}, ["PyTorch's backends of attention take no window"]
-    if call.dtype in ("e4m3", "e5m2"):
+    if call.dtype in FP8_DTYPES:
         return {}, []
     tensors = [on_gpu(torch, np.ascontiguousarray(x), gpu.ordinal) for x in arrays.host]
     backends = PEERS_OF_F32 if call.dtype == "f32" else PEERS

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from itertools import product
-from typing import Final, Literal
+from typing import Any, Final
 
 from flash import cache_kernels
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
@@ -26,11 +26,7 @@ TARGETS: Final = ("sm_80", "sm_90", "sm_120")
 HEAD_DIMS: Final = (64, 128)
 PAGE_SIZES: Final = (0, 16, 64)  # 0: no pages
 # The type of the queries, and of K and V if that is another.
-DTYPES: Final[tuple[tuple[Literal["f16", "bf16"], Literal["e4m3", "e5m2"] | None], ...]] = (
-    ("f16", None),
-    ("bf16", "e4m3"),
-    ("bf16", "e5m2"),
-)
+DTYPES: Final[tuple[tuple[Any, Any], ...]] = (("f16", None), *(("bf16", t) for t in FP8_DTYPES))
 GROUP: Final = 8  # query heads for each head of K and V
 _ACCESS: Final = 16  # bytes: the unit of instruction counts
 
@@ -54,8 +50,8 @@ class Stored:
     """
 
     head_dim: int
-    dtype: Literal["f16", "bf16"]
-    kv_dtype: Literal["e4m3", "e5m2"] | None
+    dtype: Any
+    kv_dtype: Any
     page_size: int
 
     def kernel(self, target: str) -> Build:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.host_memory import KVMemory
-from flash.operands.dtypes import DType
+from flash.operands.dtypes import FP8_NAMES, DType
 from flash.pages import numbers as arguments
 from flash.pages.placement import Run
-from flash.problem.narrow import FP8_NAMES, HEAD, TOKEN
+from flash.problem.narrow import HEAD, TOKEN
 from ptxgen.errors import LaunchError
 
 Array = NDArray[Any]

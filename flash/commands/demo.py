@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
 from flash.error_bound import arithmetic_of_config, attention_bound
+from flash.operands.dtypes import DTYPES
 from flash.operands.words import Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.tile_choice import FIRST_WITH_MMA
@@ -115,7 +116,7 @@ def _parser() -> CommandParser:
     )
     add = parser.add_argument
     add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of three")
-    add("--dtype", default="f32", help="of that kernel: f32, f16 or bf16 (default: f32)")
+    add("--dtype", default="f32", help=f"of that kernel: {', '.join(DTYPES)} (default: f32)")
     add("--seq", type=whole(1), default=200, metavar="N", help="queries and keys (default: 200)")
     add("--target", help=f"default: the GPU's own, else {DEFAULT_TARGET}")
     add("--json", action="store_true", help="print JSON")

@@ -117,11 +117,9 @@ def _divisor(config: AppendConfig, what: str) -> str:
     """The meaning of the scales of K ("k") or V ("v")."""
     if not config.features.per_token:
         return f"what new rows of {what.upper()} are divided by, above 0"
-    largest = config.stored.largest
-    assert largest is not None  # scales are of narrow types
     return (
-        f"what each new row of {what.upper()} is divided by: its largest finite magnitude / {largest:g}, at "
-        "least 2**-126"
+        f"what each new row of {what.upper()} is divided by: its largest finite magnitude / "
+        f"{config.stored.largest:g}, at least 2**-126"
     )
 
 

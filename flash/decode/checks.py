@@ -23,7 +23,7 @@ from flash.launch.operands import operand_problems
 from flash.launch.step import aligned
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
-from flash.operands.dtypes import E4M3, F32, FP8_DTYPES, I32, OF_ARRAYS
+from flash.operands.dtypes import E4M3, F32, FP8_ARRAYS, FP8_DTYPES, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS, MAX_PAGE_SIZE
@@ -154,7 +154,7 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
             yield (
                 f"{name} must be given for a cache of {narrow}: what its numbers are multiplied by"
                 if narrow
-                else f"{name} is for a cache of {' or '.join(_NARROW)}, got {k.dtype}; leave it out"
+                else f"{name} is for a cache of {FP8_ARRAYS}, got {k.dtype}; leave it out"
             )
         elif (
             array is not None

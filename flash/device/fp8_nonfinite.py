@@ -5,23 +5,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
 from flash.device.team import Team
-from flash.operands.dtypes import E4M3, E5M2, DType
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
-from ptxgen.types import b16, f16, f32, u8, u16, u32, u64
+from ptxgen.types import u8, u32, u64
 
-# By type the bits that are all ones in NaN and infinity, in each byte of a word, and the lowest of them:
-# of e4m3 only NaN is not finite, all ones but the sign (OCP 8-bit floating point, table 1).
-_ONES: Final[dict[DType, int]] = {E4M3: 0x7F7F_7F7F, E5M2: 0x7C7C_7C7C}
-_LOWEST: Final[dict[DType, int]] = {E4M3: 0x0101_0101, E5M2: 0x0404_0404}
 _SIGNS: Final = 0x8080_8080
 _SIGN_BIT: Final = 7
 _BYTE: Final = 0xFF
+_BYTES: Final = 0x0101_0101  # times a byte: that byte four times
 
 
 class Fp8NonFinite(NonFinite):
@@ -49,7 +45,8 @@ class Fp8NonFinite(NonFinite):
         """A word with the sign bit set for each element that is not finite: adding 1 to bits that are all
         ones carries into it.
         """
-        return ((word & _ONES[self.of]) + _LOWEST[self.of]) & _SIGNS
+        bits = self.of.nonfinite
+        return ((word & bits * _BYTES) + (bits & -bits) * _BYTES) & _SIGNS
 
     def restore_all(self, cta: Cta, block_q: int, team: Team, scale_of: Callable[[Value], Value]) -> None:
         """Add what was cleared, times the scale of V that `scale_of` gives for a key, to the rows of O that
@@ -64,12 +61,5 @@ class Fp8NonFinite(NonFinite):
         k = self.k
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
-        ones = _ONES[self.of] & _BYTE
-
-        def number() -> Value:
-            kind: Literal["e4m3x2", "e5m2x2"] = "e5m2x2" if self.of is E5M2 else "e4m3x2"
-            pair = k.cvt_widen(k.cvt(code, dtype=u16).as_(b16), atype=kind)
-            low, _ = k.unpack(pair)
-            return k.cvt(low.as_(f16), dtype=f32) * self._scale_of(key)
-
-        return (code & ones) == ones, number
+        bits = self.of.nonfinite
+        return (code & bits) == bits, lambda: self.of.number(k, code) * self._scale_of(key)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.device.fp8_nonfinite import Fp8NonFinite
-from flash.operands.dtypes import E4M3, E5M2, DType
+from flash.operands.dtypes import DType
 from flash.problem.fp8_tiling import ONES
 from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
@@ -25,7 +25,6 @@ _CHUNK: Final = 16  # bytes of a row of such a matrix: as many columns of V, or 
 _WARPS: Final = 4
 _EVEN: Final = 0x6420  # the selection of bytes 0 and 2 of two words, and of bytes 1 and 3
 _ODD: Final = 0x7531
-_ONE: Final = {E4M3: 0x38, E5M2: 0x3C}  # the number 1
 _STEP: Final = 8  # elements of a thread's row in one register quartet of P
 
 
@@ -66,7 +65,7 @@ class Fp8Values:
         """Write ones of the type of V to the last rows of all stages of transposed tiles, before the first
         is filled.
         """
-        word = _ONE[dtype] * 0x0101_0101
+        word = dtype.one * 0x0101_0101
         for stage in range(self.values.stages):
             tile = self.values.tile("v", stage)
             for at in tile.chunks(self.role.thread, self.role.threads, start=tile.rows - ONES, rows=ONES):

@@ -19,7 +19,6 @@ from flash.device.cta import Cta
 from flash.device.panel_loader import SIGNS, PanelLoader
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
-from flash.operands.dtypes import E4M3, E5M2
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES
@@ -30,10 +29,6 @@ from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 _EXPONENTS: Final = {bf16: 0x7F80_7F80, f16: 0x7C00_7C00, f32: 0x7F80_0000}
 _LAST_BITS: Final = {bf16: 0x0080_0080, f16: 0x0400_0400, f32: 0x0080_0000}
 _BITS: Final = {2: b16, 4: b32}
-# The bits of a narrow code that are all 1 in NaN, and in the infinity of types that have one (OCP 8-bit
-# floating point, table 1: e4m3 has none).
-_ODD: Final = {E4M3: 0x7F, E5M2: 0x7C}
-_BYTE: Final = 8  # bits
 
 
 def hides_rows(config: KernelConfig) -> bool:
@@ -111,22 +106,22 @@ class RestoredValues(ABC):
     def _value(self, cta: Cta, key: Value, column: Value) -> tuple[Value, Callable[[], Value]]:
         """Whether an element of V is NaN or infinite, and a function that emits it as f32."""
         k = self.k
-        if self.stored.nbytes > 1:
+        if not self.stored.is_narrow:
             bits = k.load(self._element(cta.V, key, column, self.dtype))
             return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
-        odd = (code & _ODD[self.stored]) == _ODD[self.stored]
-        if self.stored is E4M3:
-            return odd, lambda: k.mov(math.nan, type=f32)
+        nonfinite = self.stored.nonfinite
 
         def number() -> Value:
-            found = self._number(k.cvt(code << _BYTE, dtype=u16).as_(b16), f16)
+            found = self.stored.nonfinite_number(k, code)
+            if found is None:
+                return k.mov(math.nan, type=f32)
             if cta.token_scales is None:
                 return found
             return found * k.load(Pointer(cta.token_scales[1].row(k, key), "global", f32))
 
-        return odd, number
+        return (code & nonfinite) == nonfinite, number
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """An element, from its bits, as f32."""

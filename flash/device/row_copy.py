@@ -6,22 +6,18 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Literal
+from typing import Final
 
 from flash.device.parameters import InCache, ScoreArray
-from flash.operands.dtypes import E4M3, E5M2, F32_BYTES, LEAST_TOKEN_SCALE, NAN_CODE, DType
+from flash.operands.dtypes import F32_BYTES, LEAST_TOKEN_SCALE, DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b16, b32, f16, f32, u8, u16, u32, u64
+from ptxgen.types import ScalarType, b16, b32, f32, u8, u64
 
 BITS: Final = {2: b16, 4: b32}
-_PAIRS: Final[dict[DType, Literal["e4m3x2", "e5m2x2"]]] = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
-_CONVERTING_SM: Final = 89  # the first target that converts to narrow types (PTX ISA, "cvt")
-_BYTE: Final = 8  # bits
 _EVERY_LANE: Final = [WARP_SIZE >> n for n in range(1, WARP_SIZE.bit_length())]  # butterfly distances
-_BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,6 @@ class RowScale:
         number of `stored`, and no less than the least normal f32, so that a row of zeros has a quotient
         (`flash/host/stored_rows.py`).
         """
-        assert stored.largest is not None  # scales are of narrow types
         largest: Value = k.mov(0.0, type=f32)
         for x in [x for part in held for x in part.values]:
             size = k.abs(x)
@@ -150,7 +145,7 @@ class RowCopy:
         """Write one element. An f32 is rounded once; narrow types saturate at their largest number."""
         k, nbytes = self.k, self.stored.nbytes
         if scale is not None:
-            code = narrowed(k, k.div(x, scale), self.stored)
+            code = self.stored.narrowed(k, k.div(x, scale))
             k.store(column_of(k, row, column, nbytes, u8), k.cvt(code, dtype=u8))
             return
         bits = rounded(k, x, self.stored) if x.type is f32 else x
@@ -176,33 +171,6 @@ def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
     """The bits of an f32 rounded to `dtype`."""
     element = x if dtype.scalar is f32 else k.cvt(x, dtype=dtype.scalar, rnd="rn")
     return element.as_(BITS[dtype.nbytes])
-
-
-def narrowed(k: KernelBuilder, x: Value, dtype: DType) -> Value:
-    """The code of an f32 rounded to a narrow type, in the lower byte of a u16: limited to its largest
-    number, infinity too; NaN becomes 0x7f.
-    """
-    if k.target.sm >= _CONVERTING_SM:
-        return k.cvt_narrow(0.0, x, dtype=_PAIRS[dtype]).as_(u16)
-    assert dtype is E5M2  # other types need targets that convert
-    return _upper_byte(k, x)
-
-
-def _upper_byte(k: KernelBuilder, x: Value) -> Value:
-    """`narrowed` to e5m2, the upper byte of an f16, by bits. A number is cut to f16, its last bit is set if
-    that was not exact, and the f16 is rounded to nearest even: f16 has more than two bits beyond those of
-    e5m2, so that the sum of both roundings is that of one.
-    """
-    limit = E5M2.largest
-    assert limit is not None
-    limited = k.max(k.min(x, limit), -limit)
-    half = k.cvt(limited, dtype=f16, rnd="rz")
-    bits = k.cvt(half.as_(b16).as_(u16), dtype=u32)
-    odd = k.selp(0, 1, k.cvt(half, dtype=f32) == limited, type=u32)
-    wide = bits | odd
-    nearest = (wide + _BELOW_HALF + ((wide >> _BYTE) & 1)) >> _BYTE
-    is_number = x <= math.inf
-    return k.cvt(k.selp(nearest, NAN_CODE, is_number, type=u32), dtype=u16)
 
 
 def column_of(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType) -> Pointer:

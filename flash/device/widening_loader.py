@@ -7,24 +7,17 @@ from typing import Final
 from flash.device.panel_loader import PanelLoader, Share, both
 from flash.device.tiles import Matrix
 from flash.device.token_scales import ScaleCopies
-from flash.operands.dtypes import E4M3, E5M2, DType
+from flash.operands.dtypes import DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
 from ptxgen.dsl.swizzle import Panel, SwizzledTile
-from ptxgen.types import b32, u32
+from ptxgen.types import u32
 
 _WORD: Final = u32.nbytes
 _WORDS: Final = 2  # words of the matrix that become the four of a chunk
-# Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
-_UPPER_BYTES: Final = (0x1404, 0x3424)
-
-
-def widening_loader(dtype: DType) -> type[WideningLoader]:
-    """The class that copies rows of a narrow type."""
-    return {E4M3: WideningLoader, E5M2: UpperByteLoader}[dtype]
 
 
 class WideningLoader(PanelLoader):
-    """Copies blocks of rows of e4m3 into a tile of f16, which holds all values of e4m3 and e5m2.
+    """Copies blocks of rows of a narrow type, `stored`, into a tile of f16.
 
     Copies go through registers: a thread starts the loads of all its rows before it widens the
     first. What lies beyond the matrix becomes zero and is not read. With `scales`, one for each row, these
@@ -34,9 +27,15 @@ class WideningLoader(PanelLoader):
     chunk_bytes = _WORDS * _WORD
 
     def __init__(
-        self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, scales: ScaleCopies | None = None
+        self,
+        k: KernelBuilder,
+        matrix: Matrix,
+        tile: SwizzledTile,
+        stored: DType,
+        scales: ScaleCopies | None = None,
     ) -> None:
         super().__init__(k, matrix, tile)
+        self.stored = stored
         self.scales = scales
 
     @property
@@ -56,7 +55,7 @@ class WideningLoader(PanelLoader):
             for (first, panel), words in loaded.items():
                 with self._rows_of(share, first):
                     at = share.place.plus_bytes(panel.offset + first * panel.row_bytes)
-                    wide = [pair for word in words for pair in self._widened(word)]
+                    wide = [pair for word in words for pair in self.stored.widened(self.k, word)]
                     self.k.store(Pointer(at.value, "shared", u32, at.offset), wide)
 
     @marked("widening loader: loads")
@@ -81,19 +80,3 @@ class WideningLoader(PanelLoader):
                         word.set(bits)
                 found[first, panel] = words
         return found
-
-    def _widened(self, word: Value) -> list[Value]:
-        """Four e4m3 in a word as two words of f16."""
-        k = self.k
-        return [k.cvt_widen(pair).as_(u32) for pair in k.unpack(word.as_(b32))]
-
-
-class UpperByteLoader(WideningLoader):
-    """Copies blocks of rows of e5m2, which are the upper bytes of f16: a byte permutation widens two, on
-    every target, as one conversion of the targets that have it would.
-    """
-
-    def _widened(self, word: Value) -> list[Value]:
-        """Four e5m2 in a word as two words of f16."""
-        k = self.k
-        return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]

@@ -16,7 +16,6 @@ def token_scales(new: Array, dtype: DType) -> Array:
     """The scale of each of new rows [kv_heads, rows, dim] in a cache with one for each token, f32 [kv_heads,
     rows, 1]: the largest finite magnitude of the row / the largest number of `dtype`, in f32.
     """
-    assert dtype.largest is not None  # scales are of narrow types
     sizes = np.abs(new.astype(np.float32))
     largest = np.where(np.isfinite(sizes), sizes, np.float32(0)).max(axis=-1, keepdims=True)
     found: Array = np.maximum(largest / np.float32(dtype.largest), np.float32(LEAST_TOKEN_SCALE))
@@ -27,7 +26,6 @@ def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     """New rows [kv_heads, rows, dim] as a cache stores them: with a scale, divided and rounded."""
     if scale is None:
         return new
-    assert dtype.largest is not None  # scales are of narrow types
     # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`, and NaN as the same code.
     # The values are clamped because ml_dtypes converts values that are too large to NaN or infinity.
     with np.errstate(over="ignore", under="ignore"):

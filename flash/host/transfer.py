@@ -24,7 +24,7 @@ def to_device(array: object, *, device: int | None = None, cuda: CudaBackend | N
     """A dense copy of a host array on GPU `device`, by default the current one. The copy is
     complete on return and freed with the object; its `numpy()` copies it back.
 
-    `array`: float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32 or bool, of numpy or any
+    `array`: float32, float16, bfloat16, fp8, int32 or bool, of numpy or any
     library whose arrays are read through DLPack, of any shape and strides. `cuda` is the GPU backend,
     by default that of the process.
 

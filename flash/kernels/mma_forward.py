@@ -45,7 +45,7 @@ from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
 from flash.device.token_scales import ScaleCopies, TokenScales
-from flash.device.widening_loader import WideningLoader, widening_loader
+from flash.device.widening_loader import WideningLoader
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, PART_KEYS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
@@ -385,7 +385,7 @@ def _start_copies(
     narrow = config.features.kv_dtype
     # Eight warps share 16 long rows: by whole rows, half of them would neither copy nor split.
     wide = functools.partial(PanelLoader, by_halves=t.has_long_rows)
-    loader = wide if narrow is None else widening_loader(narrow)
+    loader = wide if narrow is None else functools.partial(WideningLoader, stored=narrow)
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     if cta.token_scales is None:
         K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
@@ -439,7 +439,7 @@ def _scaled_loaders(
     for name, matrix, tile, of_rows in zip("KV", (cta.K, cta.V), tiles, cta.token_scales, strict=True):
         there = k.shared(f"{name}_scales", (tile.stages, tile.rows), f32)
         copies = ScaleCopies(k, of_rows, there, tile.stage_bytes)
-        found.append(widening_loader(narrow)(k, matrix, tile, copies))
+        found.append(WideningLoader(k, matrix, tile, narrow, copies))
     return found[0], found[1]
 
 

@@ -5,7 +5,7 @@ One warpgroup has tiles copied to shared memory, and transposes those of V; each
 64 query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: the scales of Q
 and K become part of the softmax's scale, and O is multiplied by the scale of V. If blocks of rows have scales
 of their own (`flash/device/fp8_scales.py`), the softmax's scale is another for each tile of keys, and the
-scale of V multiplies what the tile adds to O. Weights are rounded to e4m3, also where V is e5m2, after the
+scale of V multiplies what the tile adds to O. Weights are rounded to e4m3, whatever the type of V, after the
 softmax has scaled the largest of a row to 2^8.
 
 `wgmma` of fp8 keeps 13 bits behind the leading bit of a sum and truncates the others

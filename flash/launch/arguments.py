@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.declared import Operand
-from flash.operands.dtypes import FP8_DTYPES, DType
+from flash.operands.dtypes import BF16, DType
 from ptxgen.arrays.views import ArrayView
 
 _TORCH_METHODS: Final = {
@@ -143,7 +143,7 @@ def conversion(name: str, array: ArrayView, to: DType) -> str:
     if array.kind == "torch":
         return f"{name}.{_TORCH_METHODS.get(to.name) or f'to(torch.{to.array_name})'}()".replace(")()", ")")
     # numpy knows the names of these types only once ml_dtypes is imported.
-    kind = f"ml_dtypes.{to.array_name}" if to.name in ("bf16", *FP8_DTYPES) else repr(to.array_name)
+    kind = f"ml_dtypes.{to.array_name}" if to.is_narrow or to is BF16 else repr(to.array_name)
     return f"{name}.astype({kind})"
 
 

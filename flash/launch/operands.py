@@ -9,6 +9,7 @@ import numpy as np
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
+from flash.operands.dtypes import FP8_ARRAYS
 from flash.problem.features import ANGLES, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
@@ -55,7 +56,7 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
 def _unasked(name: str, caller: Caller) -> str:
     """That an operand is given, for which there is no setting; a function takes its settings from arrays."""
     if name in SCALES and not caller.has_config:
-        return f"{name} is given, but q is no array of float8_e4m3fn or float8_e5m2; leave it out"
+        return f"{name} is given, but q is no array of {FP8_ARRAYS}; leave it out"
     return f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
 
 

@@ -1,36 +1,52 @@
-"""The element types of arrays, and their names for the user, the kernel and array libraries."""
+"""The element types of arrays: their names for the user, the kernel and array libraries, and what kernels do
+with elements of one byte.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, bf16, f16, f32, s32, s64, u8
+from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, s32, s64, u8, u16, u32
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ptxgen.dsl import KernelBuilder, Value
+
+_CONVERTING_SM: Final = 89  # the first target that converts narrow types (PTX ISA, "cvt")
+_BYTE: Final = 8  # bits
+_BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
+# Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
+_UPPER_BYTES: Final = (0x1404, 0x3424)
+
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type. `array_name` is its name in numpy, torch and this project's views.
+    """One element type. `array_name` is its name in numpy, torch and this project's views, and `words` are
+    its names elsewhere.
 
-    A narrow type has one byte, and comes with scales: of Q, K and V of the forward pass, and of keys and
-    values in a cache, which are divided by a scale and rounded to it: `largest` is its largest number, to
-    which they are limited.
+    A narrow type (fp8) has one byte, and comes with scales: of Q, K and V of the forward pass, and of keys
+    and values in a cache, which are divided by a scale and rounded to it. `largest` is its largest number, to
+    which they are limited, `one` the code of 1, and `nonfinite` has the bits that are all 1 in the codes of
+    NaN and infinity alone. f16 holds each of its numbers, and its last methods emit conversions.
     """
 
     name: str  # as in `AttentionConfig(dtype=...)`
     array_name: str
     scalar: ScalarType  # its type in the kernel
-    largest: float | None = None  # of a narrow type
+    words: tuple[str, ...] = ()
+    largest: float = 0.0
+    one: int = 0
+    nonfinite: int = 0
     needs: str | None = None  # the first target that a narrow type can be converted on; None: all can
 
     @property
     def is_narrow(self) -> bool:
         """Whether this is a narrow type."""
-        return self.largest is not None
+        return self.largest > 0
 
     @property
     def nbytes(self) -> int:
@@ -45,14 +61,86 @@ class DType:
 
         return numpy_type(self.array_name)
 
+    @property
+    def rounding(self) -> tuple[float, float]:
+        """The largest relative error of a normal number that is rounded to it, and the largest error of
+        others.
+        """
+        import ml_dtypes
 
-F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators
-F16: Final = DType("f16", "float16", f16)
+        info = ml_dtypes.finfo(self.numpy)  # type: ignore[no-untyped-call]
+        return float(info.eps) / 2, float(info.smallest_subnormal) / 2
+
+    def widened(self, k: KernelBuilder, word: Value) -> list[Value]:
+        """Four elements in a word, u32, as two words of f16."""
+        return [self._widened(k, pair).as_(u32) for pair in k.unpack(word.as_(b32))]
+
+    def number(self, k: KernelBuilder, code: Value) -> Value:
+        """The element with a code, u32, as f32."""
+        low, _ = k.unpack(self._widened(k, k.cvt(code, dtype=u16).as_(b16)))
+        return k.cvt(low.as_(f16), dtype=f32)
+
+    def nonfinite_number(self, k: KernelBuilder, code: Value) -> Value | None:
+        """`number` of a code that is not finite, for every target; None if each of them is NaN."""
+        del k, code
+        return None
+
+    def narrowed(self, k: KernelBuilder, x: Value) -> Value:
+        """The code of an f32 rounded to this type, in the lower byte of a u16: limited to its largest number,
+        infinity too; NaN becomes `NAN_CODE`.
+        """
+        pair: Any = f"{self.name}x2"
+        return k.cvt_narrow(0.0, x, dtype=pair).as_(u16)
+
+    def _widened(self, k: KernelBuilder, pair: Value) -> Value:
+        """Two elements, b16, as f16x2."""
+        of: Any = f"{self.name}x2"
+        return k.cvt_widen(pair, atype=of)
+
+
+class UpperByte(DType):
+    """A narrow type of the upper bytes of f16, which every target converts."""
+
+    __slots__ = ()
+
+    def widened(self, k: KernelBuilder, word: Value) -> list[Value]:
+        """By byte permutations, as many as there would be conversions by targets that have them."""
+        return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
+
+    def nonfinite_number(self, k: KernelBuilder, code: Value) -> Value | None:
+        """See `DType`."""
+        return k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
+
+    def narrowed(self, k: KernelBuilder, x: Value) -> Value:
+        """By bits where targets do not convert. A number is cut to f16, its last bit is set if that was not
+        exact, and the f16 is rounded to nearest even: f16 has more than two bits beyond those of its upper
+        byte, so that the sum of both roundings is that of one.
+        """
+        if k.target.sm >= _CONVERTING_SM:
+            return super().narrowed(k, x)
+        limited = k.max(k.min(x, self.largest), -self.largest)
+        half = k.cvt(limited, dtype=f16, rnd="rz")
+        bits = k.cvt(half.as_(b16).as_(u16), dtype=u32)
+        inexact = k.selp(0, 1, k.cvt(half, dtype=f32) == limited, type=u32)
+        wide = bits | inexact
+        nearest = (wide + _BELOW_HALF + ((wide >> _BYTE) & 1)) >> _BYTE
+        is_number = x <= math.inf
+        return k.cvt(k.selp(nearest, NAN_CODE, is_number, type=u32), dtype=u16)
+
+
+# F32 is also the type of LSE, and of a kernel's accumulators.
+F32: Final = DType("f32", "float32", f32, ("fp32", "single"))
+F16: Final = DType("f16", "float16", f16, ("fp16", "half"))
 BF16: Final = DType("bf16", "bfloat16", bf16)
-# Largest numbers: OCP 8-bit floating point, table 1. sm_89 is the first target with `cvt.rn.f16x2.e4m3x2`
-# (PTX ISA, "cvt"); e5m2 is the upper byte of an f16.
-E4M3: Final = DType("e4m3", "float8_e4m3fn", u8, largest=448.0, needs="sm_89")
-E5M2: Final = DType("e5m2", "float8_e5m2", u8, largest=57344.0)
+# Largest numbers and codes: OCP 8-bit floating point, table 1.
+E4M3: Final = DType(
+    *("e4m3", "float8_e4m3fn", u8, ("float8_e4m3",)),
+    largest=448.0,
+    one=0x38,
+    nonfinite=0x7F,
+    needs=f"sm_{_CONVERTING_SM}",
+)
+E5M2: Final = UpperByte("e5m2", "float8_e5m2", u8, largest=57344.0, one=0x3C, nonfinite=0x7C)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
@@ -62,9 +150,11 @@ DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q
 NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PTX ISA, "cvt")
 # With scales, for Q, K and V of the forward pass, and for K and V in a cache.
 FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
-INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
-CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32, I64)}
+FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))  # for messages: of settings, and of arrays
+FP8_ARRAYS: Final = " or ".join(t.array_name for t in FP8_DTYPES.values())
+# For Q, K and V of the forward pass, and for K and V in a cache.
+INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*INPUT_DTYPES.values(), BOOL, U8, I32, I64)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, I64, U8, BOOL)  # for arrays that functions of scores index
 # The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
 # divided by a normal number.
@@ -73,14 +163,7 @@ F32_BYTES: Final = F32.nbytes
 
 
 # Other names of the types of `INPUT_DTYPES`, as array libraries and papers write them.
-_OTHER_NAMES: Final = {
-    **{t.array_name: t.name for t in INPUT_DTYPES.values()},
-    "fp32": "f32",
-    "single": "f32",
-    "fp16": "f16",
-    "half": "f16",
-    "float8_e4m3": "e4m3",
-}
+_OTHER_NAMES: Final = {word: t.name for t in INPUT_DTYPES.values() for word in (t.array_name, *t.words)}
 
 
 def config_name(given: object) -> object:

@@ -59,5 +59,4 @@ Narrow = Literal[
 ]
 # An element type: its name in any usual spelling, or that of an array library, such as numpy.float16.
 DTypeLike = _Half | _Brain | _Single | type[Any] | DTypeObject
-CacheDTypeLike = DTypeLike | Narrow
-InputDTypeLike = CacheDTypeLike | Literal["e5m2", "float8_e5m2", "torch.float8_e5m2"]
+InputDTypeLike = DTypeLike | Narrow

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
+from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v, is_latent
@@ -52,7 +52,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/problem/tile_choice.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. "e4m3" and "e5m2" are of Q, K and V alone, for Hopper
+        cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
         kv_heads], by which numbers of Q, K and V are multiplied (`flash/problem/fp8_tiling.py` says which
         tiles there are); with `scale_block` each block of rows of a head has scales of its own.
@@ -88,16 +88,16 @@ class AttentionConfig(ScoreSettings):
         queries, and keys, count.
     page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
-        `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
+        `cu_seqlens_k`. Of fp8 it is a multiple of 16. None: the keys of all sequences lie one
         after another, like their queries.
     rotary_dim: with page_size, the columns of Q that the kernel rotates, even, 0..head_dim: the first ones,
         by the position of each query among the keys, of which the last query has the last. Launches give
         `rotary_cos` and `rotary_sin`, f32 [positions, rotary_dim / 2]. Keys are rotated when they are
-        written to their pages. Not with causal="top_left", "e4m3" and "e5m2".
+        written to their pages. Not with causal="top_left" and fp8.
     rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
         i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with "e4m3" and "e5m2", and where shared_kv is for sm_90a alone. The kernels
+        a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/problem/wgmma_choice.py`), those for sm_90 never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
@@ -106,8 +106,8 @@ class AttentionConfig(ScoreSettings):
         the last bits of results depend on the batch and on the GPU; with a number they depend on neither
         (`flash/problem/row_bits.py`). It is a choice of launches of `AttentionKernel`; emitted text does not
         depend on it. With varlen it is 1 or "auto".
-    out_dtype: with "e4m3" and "e5m2" the type of O, "bf16" (None) or "f16".
-    scale_block: with "e4m3" and "e5m2" how many rows of a head of Q, of K and of V share a scale: a
+    out_dtype: with fp8 the type of O, "bf16" (None) or "f16".
+    scale_block: with fp8 how many rows of a head of Q, of K and of V share a scale: a
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
         Not with varlen.
@@ -312,7 +312,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K and V are of e4m3 or e5m2, with scales."""
+        """Whether Q, K and V are of fp8, with scales."""
         return self.dtype in FP8_DTYPES
 
     @property
@@ -414,8 +414,10 @@ class AttentionConfig(ScoreSettings):
         )
 
 
-AttentionConfig.__doc__ = inspect.cleandoc(AttentionConfig.__doc__ or "").replace(
-    "{settings of scores}", meanings_of_settings()
+AttentionConfig.__doc__ = (
+    inspect.cleandoc(AttentionConfig.__doc__ or "")
+    .replace("{settings of scores}", meanings_of_settings())
+    .replace("{fp8}", FP8_NAMES)
 )
 
 

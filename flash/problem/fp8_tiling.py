@@ -1,4 +1,4 @@
-"""How the work of a kernel with Q, K and V of fp8 (e4m3, e5m2) is dealt to warpgroups, and which sizes
+"""How the work of a kernel with Q, K and V of fp8 is dealt to warpgroups, and which sizes
 it may have: it multiplies by `wgmma` of sm_90a alone, m64nNk32.
 
 A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. `wgmma` reads rows of V
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.operands.dtypes import FP8_DTYPES, DType
+from flash.operands.dtypes import DType
 from flash.problem.wgmma_choice import LEAST_STAGES, MAP_ALIGN, WGMMA_TARGET
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WIDTHS, WgmmaTiling
 from ptxgen.errors import ConfigError
@@ -133,7 +133,7 @@ def require_fp8(
     `beside` the registers of features, `scale_block` and `in_pages` are as for `fp8_tiling`. Raises
     `ConfigError` that says what the kernel lacks.
     """
-    assert dtype.name in FP8_DTYPES
+    assert dtype.is_narrow
     tile, block_q, stages = sizes
     found, why = None, ""
     if target.name != WGMMA_TARGET:

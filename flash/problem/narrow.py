@@ -1,4 +1,4 @@
-"""Settings of problems with Q, K and V of fp8 (e4m3, e5m2): the type of O, and what no kernel does; and what
+"""Settings of problems with Q, K and V of fp8: the type of O, and what no kernel does; and what
 has a scale in a cache of fp8.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.operands.dtypes import BF16, F16, FP8_DTYPES, DType, config_name
+from flash.operands.dtypes import BF16, F16, FP8_DTYPES, FP8_NAMES, DType, config_name
 from flash.problem.wgmma_choice import BOX_ROWS
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.options import require_one_of
@@ -15,7 +15,6 @@ from ptxgen.errors import ConfigError, did_you_mean, shown
 
 HEAD: Final = "head"
 TOKEN: Final = "token"
-FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))
 _OUTPUTS: Final = (BF16.name, F16.name)
 # Rows of Q, K and V that share a scale: those of a warpgroup, of whose tiles of keys they are multiples.
 LEAST_SCALE_BLOCK: Final = WGMMA_ROWS
@@ -64,8 +63,8 @@ def resolved_scale_block(dtype: object, given: object) -> int | None:
         return None
     if dtype not in FP8_DTYPES:
         raise ConfigError(
-            f"AttentionConfig: scale_block is for Q, K and V of {' or '.join(map(repr, FP8_DTYPES))}, which "
-            f"have scales; those of {dtype!r} have none, got {shown(given)}; leave it out"
+            f"AttentionConfig: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; "
+            f"those of {dtype!r} have none, got {shown(given)}; leave it out"
         )
     rows = integer(given, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
     if rows is None or rows % LEAST_SCALE_BLOCK:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
-from flash.operands.dtypes import BF16, F16, F32, FP8_DTYPES, INPUT_DTYPES, DType
+from flash.operands.dtypes import BF16, F16, F32, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import fp8_tiling, possible_tiles, require_fp8
 from flash.problem.head_dims import is_latent
 from flash.problem.latent_tiling import LATENT_TILES
@@ -140,7 +140,7 @@ class TileRequest:
     @property
     def is_fp8(self) -> bool:
         """Whether Q, K and V are of fp8, which `wgmma` alone multiplies (`flash/problem/fp8_tiling.py`)."""
-        return self.dtype.name in FP8_DTYPES
+        return self.dtype.is_narrow
 
     @property
     def precision_of_f32(self) -> str | None:

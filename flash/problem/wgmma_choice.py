@@ -10,7 +10,7 @@ no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | f32 in pages of rows that are no multiple of 16 | boxes have at least as many |
 | the same in a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
-| a cache of e4m3 or e5m2 | its elements are widened to 16 bits by the threads that attend |
+| a cache of fp8 | its elements are widened to 16 bits by the threads that attend |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v above 256, unless V is columns of K | its columns are dealt to several CTAs |
 | block_q below 64 | a warpgroup has 64 rows |

@@ -12,7 +12,7 @@ import numpy as np
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.host.stored_rows import stored
 from flash.launch.step import Step
-from flash.operands.dtypes import E5M2, F32, FP8_DTYPES, I32, DType
+from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
@@ -23,10 +23,6 @@ from tools.campaign.launches import of_step
 _SEED: Final = 20251
 _SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
 _ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
-# Special for e5m2 with this scale: the middle between 1 and 1.25, and a quotient that is so near above it
-# that it becomes the same f16 where it is cut.
-_SCALE_OF_E5M2: Final = 3.0
-_ODD_OF_E5M2: Final = (np.nan, np.inf, -np.inf, 3.375, 3.376953125)
 _BEYOND_E4M3: Final = 300  # times a normal number: beyond 448, the largest number, in some elements
 
 
@@ -65,8 +61,9 @@ _PROBLEMS: Final = (
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
     """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `kv_dtype`, a
-    narrow type, the cache has scales; without `index` item b has sequence b, and without `padding` no
-    row is padding.
+    narrow type, the cache has scales, `scale` for all heads or random ones, and new rows of K and V have
+    the numbers `special`, too; without `index` item b has sequence b, and without `padding` no row is
+    padding.
     """
 
     target: str
@@ -78,6 +75,8 @@ class AppendSettings:
     padding: bool = True
     index: bool = True
     kv_dtype: str | None = None
+    scale: float | None = None
+    special: tuple[float, ...] = ()
 
     @property
     def stored(self) -> DType:
@@ -123,9 +122,9 @@ class AppendArrays:
         new[0] = new[0].swapaxes(1, 2)
         new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.kv_dtype else 1)
         new[1][0, 0, 0, : len(_ODD)] = _ODD
-        if own.stored is E5M2:
+        if own.special:
             for of_side in new[:2]:
-                of_side[0, 0, 0, -len(_ODD_OF_E5M2) :] = _ODD_OF_E5M2
+                of_side[0, 0, 0, -len(own.special) :] = own.special
         tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
         operands = {"seqused_k": np.array(p.used)}
         operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
@@ -139,8 +138,8 @@ class AppendArrays:
         given = {name: within_margins(array, I32) for name, array in operands.items()}
         for name in ("k_scale", "v_scale") if own.kv_dtype else ():
             scales = random.uniform(0.1, 3.0, p.kv_heads)
-            if own.stored is E5M2:
-                scales[...] = _SCALE_OF_E5M2
+            if own.scale is not None:
+                scales[...] = own.scale
             given[name] = within_margins(scales, F32)
         results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
         results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))

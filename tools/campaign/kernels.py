@@ -226,7 +226,7 @@ _CACHE: Final[dict[str, dict[str, Any]]] = {
     },
 }
 _APPEND: Final[dict[str, dict[str, Any]]] = {
-    # Kernels that append new rows to a cache: in pages and rotated, or in e4m3 or e5m2.
+    # Kernels that append new rows to a cache: in pages and rotated, or in fp8.
     "f16-sm_80-append-paged": {"target": "sm_80", "dims": (80, 37), "rotary_dim": 72, "page_size": 4},
     "e4m3-sm_89-append": {
         "target": "sm_89",
@@ -244,6 +244,10 @@ _APPEND: Final[dict[str, dict[str, Any]]] = {
         "kv_dtype": "e5m2",
         "padding": False,
         "index": False,
+        # The middle between 1 and 1.25, and a quotient that is so near above it that it becomes the same f16
+        # where it is cut.
+        "scale": 3.0,
+        "special": (np.nan, np.inf, -np.inf, 3.375, 3.376953125),
     },
 }
 _FEATURES: Final = {

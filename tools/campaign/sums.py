@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import ml_dtypes
 import numpy as np
 
 from flash.gradients.steps import sum_steps
@@ -83,7 +82,7 @@ class _Arrays:
         right = summed_to(terms.astype(np.float64), p.sums)
         roundings = math.prod(p.terms) // math.prod(p.sums) + 1
         allowed = roundings * _UNIT * summed_to(np.abs(terms).astype(np.float64), p.sums)
-        rounding = float(ml_dtypes.finfo(dtype.numpy).eps) / 2  # type: ignore[no-untyped-call]
+        rounding = dtype.rounding[0]
         sums = np.full(p.sums, np.nan, dtype.numpy)
         return cls(terms, sums, right, 1.01 * allowed + rounding * np.abs(right))
 

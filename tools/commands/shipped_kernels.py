@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -18,8 +18,8 @@ from flash.contract.gradients import emit_gradient
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
-from flash.operands.dtypes import DType
-from flash.operands.words import DTypeLike, Narrow
+from flash.operands.dtypes import FP8_DTYPES, DType
+from flash.operands.words import DTypeLike
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, QUERIES
@@ -80,7 +80,7 @@ def chosen(config: AttentionConfig, seq: int, device: Device = USUAL_DEVICE) -> 
     return kernel_of(config, geometry, device=device)
 
 
-def _configs(target: str, dtypes: Sequence[DTypeLike | Narrow], **settings: Any) -> Iterator[AttentionConfig]:
+def _configs(target: str, dtypes: Iterable[Any], **settings: Any) -> Iterator[AttentionConfig]:
     """Configs of all head_dims, full and causal, that the target has."""
     for dtype, head_dim, causal in product(dtypes, HEAD_DIMS, (False, True)):
         try:
@@ -108,7 +108,7 @@ def _of_f32(target: str) -> Iterator[_Named]:
 
 
 def _of_fp8(target: str) -> Iterator[_Named]:
-    return _forward(_configs(target, ("e4m3", "e5m2")))
+    return _forward(_configs(target, FP8_DTYPES))
 
 
 def _of_latents(target: str) -> Iterator[_Named]:
@@ -145,7 +145,7 @@ def _of_gradients(target: str) -> Iterator[_Named]:
 _FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
     "forward, f16 and bf16": _of_halves,
     "forward, f32, tf32 and f32_grade": _of_f32,
-    "forward, e4m3 and e5m2": _of_fp8,
+    f"forward, {' and '.join(FP8_DTYPES)}": _of_fp8,
     "forward, latents": _of_latents,
     "KV cache: decode, append, merge": _of_caches,
     "gradients": _of_gradients,

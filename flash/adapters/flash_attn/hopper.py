@@ -75,7 +75,7 @@ def flash_attn_func(
 ) -> Any:
     """`flash.adapters.flash_attn.flash_attn_func` with the arguments of flash-attn 3.
 
-    q, k, v: also of float8_e4m3fn or float8_e5m2, with `q_descale`, `k_descale` and `v_descale`, float32
+    q, k, v: also of fp8, with `q_descale`, `k_descale` and `v_descale`, float32
         [batch, kv_heads], above 0, by which their numbers are multiplied; 1 for None. The result is
         bfloat16, and there are no gradients.
     attention_chunk: if above 0, query i sees only keys of its chunk: of as many keys, from a
@@ -305,7 +305,7 @@ def flash_attn_with_kvcache(
 
     rotary_seqlens: int32 [batch], the position of the first new row of each sequence; None for
         cache_seqlens.
-    k_cache, v_cache: also of float8_e4m3fn or float8_e5m2 below queries of 16 bits, with `k_descale` and
+    k_cache, v_cache: also of fp8 below queries of 16 bits, with `k_descale` and
         `v_descale`, float32 [batch, kv_heads] with the same row for each sequence; 1 for None. New rows
         are divided by them.
     cu_seqlens_q: int32 [batch + 1]; q is then packed, [total_q, heads, head_dim], with at most `max_seqlen_q`

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from flash.adapters.torch.tensors import (
+    FLOATS,
     PLAIN,
     autocast_lowers,
     in_transform,
@@ -114,14 +115,12 @@ def _anything_listens(given: Sequence[Any]) -> bool:
 
 
 def _in_lower_precision(operator: Any, device: str, lowered: Sequence[int]) -> Callable[..., Any]:
-    eligible = (torch.float32, torch.float16, torch.bfloat16)
-
     def call(_: object, *given: Any, **settings: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         arguments = list(given)
         for at in lowered:
             tensor = arguments[at] if at < len(arguments) else None
-            if tensor is not None and tensor.device.type == device and tensor.dtype in eligible:
+            if tensor is not None and tensor.device.type == device and tensor.dtype in FLOATS:
                 arguments[at] = tensor.to(dtype)
         with torch._C._ExcludeDispatchKeyGuard(_autocast_keys()):
             return operator(*arguments, **settings)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from flash.adapters.refusals import refuses_as_peers
 from flash.adapters.torch.dense import attention
 from flash.adapters.torch.tensors import (
+    FLOATS,
     autocast_lowers,
     causality_of,
     dense_rows,
@@ -32,7 +33,6 @@ from ptxgen.errors import LaunchError, shown
 
 _WHO: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
-_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _LEAST: Final = 2  # dimensions of query, key and value
 _AT_MASK: Final = 3  # among the arguments by position
 _FOUR: Final = 4  # dimensions that `attention` takes
@@ -228,8 +228,8 @@ def _problem_of_types(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
         if tensor.device != device:
             return f"{name} must be on {device} as query is, got {tensor.device}; move it"
     lowered = autocast_lowers(query)  # to one type
-    if not {*types} <= {*_TYPES} or (len({*types}) > 1 and not lowered):
-        wanted = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
+    if not {*types} <= {*FLOATS} or (len({*types}) > 1 and not lowered):
+        wanted = ", ".join(str(t).removeprefix("torch.") for t in FLOATS)
         got = ", ".join(str(t).removeprefix("torch.") for t in types)
         return f"query, key and value must be of one type of {wanted}, got {got}; convert them"
     if mask is not None and not lowered and mask.dtype not in (torch.bool, torch.float32, query.dtype):

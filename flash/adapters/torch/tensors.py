@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch.autograd import forward_ad
 
+from flash.operands.dtypes import DTYPES, FP8_DTYPES
 from flash.operands.words import Causal
 from ptxgen.arrays.views import WITH_TANGENT, has_tangent, has_usual_functions, not_its_values
 from ptxgen.errors import LaunchError
@@ -16,7 +17,8 @@ _DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not import
 _MATRIX: Final = 2  # dimensions
 _WITH_AUTOCAST: Final = ("cpu", "cuda")
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
-FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types of tensors that come with scales
+FLOATS: Final = tuple(getattr(torch, t.array_name) for t in DTYPES.values())
+FP8: Final = tuple(getattr(torch, t.array_name) for t in FP8_DTYPES.values())  # with scales
 
 
 def require_plain(who: str, tensors: Mapping[str, Any], required: Collection[str] = ()) -> None:

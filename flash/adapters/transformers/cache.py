@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, get_lay
 
 import flash
 from flash.adapters.transformers.masks import OTHERS, WHO, Seen
-from flash.operands.words import CacheDTypeLike
+from flash.operands.words import InputDTypeLike
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError
 
@@ -31,7 +31,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
 
     Tokens are cut for prompt lookup and assisted generation. Beams need pages. A layer with a sliding
     window keeps all its tokens. Queries, keys and values are converted to the dtype of their cache, and
-    results back; caches of "e4m3" or "e5m2" take them as they are. `copy.deepcopy` and `pickle` copy the
+    results back; caches of fp8 take them as they are. `copy.deepcopy` and `pickle` copy the
     tokens, too, as for going on from one prompt several times.
 
     Raises `ConfigError` for any other `kv`.
@@ -153,7 +153,7 @@ def cache_for(
     batch: int,
     capacity: int,
     *,
-    dtype: CacheDTypeLike | None = None,
+    dtype: InputDTypeLike | None = None,
     page_size: int | None = PAGE_SIZE,
     **options: Any,
 ) -> FlashCache:

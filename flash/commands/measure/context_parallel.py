@@ -17,12 +17,13 @@ from torch import Tensor
 import flash
 from flash.distributed import ContextParallel, Machine
 from flash.distributed.exchange import Event
+from flash.operands.dtypes import DTYPES, F32
 from ptxgen.commands.parts.progress import progress
 
-_TYPES: Final = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# The allowed error by type, in parts of the largest element: f32 is summed in another order; in 16 bits
-# parts and results are rounded.
-_BOUNDS: Final = {"f32": 64 * 2.0**-24, "f16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8}
+# The allowed error, in roundings of the largest element: f32 is summed in another order; in 16 bits parts
+# and results are rounded.
+_ROUNDINGS_OF_F32: Final = 64
+_ROUNDINGS: Final = 8
 _NAMES: Final = ("out", "lse", "dq", "dk", "dv")
 _UNIT_OF_PEAK: Final = 1 if sys.platform == "darwin" else 1024  # bytes
 
@@ -81,7 +82,8 @@ def measured(arguments: argparse.Namespace) -> Measured | None:
     if not is_first:
         return None
     ranks = [of_rank for of_rank, _ in gathered]
-    bound = _BOUNDS[arguments.dtype]
+    of = DTYPES[arguments.dtype]
+    bound = (_ROUNDINGS_OF_F32 if of is F32 else _ROUNDINGS) * of.rounding[0]
     planned = all(abs(r["bytes"] - r["planned_bytes"]) <= 0.01 * r["planned_bytes"] for r in ranks)
     record = {
         "problem": _problem(arguments, cp.peers.world),
@@ -103,7 +105,8 @@ def _inputs(arguments: argparse.Namespace) -> list[Tensor]:
     shapes = [
         (arguments.batch, n, arguments.seq, arguments.head_dim) for n in (heads, kv_heads, kv_heads, heads)
     ]
-    return [torch.randn(shape, generator=make, device="cpu").to(_TYPES[arguments.dtype]) for shape in shapes]
+    dtype = getattr(torch, DTYPES[arguments.dtype].array_name)
+    return [torch.randn(shape, generator=make, device="cpu").to(dtype) for shape in shapes]
 
 
 def _of_rank(

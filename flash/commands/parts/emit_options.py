@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
-from flash.operands.dtypes import INPUT_DTYPES
+from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.persistence import SCHEDULERS
 from flash.problem.precision import AUTO, OF_F32
@@ -47,14 +47,14 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     },
     "--dtype": {
         "default": "f32",
-        "help": "element type of Q, K, V and O: f32, f16 or bf16; of Q, K and V: e4m3 or e5m2 (default: f32)",
+        "help": f"element type of Q, K, V and O: {', '.join(DTYPES)}; of Q, K and V, fp8: "
+        f"{', '.join(FP8_DTYPES)} (default: f32)",
     },
-    "--out-dtype": {"help": "element type of O with e4m3 and e5m2: bf16 or f16 (default: bf16)"},
+    "--out-dtype": {"help": "element type of O with fp8: bf16 or f16 (default: bf16)"},
     "--scale-block": {
         "type": number,
         "metavar": "N",
-        "help": "rows of a head of Q, K and V of e4m3 and e5m2 that share a scale, a multiple of 64 "
-        "(default: all)",
+        "help": "rows of a head of Q, K and V of fp8 that share a scale, a multiple of 64 (default: all)",
     },
     "--precision": {
         "default": AUTO,

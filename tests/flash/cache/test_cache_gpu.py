@@ -18,7 +18,7 @@ from judge import assert_attention_is_accurate
 
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.operands.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
+from flash.operands.dtypes import DTYPES, INPUT_DTYPES, OF_ARRAYS
 from flash.problem.features import MAX_SPLITS
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
@@ -123,7 +123,7 @@ def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: 
             ("e5m2", None, "halves", DIM, (5, 1)),
         ],
         itertools.product(
-            CACHE_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128), [(300, 1, 1, 3)]
+            INPUT_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128), [(300, 1, 1, 3)]
         ),
     ),
 )
@@ -180,7 +180,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
 @pytest.mark.parametrize(
     ("dtype", "page_size"),
     few_and_all(
-        [("f32", None), ("bf16", 4), ("e4m3", 4)], itertools.product(CACHE_DTYPES, (None, 1, 16, 64, 256))
+        [("f32", None), ("bf16", 4), ("e4m3", 4)], itertools.product(INPUT_DTYPES, (None, 1, 16, 64, 256))
     ),
 )
 def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
@@ -200,7 +200,7 @@ def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "page_size"), few_and_all([("f16", 4)], itertools.product(CACHE_DTYPES, (None, 16, 64)))
+    ("dtype", "page_size"), few_and_all([("f16", 4)], itertools.product(INPUT_DTYPES, (None, 16, 64)))
 )
 def test_forks_and_cuts_are_seen_by_the_kernels(dtype: str, page_size: int | None, gpu: Gpu) -> None:
     cache = gpu.cache(dtype, page_size, DIM, 40)
