@@ -100,6 +100,7 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_barrier_picture.py --check
 	$(PY) tools/gen_public_kernels.py --check
 	$(PY) tools/gen_gpu_page.py --check
+	$(PY) tools/gen_rooms.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results
