@@ -24,7 +24,6 @@ from flash.commands.measure.record import (
 )
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
-from flash.contract.forward import global_contract
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
@@ -69,9 +68,10 @@ def sanitizer_jobs(quick: bool) -> list[Job]:
 def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Found:
     """Seconds for the proofs of the default causal kernel."""
     kernel = AttentionConfig(head_dim, dtype=dtype, causal=True, return_lse=True).kernel()
-    module = build(kernel).module
+    made = build(kernel)
+    module = made.module
     settings: dict[str, Setting] = {"d": head_dim, "dtype": dtype}
-    block, contract = kernel.tiling.threads, global_contract(kernel)
+    block, contract = made.threads, made.promised
     shared = timed(lambda: prove_shared(module, block=block), repeats)
     whole = timed(lambda: prove_global(module, block=block, contract=contract), repeats)
     goal = Goal("<=", PROOF_GOAL_S)

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flash.operands.declared import Operand
+from flash.problem.limits import MAX_CTAS
 from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
-from ptxgen.records import dataclass
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMap
 from ptxgen.text import render
 
 if TYPE_CHECKING:
+    from flash.contract.launches import Launch
     from ptxgen.check.prove import GlobalProof, Proof, Proofs
     from ptxgen.check.prove.contract import GlobalContract
     from ptxgen.runtime.assembler_log import KernelUsage
     from ptxgen.runtime.plan import ParamSlot
 
 
-@dataclass(eq=False)
 class BuiltKernel(ABC):
-    """A verified kernel, for CTAs of `threads` threads."""
+    """A verified kernel of a configuration."""
 
-    module: ir.Module
-    threads: int
-    target: Target
+    def __init__(self, config: Any, module: ir.Module) -> None:
+        self.config = config
+        self.module = module
+        self.target: Target = config.target
 
     @property
     @abstractmethod
@@ -39,15 +41,64 @@ class BuiltKernel(ABC):
 
     @property
     @abstractmethod
-    def promised(self) -> GlobalContract:
-        """The contract of the kernel's launches, as the proofs take it."""
+    def launches(self) -> Launch:
+        """What the kernel's launches promise. Made when it is asked for, because emitting text does not need
+        it.
+        """
 
     @property
-    @abstractmethod
+    def promised(self) -> GlobalContract:
+        """The contract of the kernel's launches, as the proofs take it."""
+        return self.launches.promised
+
+    @property
     def contract(self) -> dict[str, Any]:
         """The contract of the kernel's launches for a host program in any language, with what each
         parameter means, as plain data for JSON (`docs/embedding.md`).
         """
+        from flash.contract.launches import described_array
+        from ptxgen.check.verify.budget import static_shared_bytes
+        from ptxgen.contract import SCHEMA
+        from ptxgen.contract.expressions import formula
+
+        kernel, of = self.kernel, self.launches
+        return {
+            "schema": SCHEMA,
+            "kind": of.kind,
+            "entry": kernel.name,
+            "target": self.module.target,
+            "ptx_version": ".".join(str(part) for part in self.module.version),
+            "sha256": hashlib.sha256(self.text.encode()).hexdigest(),
+            **of.computes,
+            "parameters": of.parameters(self.slots),
+            "arrays": [described_array(array) for array in of.arrays],
+            "sizes": of.sizes,
+            "block": [self.threads, 1, 1],
+            "grid": {"formula": f"({formula(of.ctas)}, 1, 1)", "x": of.ctas, "y": 1, "z": 1},
+            "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+            "static_shared_bytes": static_shared_bytes(kernel),
+            **({"programmatic": True} if self.attributes.programmatic else {}),
+            **of.more,
+            "constraints": [*of.constraints, *self._constraints()],
+        }
+
+    def _constraints(self) -> Iterator[str]:
+        """What a host has to keep to with any kernel."""
+        target, shared = self.target, self.kernel.dynamic_shared_bytes
+        yield f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch"
+        later = " and nothing else (architecture-specific target)" if target.suffix else " or later"
+        yield f"the device runs {target}{later}"
+        if self.attributes.programmatic:
+            yield (
+                "a launch may have CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (cuLaunchKernelEx): "
+                "the kernel then begins before the one before it in the stream has ended, and waits for it "
+                "by griddepcontrol.wait before it reads or writes memory; without it, it begins later"
+            )
+        if shared > target.shared_per_block:
+            yield (
+                "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
+                f"function to {shared}"
+            )
 
     @property
     def maps(self) -> Mapping[str, Boxes]:
@@ -63,6 +114,11 @@ class BuiltKernel(ABC):
     def kernel(self) -> ir.Kernel:
         """The module's one kernel."""
         return self.module.kernels[0]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.kernel.threads
 
     @cached_property
     def text(self) -> str:

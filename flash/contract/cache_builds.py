@@ -5,27 +5,23 @@ kernel that merges results of parts of the keys.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flash.contract.built_kernel import BuiltKernel
-from flash.kernels import append, merge
 from flash.kernels.append import AppendConfig, append_kernel
 from flash.kernels.merge import MergeConfig, merge_kernel
 from flash.operands.declared import Operand
-from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.runtime.attributes import LaunchAttributes
 
 if TYPE_CHECKING:
-    from ptxgen.check.prove.contract import GlobalContract
+    from flash.contract.launches import Launch
 
 
 class AppendBuild(BuiltKernel):
     """A verified append kernel."""
 
-    def __init__(self, config: AppendConfig, module: ir.Module) -> None:
-        super().__init__(module, append.THREADS, config.target)
-        self.config = config
+    config: AppendConfig
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -33,19 +29,11 @@ class AppendBuild(BuiltKernel):
         return (*self.config.arrays, *self.config.operands)
 
     @property
-    def contract(self) -> dict[str, Any]:
-        """See `flash.contract.cache.append_contract`."""
-        # Imported here, because emitting text does not need it.
-        from flash.contract.cache import append_contract
+    def launches(self) -> Launch:
+        """See `flash.contract.cache.appending`."""
+        from flash.contract.cache import appending
 
-        return append_contract(self, self.config)
-
-    @property
-    def promised(self) -> GlobalContract:
-        """See `flash.contract.cache.append_promise`."""
-        from flash.contract.cache import append_promise
-
-        return append_promise(self.config)
+        return appending(self.config)
 
 
 @lru_cache(maxsize=64)
@@ -59,9 +47,7 @@ def append_build(config: AppendConfig) -> AppendBuild:
 class MergeBuild(BuiltKernel):
     """A verified merge kernel."""
 
-    def __init__(self, config: MergeConfig, module: ir.Module) -> None:
-        super().__init__(module, merge.THREADS, config.target)
-        self.config = config
+    config: MergeConfig
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -74,19 +60,11 @@ class MergeBuild(BuiltKernel):
         return LaunchAttributes(programmatic=self.config.overlaps).kept()
 
     @property
-    def contract(self) -> dict[str, Any]:
-        """See `flash.contract.cache.merge_contract`."""
-        # Imported here, because emitting text does not need it.
-        from flash.contract.cache import merge_contract
+    def launches(self) -> Launch:
+        """See `flash.contract.cache.merging`."""
+        from flash.contract.cache import merging
 
-        return merge_contract(self, self.config)
-
-    @property
-    def promised(self) -> GlobalContract:
-        """See `flash.contract.cache.merge_promise`."""
-        from flash.contract.cache import merge_promise
-
-        return merge_promise(self.config)
+        return merging(self.config)
 
 
 @lru_cache(maxsize=64)

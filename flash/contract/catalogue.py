@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
@@ -23,7 +23,7 @@ from ptxgen.check.verify import require_valid
 from ptxgen.tensormap import Boxes
 
 if TYPE_CHECKING:
-    from ptxgen.check.prove.contract import GlobalContract
+    from flash.contract.launches import Launch
 
 
 class Build(BuiltKernel):
@@ -31,9 +31,10 @@ class Build(BuiltKernel):
     this process.
     """
 
+    config: KernelConfig
+
     def __init__(self, config: KernelConfig, module: ir.Module) -> None:
-        super().__init__(module, config.tiling.threads, config.target)
-        self.config = config
+        super().__init__(config, module)
         self.registers: int | None = None  # registers of a thread
 
     @cached_property
@@ -47,19 +48,11 @@ class Build(BuiltKernel):
         return maps_of(self.config)
 
     @property
-    def promised(self) -> GlobalContract:
-        """See `flash.contract.forward.global_contract`."""
-        # Imported here, because emitting text does not need it.
-        from flash.contract.forward import global_contract
+    def launches(self) -> Launch:
+        """See `flash.contract.forward.launches_of`."""
+        from flash.contract.forward import launches_of
 
-        return global_contract(self.config)
-
-    @property
-    def contract(self) -> dict[str, Any]:
-        """See `flash.contract.forward.contract`."""
-        from flash.contract.forward import contract
-
-        return contract(self, self.config)
+        return launches_of(self.config)
 
     @property
     def resources(self) -> KernelResources:

@@ -1,73 +1,31 @@
-"""The launch contract of an attention kernel: all that a host program in any language needs to
-launch it.
-
-`parameters` is the one place that says what each kernel parameter means.
-"""
+"""The launches of an attention kernel: what each parameter means, and what a host promises."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
 from typing import Any, Final
 
-from flash.contract.built_kernel import BuiltKernel
-from flash.contract.common import (
-    Words,
-    launch_contract,
-    meanings_of_maps,
-    meanings_of_pointers,
-    meanings_of_strides,
-    promised_launch,
+from flash.contract.launches import (
+    HEADS,
+    NO_LSE,
+    WHOLE_GROUPS,
+    Launch,
+    constraints_of_arrays,
+    listed,
+    meaning_of,
+    size,
+    sizes_of_heads,
 )
-from flash.operands.dtypes import F32_BYTES
-from flash.problem.arrays import arrays_of, log_sums, matrices, tickets
-from flash.problem.features import Features
+from flash.operands.declared import Number
+from flash.problem.arrays import arrays_of
+from flash.problem.features import PARTS, Features, Turned
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.tensor_maps import maps_of
 from flash.scores.sink import Sink
-from ptxgen.check.prove.contract import GlobalContract
-from ptxgen.contract.expressions import CEIL_DIV, DIV, Expression, expression, product
-
-
-@functools.cache
-def parameters(config: KernelConfig) -> dict[str, str]:
-    """The meaning of each parameter of the kernel, in their order; with LSE, even if the kernel
-    does not write it.
-    """
-    features = config.features
-    arrays, operands = (*matrices(config), log_sums(config)), features.operands
-    mapped = maps_of(config)
-    pointers = *arrays, *operands, *tickets(config)
-    meanings = meanings_of_pointers(pointers) | meanings_of_strides(arrays, mapped)
-    longest = max_seq(features)
-    lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
-    if features.varlen:
-        meanings["total_q"] = f"rows of Q and O: those of all sequences, 1 to {longest}"
-    else:
-        meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
-    if features.packs_keys:
-        meanings["total_k"] = (
-            f"rows of K and V, {int(bool(mapped))} to {longest}; of a sequence without keys the output is 0 "
-            f"and {lse}"
-        )
-    else:
-        meanings["seq_k"] = (
-            cache_room(features, longest)
-            if features.cached
-            else f"keys of each head, 1 to {longest}"
-            if mapped
-            else f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
-        )
-    meanings["heads"] = "heads of Q and O, at least 1"
-    meanings["group"] = (
-        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded down"
-    )
-    meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
-    meanings |= {number.name: number.meaning for number in config.numbers}
-    return meanings | meanings_of_strides(operands) | meanings_of_maps(arrays, mapped)
+from ptxgen.contract.expressions import CEIL_DIV, Expression, product
+from ptxgen.types import u32
 
 
 def cache_room(features: Features, longest: int) -> str:
@@ -92,16 +50,23 @@ CAUSAL: Final[dict[str, str]] = {
 }
 
 
-def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
-    """The contract of the attention kernel of a configuration."""
-    t, features, meanings = config.tiling, config.features, parameters(config)
-    turned, turning = features.turned, {}
-    if features.appended is not None or turned is not None:
-        turning = rotary_words(
-            turned.rotary_dim if turned else 0, interleaved=turned is not None and turned.interleaved
-        )
-    words = Words(
-        kind="decode" if config.features.cached and not config.features.varlen else "forward",
+def launches_of(config: KernelConfig) -> Launch:
+    """The launches of the attention kernel of a configuration."""
+    t, features = config.tiling, config.features
+    arrays, parts = arrays_of(config), _parts(config)
+    equal: dict[str, Expression] = {"heads": HEADS}
+    if config.packed:
+        equal["rows"] = product(features.longest_q, "group")
+    if features.page_size:
+        equal["seq_k"] = product(features.page_size, "table_columns")
+    for name, rows in features.scale_blocks.items():
+        equal[name] = {CEIL_DIV: [rows, features.scale_block]}
+    if config.is_persistent:
+        equal["parts"] = parts
+    turning = rotary_words(features.turned) if features.appended or features.turned else {}
+    (lse,) = [meaning_of(array) for array in arrays if array.name == "LSE"] or [NO_LSE]
+    return Launch(
+        kind="decode" if features.cached and not features.varlen else "forward",
         computes={
             "dtype": config.dtype.name,
             "precision": config.precision,
@@ -111,37 +76,61 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
             "block_q": t.block_q,
             **turning,
         },
-        meanings=meanings,
-        ctas=CTAS if config.is_persistent else _parts(config),
-        equal={**({"parts": _parts(config)} if config.is_persistent else {}), **_scale_blocks(features)},
+        arrays=arrays,
+        scalars=(*_scalars(config),),
+        ctas=CTAS if config.is_persistent else parts,
+        equal=equal,
         constraints=_constraints(config),
+        maps=maps_of(config),
         more={
             "alignment": config.alignment,
-            "layout": _layout(config.features),
+            "layout": _layout(features),
             "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
-            "lse": meanings["LSE"]
-            if config.return_lse
-            else "not written: the kernel was made with return_lse=False",
+            "lse": lse,
         },
     )
-    return launch_contract(made, words)
+
+
+def _scalars(config: KernelConfig) -> Iterator[Number]:
+    """The sizes of launches, and the other scalars."""
+    features, mapped, longest = config.features, bool(maps_of(config)), max_seq(config.features)
+    rows_q, rows_k = features.row_counts
+    most_q, most_group = _most_rows(config), MAX_CTAS
+    if features.appended is not None:
+        most_group = most_q if config.packed else 1
+    lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
+    of_q, least_k, of_k = f"queries of each head, 1 to {most_q}", int(features.cached or mapped), ""
+    if features.varlen:
+        of_q = f"rows of Q and O: those of all sequences, 1 to {longest}"
+    if features.packs_keys:
+        empty = f"of a sequence without keys the output is 0 and {lse}"
+        of_k = f"rows of K and V, {least_k} to {longest}; {empty}"
+    elif features.cached:
+        of_k = cache_room(features, longest)
+    else:
+        empty = "" if mapped else f"; with 0 the output is 0 and {lse}"
+        of_k = f"keys of each head, {least_k} to {longest}{empty}"
+    queries, keys = size(rows_q, most_q, of_q), size(rows_k, longest, of_k, least=least_k)
+    yield from sizes_of_heads(queries, keys, "usually 1 / sqrt(head_dim)", most_group)
+    yield from config.numbers
+    if features.page_size:
+        yield size("table_columns", longest // features.page_size)
+    for name in features.scale_blocks:
+        yield size(name, -(-longest // features.scale_block))
+    if config.packed:
+        yield size("rows", most_q)
+    if config.is_persistent:
+        yield Number(CTAS, u32, "", PARTS.bounds)
 
 
 def _parts(config: KernelConfig) -> Expression:
     """The number of parts of the problem, each of which has a CTA along x unless the kernel is persistent.
     With packed heads, rows are those of all heads of a group.
     """
-    t, longest = config.tiling, config.features.longest_q
-    slices: list[Expression] = [t.value_slices, *(["splits"] if config.features.splits else [])]
-    rows, heads = expression(longest), expression("heads")
-    if config.packed:
-        rows, heads = expression(f"{longest} * group"), {DIV: ["heads", "group"]}
-    return product({CEIL_DIV: [rows, t.block_q]}, heads, "batch", *slices)
-
-
-def _scale_blocks(features: Features) -> dict[str, Expression]:
-    """How many blocks of rows have a scale."""
-    return {name: {CEIL_DIV: [rows, features.scale_block]} for name, rows in features.scale_blocks.items()}
+    t, features = config.tiling, config.features
+    rows, heads = ("rows", "kv_heads") if config.packed else (features.longest_q, "heads")
+    splits = ["splits"] if features.splits else []
+    return product({CEIL_DIV: [rows, t.block_q]}, heads, "batch", t.value_slices, *splits)
 
 
 _BATCHED: Final = (
@@ -203,60 +192,47 @@ ONE_PLACE: Final = (
 )
 
 
-def rotary_words(rotary_dim: int, *, interleaved: bool) -> dict[str, Any]:
+def rotary_words(turned: Turned | None) -> dict[str, Any]:
     """The entries of a contract for the rotation of rows."""
-    return {"rotary_dim": rotary_dim, "rotary_interleaved": interleaved}
+    turned = turned or Turned(0)
+    return {"rotary_dim": turned.rotary_dim, "rotary_interleaved": turned.interleaved}
 
 
-def turned_together(rotary_dim: int, *, interleaved: bool) -> Iterator[str]:
+def turned_together(turned: Turned | None) -> Iterator[str]:
     """The constraint that says which two columns are rotated together, if any are."""
-    pair = "2 i and 2 i + 1" if interleaved else "i and i + rotary_dim / 2"
-    if rotary_dim:
+    if turned is not None:
+        pair = "2 i and 2 i + 1" if turned.interleaved else "i and i + rotary_dim / 2"
         yield f"columns {pair} of a row are turned together"
 
 
-def _constraints(config: KernelConfig) -> list[str]:
-    features, new = config.features, config.features.appended
-    rows = features.row_counts
-    dense = ["Q", "K", "V", "O", *(o.name for o in features.operands if o.columns)]
-    written, read = (
-        ("O and LSE", "what")
-        if new is None
-        else ("O, LSE and the rows of K and V that are written", "what else")
-    )
-    constraints = [
-        _alignments(config),
-        f"the last dimension of {_and(dense)} is dense (stride 1)",
-        f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
-        *([f"{features.longest_q} * group is at most {_most_rows(config)}"] if config.packed else []),
-        "heads is a multiple of kv_heads",
-        _of_grid(config),
-        f"{written} share no memory with {read} is read or each other, and no two indices of O "
-        "name one element",
-    ]
+def _constraints(config: KernelConfig) -> Iterator[str]:
+    features, rows = config.features, config.features.row_counts
+    yield from constraints_of_arrays(arrays_of(config))
+    yield f"{rows[0]} and {rows[1]} are at most {max_seq(features)}"
+    if config.packed:
+        yield f"{features.longest_q} * group is at most {_most_rows(config)}"
+    yield WHOLE_GROUPS
+    yield _of_grid(config)
     if isinstance(config.tiling, LatentTiling):
-        constraints.append(
+        yield (
             "V is K: it has the same address and the same strides, and the values are the first head_dim_v "
             "columns of the keys"
         )
     if mapped := maps_of(config):
-        constraints.append(
-            f"the strides of {_and([*mapped])} are positive and below 2**40 bytes, as tensor maps take them; "
-            "of a dimension with one element any such number will do"
+        yield (
+            f"the strides of {listed([*mapped])} are positive and below 2**40 bytes, as tensor maps take "
+            "them; of a dimension with one element any such number will do"
         )
-    if new is not None:
-        constraints += _of_new_rows(config)
-    if features.turned is not None:
-        turned = features.turned
-        constraints += turned_together(turned.rotary_dim, interleaved=turned.interleaved)
+    if features.appended is not None:
+        yield from _of_new_rows(config)
+    yield from turned_together(features.turned)
     if features.varlen or features.cached:
-        constraints.append(NOT_WRITTEN_MEANWHILE)
+        yield NOT_WRITTEN_MEANWHILE
     if config.takes_tickets:
-        constraints.append(
+        yield (
             "tickets is 0 before a launch; launches with one counter follow each other, and nothing else "
             "writes it meanwhile"
         )
-    return constraints
 
 
 def _of_grid(config: KernelConfig) -> str:
@@ -277,60 +253,3 @@ def _of_new_rows(config: KernelConfig) -> Iterator[str]:
         f"in one block: {rows} is at most {_most_rows(config)}"
     )
     yield ONE_PLACE
-
-
-def _alignments(config: KernelConfig) -> str:
-    """The constraint that says what pointers and strides are multiples of."""
-    (most, first), *others = [
-        (nbytes, _and([*names])) for nbytes, names in groupby("QKVO", config.alignment_of)
-    ]
-    whose = "their" if len(first) > 1 else "its"
-    more = "".join(f"those of {names} of {nbytes}; " for nbytes, names in others)
-    rest = [o.name for o in config.features.operands if o.columns]
-    own = f"; {_and(rest)}, and their strides, of their elements' size" if rest else ""
-    return (
-        f"{first}, and {whose} strides in bytes, are multiples of {most} bytes; {more}LSE is a "
-        f"multiple of {F32_BYTES}{own}"
-    )
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(", ".join(names).rsplit(", ", 1))
-
-
-def global_contract(config: KernelConfig) -> GlobalContract:
-    """The contract of an attention kernel in the form that the proof of global accesses takes.
-
-    `batch` and `kv_heads` are not parameters: the grid and `group` imply them.
-    """
-    t, features = config.tiling, config.features
-    rows_q, rows_k = features.row_counts
-    longest = max_seq(features)
-    bounds = {  # factors of other sizes first: the proof eliminates the last size first
-        "group": (1, MAX_CTAS),
-        rows_q: (1, _most_rows(config)),
-        rows_k: (int(features.cached or bool(maps_of(config))), longest),
-        "batch": (1, MAX_CTAS),
-        "kv_heads": (1, MAX_CTAS),
-        "heads": (1, MAX_CTAS),
-        **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
-    }
-    equal = {"heads": "group * kv_heads"}
-    if features.appended is not None:
-        bounds["group"] = (1, _most_rows(config) if config.packed else 1)
-    if features.page_size:
-        bounds["table_columns"] = (1, longest // features.page_size)
-        equal[rows_k] = f"{features.page_size} * table_columns"
-    for name, count in features.scale_blocks.items():
-        bounds[name] = (1, -(-longest // features.scale_block))
-        equal[name] = f"({count} + {features.scale_block - 1}) // {features.scale_block}"
-    rows, of = features.longest_q, "heads"
-    if config.packed:
-        rows, of = "rows", "kv_heads"
-        bounds["rows"], equal["rows"] = (1, _most_rows(config)), f"{features.longest_q} * group"
-    blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
-    blocks += f" * {of} * batch * {t.value_slices}{' * splits' if features.splits else ''}"
-    if config.is_persistent:
-        equal["parts"], blocks = blocks, CTAS
-        bounds[CTAS] = bounds["parts"]
-    return promised_launch(arrays_of(config), bounds, blocks, equal, maps_of(config))

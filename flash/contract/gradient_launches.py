@@ -1,19 +1,27 @@
-"""The launch contracts of the kernels of gradients: those that own queries, keys or scores, and the
+"""The launches of the kernels of gradients: those that own queries, keys or scores, and the
 kernel that sums the terms of the gradients of arrays of scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from flash.contract.built_kernel import BuiltKernel
-from flash.contract.common import Words, launch_contract, meanings_of_pointers, meanings_of_strides
 from flash.contract.forward import CAUSAL, NOT_WRITTEN_MEANWHILE
+from flash.contract.launches import (
+    EXACTLY,
+    HEADS,
+    WHOLE_GROUPS,
+    Launch,
+    constraints_of_arrays,
+    listed,
+    size,
+    sizes_of_heads,
+)
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
-from flash.operands.declared import Operand
-from flash.operands.dtypes import F32, F32_BYTES
+from flash.operands.declared import Number, Operand
+from flash.operands.dtypes import F32
 from flash.problem.gradients import (
     DELTAS,
     KEYS,
@@ -23,71 +31,60 @@ from flash.problem.gradients import (
     SUMS_OF_QUERIES,
     GradientConfig,
     gradient_arrays,
-    gradient_matrices,
-    row_numbers,
-    sums_of_queries,
 )
-from flash.problem.limits import max_seq
+from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, TIMES, Expression, product
 
-_EXACTLY: Final = "block and grid are exactly as given"
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
 _ENDED: Final = (
     "of the same options, arrays and numbers, that has ended: launch this one behind it on the same stream"
 )
 
 
-def gradient_contract(made: BuiltKernel, config: GradientConfig) -> dict[str, Any]:
-    """The contract of the kernel of gradients of a configuration."""
+def of_gradients(config: GradientConfig) -> Launch:
+    """The launches of the kernel of gradients of a configuration."""
     t = config.tiling
-    return launch_contract(
-        made,
-        Words(
-            kind="backward",
-            computes={
-                "dtype": config.dtype.name,
-                "precision": t.operands.name if config.dtype is F32 else None,
-                "head_dim": t.head_dim,
-                "head_dim_v": t.head_dim_v,
-                "owner": config.owner,
-                "block_rows": t.block,
-                **({"tile": t.tile} if t.tile else {}),
-            },
-            meanings=gradient_parameters(config),
-            ctas=_ctas(config),
-            constraints=_constraints(config),
-            more={
-                "alignment": config.alignment,
-                "layout": _layout(config),
-                "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
-            },
-            equal=_shares_of_bias() if config.owner == SCORES else {},
-        ),
+    return Launch(
+        kind="backward",
+        computes={
+            "dtype": config.dtype.name,
+            "precision": t.operands.name if config.dtype is F32 else None,
+            "head_dim": t.head_dim,
+            "head_dim_v": t.head_dim_v,
+            "owner": config.owner,
+            "block_rows": t.block,
+            **({"tile": t.tile} if t.tile else {}),
+        },
+        arrays=[_explained(config, array) for array in gradient_arrays(config)],
+        scalars=(*_scalars(config),),
+        ctas=_ctas(config),
+        equal={"heads": HEADS},
+        constraints=_constraints(config),
+        more={
+            "alignment": config.alignment,
+            "layout": _layout(config),
+            "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
+        },
+        of_hosts=_OF_BIAS if config.owner == SCORES else {},
     )
 
 
-def gradient_parameters(config: GradientConfig) -> dict[str, str]:
-    """The meaning of each parameter of a kernel of gradients."""
+def _scalars(config: GradientConfig) -> Iterator[Number]:
+    """The sizes of launches, and the other scalars."""
     features, longest = config.features, max_seq(config.features)
-    arrays = [_explained(config, array) for array in gradient_arrays(config)]
     rows_q, rows_k = features.row_counts
-    least_q, least_k = (
-        int(config.owner == SCORES or own) for own in (config.owns_rows, config.owner == KEYS)
-    )
     whose = "of all sequences" if features.varlen else "of each head"
-    none = {QUERIES: "keys dQ is 0", KEYS: "queries dK and dV are 0"}.get(config.owner)
-    without = {rows_k if config.owner == QUERIES else rows_q: f"; without {none}"} if none else {}
-    meanings = meanings_of_pointers(arrays) | meanings_of_strides(arrays)
-    meanings |= {
-        rows_q: f"queries {whose}, {least_q} to {longest}{without.get(rows_q, '')}",
-        rows_k: f"keys {whose}, {least_k} to {longest}{without.get(rows_k, '')}",
-        "heads": "heads of Q and of the output, at least 1",
-        "group": (
-            "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded down"
-        ),
-        "softmax_scale": "factor of Q K^T before the softmax, that of the forward launch",
-    }
-    return meanings | {number.name: number.meaning for number in config.numbers}
+    least_q, least_k = (
+        int(config.owner == SCORES or own) for own in (config.owns_rows, not config.owns_rows)
+    )
+    without_q = "; without queries dK and dV are 0" if config.owner == KEYS else ""
+    without_k = "; without keys dQ is 0" if config.owner == QUERIES else ""
+    yield from sizes_of_heads(
+        size(rows_q, longest, f"queries {whose}, {least_q} to {longest}{without_q}", least=least_q),
+        size(rows_k, longest, f"keys {whose}, {least_k} to {longest}{without_k}", least=least_k),
+        "that of the forward launch",
+    )
+    yield from config.numbers
 
 
 def _explained(config: GradientConfig, array: Operand) -> Operand:
@@ -101,7 +98,7 @@ def _explained(config: GradientConfig, array: Operand) -> Operand:
 
 
 def _ctas(config: GradientConfig) -> Expression:
-    """The number of CTAs along x, as `GradientBuild.promised` has it."""
+    """The number of CTAs along x."""
     t, features = config.tiling, config.features
     if config.owner == SCORES:
         keys, queries = {CEIL_DIV: ["seq_k", t.tile]}, {CEIL_DIV: ["seq_q", t.block]}
@@ -111,9 +108,11 @@ def _ctas(config: GradientConfig) -> Expression:
     return product({CEIL_DIV: [config.longest_k, t.block]}, "kv_heads", "batch", t.slices)
 
 
-def _shares_of_bias() -> dict[str, Expression]:
-    """How many batch items, and heads, share one of the bias: what the proof does not need."""
-    return {"batch": {TIMES: ["bias_batch", "over_batch"]}, "over_heads": {DIV: ["heads", "bias_heads"]}}
+# How many batch items, and heads, share one of the bias: what the proof does not need.
+_OF_BIAS: Final[dict[str, Expression]] = {
+    "batch": {TIMES: ["bias_batch", "over_batch"]},
+    "over_heads": {DIV: ["heads", "bias_heads"]},
+}
 
 
 def _layout(config: GradientConfig) -> str:
@@ -133,27 +132,11 @@ def _layout(config: GradientConfig) -> str:
 
 def _constraints(config: GradientConfig) -> Iterator[str]:
     features, owner = config.features, config.owner
-    matrices = [array.name for array in gradient_matrices(config)]
-    numbers = [array.name for array in (*row_numbers(config), *config.terms)]
-    sums = "".join(f"; {array.name} of {array.alignment}" for array in sums_of_queries(config))
-    written = [array.name for array in gradient_arrays(config) if array.is_written]
-    given = [array.name for array in gradient_matrices(config) if array.is_written]
-    operands = [o.name for o in features.operands]
-    of_operands = f"; {_and(operands)}, and their strides, of their elements' size" if operands else ""
-    whose = "their" if len(matrices) > 1 else "its"
-    yield (
-        f"{_and(matrices)}, and {whose} strides in bytes, are multiples of {config.alignment} bytes"
-        f"{f'; {_and(numbers)} of {F32_BYTES}' if numbers else ''}{sums}{of_operands}"
-    )
-    yield f"the last dimension of {_and(matrices)} is dense (stride 1)"
-    yield "heads is a multiple of kv_heads"
+    yield from constraints_of_arrays(gradient_arrays(config))
+    yield WHOLE_GROUPS
     if owner == SCORES:
         yield "bias_batch is 1 or batch, and bias_heads is 1 or heads"
-    yield f"{_EXACTLY}: the batch is known from the number of CTAs" if owner != SCORES else _EXACTLY
-    several = f"{_and(written)} share" if len(written) > 1 else f"{written[0]} shares"
-    unique = f", and no two indices of {_or(given)} name one element" if given else ""
-    other = " or each other" if len(written) > 1 else ""
-    yield f"{several} no memory with what is read{other}{unique}"
+    yield f"{EXACTLY}: the batch is known from the number of CTAs" if owner != SCORES else EXACTLY
     if owner in _FROM_FORWARD:
         yield (
             f"{_FROM_FORWARD[owner]} what a forward launch with the same arrays and numbers wrote, by a "
@@ -163,11 +146,11 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
     terms = [term.name for term in config.terms]
     if terms and features.varlen:
         yield (
-            f"{_and(terms)} {'hold' if len(terms) > 1 else 'holds'} 0 before the launch, which writes "
+            f"{listed(terms)} {'hold' if len(terms) > 1 else 'holds'} 0 before the launch, which writes "
             "nothing for rows that a sequence does not have"
         )
     if terms:
-        yield f"launches of the sum kernel, one for each of {_and(terms)}, come behind this one"
+        yield f"launches of the sum kernel, one for each of {listed(terms)}, come behind this one"
     if features.varlen:
         yield NOT_WRITTEN_MEANWHILE
 
@@ -193,41 +176,37 @@ def _order(config: GradientConfig) -> Iterator[str]:
             )
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(", ".join(names).rsplit(", ", 1))
-
-
-def _or(names: Sequence[str]) -> str:
-    return " or of ".join(names)
-
-
-def sum_contract(made: BuiltKernel, config: SumConfig) -> dict[str, Any]:
-    """The contract of the kernel that sums terms."""
-    meanings = meanings_of_pointers(config.arrays) | meanings_of_strides(config.arrays)
-    for n in range(AXES):
-        meanings[f"m{n}"] = f"elements of Y along axis {n}: 1 if all of X are summed, else n{n}"
-        meanings[f"r{n}"] = f"elements of X for each of Y along axis {n}: n{n} / m{n}"
-    meanings["sums"] = "elements of Y: the product of m0 to m3"
-    meanings["terms"] = "elements of X for each element of Y: the product of r0 to r3"
-    x, y = (array.name for array in config.arrays)
-    return launch_contract(
-        made,
-        Words(
-            kind="sum",
-            computes={"dtype": config.dtype.name},
-            meanings=meanings,
-            ctas={CEIL_DIV: ["sums", WARPS]},
-            constraints=[
-                f"{x} and {y}, and their strides in bytes, are multiples of their elements' size",
-                _EXACTLY,
-                f"{y} shares no memory with {x}, and no two indices of {y} name one element",
-                f"{x} was written by a launch that has ended: launch this one behind it on the same stream",
-            ],
-            more={
-                "layout": (
-                    "Y is the gradient of an array of scores as [batch, heads, queries, keys], with extent 1 "
-                    "along the axes that the array does not have or was broadcast along"
-                )
-            },
+def of_sums(config: SumConfig) -> Launch:
+    """The launches of the kernel that sums terms: an axis of n elements has m sums of r terms each."""
+    axes = range(AXES)
+    scalars = [
+        *[size(f"r{n}", MAX_CTAS, f"elements of X for each of Y along axis {n}: n{n} / m{n}") for n in axes],
+        *[
+            size(f"m{n}", MAX_CTAS, f"elements of Y along axis {n}: 1 if all of X are summed, else n{n}")
+            for n in axes
+        ],
+        *[size(f"n{n}", MAX_CTAS) for n in axes],
+        size("sums", MAX_CTAS, "elements of Y: the product of m0 to m3"),
+        size("terms", MAX_CTAS, "elements of X for each element of Y: the product of r0 to r3"),
+    ]
+    equal = {f"n{n}": product(f"m{n}", f"r{n}") for n in axes}
+    equal |= {"sums": product(*[f"m{n}" for n in axes]), "terms": product(*[f"r{n}" for n in axes])}
+    return Launch(
+        kind="sum",
+        computes={"dtype": config.dtype.name},
+        arrays=config.arrays,
+        scalars=scalars,
+        ctas={CEIL_DIV: ["sums", WARPS]},
+        equal=equal,
+        constraints=(
+            *constraints_of_arrays(config.arrays),
+            EXACTLY,
+            "X was written by a launch that has ended: launch this one behind it on the same stream",
         ),
+        more={
+            "layout": (
+                "Y is the gradient of an array of scores as [batch, heads, queries, keys], with extent 1 "
+                "along the axes that the array does not have or was broadcast along"
+            )
+        },
     )

@@ -16,7 +16,7 @@ import flash.contract.catalogue
 import flash.device.epilogue
 from flash import AttentionKernel
 from flash.contract.catalogue import build, emit
-from flash.contract.forward import global_contract
+from flash.contract.forward import launches_of
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.problem.config import AttentionConfig
@@ -813,7 +813,7 @@ def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()
     change, verdict = MUTANTS[name]
     mutant = parse(change(build(config).text))
-    found = prove_global(mutant, block=config.tiling.threads, contract=global_contract(config))
+    found = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
     wrong = [v for v in found.accesses if v.verdict != "proved"]
     assert wrong
     assert wrong[0].verdict == verdict, found.report()
@@ -929,7 +929,7 @@ def test_each_mutant_on_tensor_cores_is_found(name: str, monkeypatch: pytest.Mon
     owner, attribute, change, verdict = MUTANTS_ON_TENSOR_CORES[name]
     monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
     mutant = emit(config)
-    found = prove_global(mutant, block=config.tiling.threads, contract=global_contract(config))
+    found = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
     wrong = [v for v in found.accesses if v.verdict != "proved"]
     assert wrong
     assert wrong[0].verdict == verdict, found.report()

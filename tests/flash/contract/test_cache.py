@@ -122,11 +122,12 @@ def test_a_kernel_that_attends_is_told_where_rows_are(cache: CacheConfig, splits
 
 def test_what_is_aligned_differently_is_said_apart() -> None:
     assert decoding()["constraints"][0] == (
-        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple of 4"
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; those of seqused_k of an "
+        "element's size"
     )
     assert decoding(EVERYTHING, splits=True)["constraints"][0] == (
-        "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
-        "of 16; LSE is a multiple of 4"
+        "Q and O, and their strides in bytes, are multiples of 16 bytes; those of K and V of 8 bytes; those "
+        "of LSE, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx and block_table of an element's size"
     )
 
 
@@ -184,12 +185,14 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
     )
     assert found["constraints"] == [
         "columns i and i + rotary_dim / 2 of a row are turned together",
-        "all arrays, and their strides in bytes, are multiples of their elements' size",
-        "the last dimension of all arrays is dense (stride 1)",
+        "K_NEW, V_NEW, K, V, Q, Q_OUT, COS, SIN, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx and "
+        "block_table, and their strides in bytes, are multiples of an element's size",
+        "the last dimension of K_NEW, V_NEW, K, V, Q, Q_OUT, COS and SIN is dense (stride 1)",
+        "K, V and Q_OUT share no memory with any other array, and no two indices of K or of V or of Q_OUT "
+        "name one element",
         "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
         "written to is of one sequence",
         "block and grid are exactly as given",
-        "what is written shares no memory with what is read, or with anything else written",
         "what the kernel is told of the sequences is not written while it runs; whatever it says, "
         "nothing outside the arrays is accessed",
         "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
@@ -251,16 +254,16 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
     ]
     assert said["seq_q"] == "queries of each head, 1 to 32"
     assert found["constraints"] == [
-        "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
-        "of 16; LSE is a multiple of 4; k_new, v_new, rotary_cos and rotary_sin, and their "
-        "strides, of their elements' size",
+        "Q and O, and their strides in bytes, are multiples of 16 bytes; those of K and V of 8 bytes; those "
+        "of LSE, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx, block_table, k_new, v_new, "
+        "rotary_cos and rotary_sin of an element's size",
         "the last dimension of Q, K, V, O, k_new, v_new, rotary_cos and rotary_sin is dense (stride 1)",
+        "K, V, O and LSE share no memory with any other array, and no two indices of K or of V or of O name "
+        "one element",
         f"seq_q and seq_k are at most {2**30 - 256}",
         "seq_q * group is at most 32",
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
-        "O, LSE and the rows of K and V that are written share no memory with what else is read or "
-        "each other, and no two indices of O name one element",
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
         "in one block: seq_q * group is at most 32",
         "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
@@ -282,7 +285,7 @@ def test_heads_that_are_not_packed_are_as_many_as_those_of_k_where_one_appends()
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
         f"in one block: group is 1, and seq_q is at most {block}"
     )
-    assert found["constraints"][0].endswith("; k_new and v_new, and their strides, of their elements' size")
+    assert found["constraints"][0].endswith("; those of seqused_k, k_new and v_new of an element's size")
     assert found["sizes"]["seq_q"] == {"least": 1, "most": block}
 
 
@@ -291,8 +294,8 @@ def test_the_kernel_that_merges_says_what_it_takes(lse: bool, words: str) -> Non
     found = cache_kernels.merge(64, dtype="bf16", return_lse=lse).contract
     assert found["grid"]["formula"] == "(ceil(rows / 4), 1, 1)"
     assert found["constraints"][0] == (
-        "PARTS, and its strides in bytes, are multiples of 16 bytes; those of O of 8; LSES, its "
-        "strides and LSE are multiples of 4"
+        "PARTS, and its strides in bytes, are multiples of 16 bytes; those of "
+        f"{'LSES and LSE' if lse else 'LSES'} of an element's size; those of O of 8 bytes"
     )
     assert found["lse"].startswith(words)
     assert ("LSE" in meanings(found)) == lse

@@ -190,14 +190,13 @@ def test_a_side_may_be_empty_where_gradients_are_then_zero() -> None:
 
 def test_constraints_say_the_order_of_launches_and_what_may_not_overlap() -> None:
     assert contract_of("queries")["constraints"] == [
-        "Q, K, V, dO, O and dQ, and their strides in bytes, are multiples of 16 bytes; LSE, D, dLSE, "
-        "row_alibi_slopes and row_sink of 4; alibi_slopes and sink, and their strides, of their elements' "
-        "size",
+        "Q, K, V, dO, O and dQ, and their strides in bytes, are multiples of 16 bytes; those of LSE, D, "
+        "dLSE, row_alibi_slopes, row_sink, alibi_slopes and sink of an element's size",
         "the last dimension of Q, K, V, dO, O and dQ is dense (stride 1)",
+        "dQ, D, row_alibi_slopes and row_sink share no memory with any other array, and no two indices of dQ "
+        "name one element",
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
-        "dQ, D, row_alibi_slopes and row_sink share no memory with what is read or each other, and no two "
-        "indices of dQ name one element",
         "O and LSE are what a forward launch with the same arrays and numbers wrote, by a kernel of the "
         "same options with return_lse",
         "this launch is the first of the gradients of a call: it writes D, which those with owner keys and "
@@ -214,14 +213,14 @@ def test_constraints_say_the_order_of_launches_and_what_may_not_overlap() -> Non
     scores = contract_of("scores")["constraints"]
     assert behind.replace("queries,", "queries, or deltas in one sweep,") in scores
     assert "bias_batch is 1 or batch, and bias_heads is 1 or heads" in scores
-    assert "dbias shares no memory with what is read" in scores
+    assert "dbias shares no memory with any other array" in scores
     assert (
         "row_alibi_slopes holds 0 before the launch, which writes nothing for rows that a sequence does not "
         "have"
     ) in contract_of("packed-queries")["constraints"]
-    assert ("Y shares no memory with X, and no two indices of Y name one element") in contract_of("sum")[
-        "constraints"
-    ]
+    assert (
+        "Y shares no memory with any other array, and no two indices of Y name one element"
+    ) in contract_of("sum")["constraints"]
 
 
 def test_constraints_of_one_sweep_say_what_is_zero_before_and_the_order_of_launches() -> None:
@@ -230,11 +229,11 @@ def test_constraints_of_one_sweep_say_what_is_zero_before_and_the_order_of_launc
         "stream"
     )
     assert contract_of("rounded-sums")["constraints"] == [
-        "dQ, and its strides in bytes, are multiples of 16 bytes; dQ_sums of 16",
+        "dQ and dQ_sums, and their strides in bytes, are multiples of 16 bytes",
         "the last dimension of dQ is dense (stride 1)",
+        "dQ shares no memory with any other array, and no two indices of dQ name one element",
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
-        "dQ shares no memory with what is read, and no two indices of dQ name one element",
         f"dQ_sums was added to by a launch with owner keys in one sweep, {behind}",
         "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
         "the device runs sm_80 or later",

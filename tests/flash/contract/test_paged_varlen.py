@@ -9,7 +9,7 @@ import numpy as np
 from contract_host import Host
 
 from flash.contract.catalogue import build
-from flash.contract.forward import parameters
+from flash.contract.forward import launches_of
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_varlen_reference
 
@@ -22,7 +22,7 @@ def test_the_contract_says_where_queries_and_keys_lie() -> None:
     made = build(CONFIG.kernel())
     contract: dict[str, Any] = made.contract
     meanings = {p["name"]: p["meaning"] for p in contract["parameters"]}
-    assert set(meanings) ^ set(parameters(CONFIG.kernel())) == {
+    assert set(meanings) ^ set(launches_of(CONFIG.kernel()).meanings) == {
         "block_table_column_stride",  # in the contract the stride has the name of the dimension
         "block_table_table_columns_stride",
     }
@@ -42,7 +42,7 @@ def test_the_contract_says_where_queries_and_keys_lie() -> None:
         "each 4 keys of a sequence of K and V are"
     )
     assert contract["kind"] == "forward"
-    assert contract["grid"]["formula"] == "(ceil(max_seqlen_q * group / 16) * (heads / group) * batch, 1, 1)"
+    assert contract["grid"]["formula"] == "(ceil(rows / 16) * kv_heads * batch, 1, 1)"
     assert contract["layout"] == (
         "the last dimension of all arrays is dense, the strides of the others are parameters. K and V are a "
         "cache: row r of sequence s is row r % 4 of page block_table[s, r / 4 rounded down], V likewise; "

@@ -16,7 +16,6 @@ from kernel_runs import assert_no_spill, nightly, run_forward
 import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
-from flash.contract.forward import contract
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
@@ -336,7 +335,7 @@ def test_explain_and_the_contract_say_what_has_a_scale() -> None:
     said = AttentionKernel(config).explain(*arrays_of(config, 64, 64), backend="interpreter", **ones)
     assert "scales:   one of Q, K and V for each 64 rows of a head" in said
     kernel = config.kernel()
-    sizes = contract(build(kernel), kernel)["sizes"]
+    sizes = build(kernel).contract["sizes"]
     names = {"seq_q": 65, "seq_k": 64}
     assert [evaluated(sizes[name]["equal"], names) for name in ("q_blocks", "k_blocks")] == [2, 1]
 

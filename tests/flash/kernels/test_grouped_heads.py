@@ -14,7 +14,6 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build
-from flash.contract.forward import global_contract
 from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas
 from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
@@ -504,13 +503,13 @@ def test_the_text_verifies_and_reads_back(kind: str) -> None:
 def test_the_contract_says_how_many_ctas_there_are() -> None:
     made = build(config_of("f16").kernel())
     assert made.contract["grid"] == {
-        "formula": "(ceil(seq_q * group / 32) * (heads / group) * batch, 1, 1)",
-        "x": {
-            "times": [{"ceil_div": [{"times": ["seq_q", "group"]}, 32]}, {"div": ["heads", "group"]}, "batch"]
-        },
+        "formula": "(ceil(rows / 32) * kv_heads * batch, 1, 1)",
+        "x": {"times": [{"ceil_div": ["rows", 32]}, "kv_heads", "batch"]},
         "y": 1,
         "z": 1,
     }
+    assert made.contract["sizes"]["rows"]["equal"] == {"times": ["seq_q", "group"]}
+    assert made.contract["sizes"]["heads"]["equal"] == {"times": ["group", "kv_heads"]}
     assert "seq_q * group is at most 2147483392" in made.contract["constraints"]
     assert made.contract["parameters"] == build(unpacked(config_of("f16")).kernel()).contract["parameters"]
 
@@ -577,8 +576,7 @@ def test_a_wrong_place_of_a_packed_row_is_a_violation(
         monkeypatch.setattr(Packing, of, lambda _, row: row)
     kernel = config_of(kind).kernel()
     made = build.__wrapped__(kernel)
-    contract = global_contract(kernel)
-    found = prove_global(made.module, block=kernel.tiling.threads, contract=contract)
+    found = prove_global(made.module, block=made.threads, contract=made.promised)
     assert found.violations
 
 

@@ -15,7 +15,6 @@ from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, rando
 
 import flash
 from flash.contract.catalogue import build
-from flash.contract.forward import global_contract
 from flash.error_bound import arithmetic_of, arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
@@ -293,7 +292,7 @@ def test_every_access_is_proved(kind: str, head_dim: int, head_dim_v: int, how: 
 
 def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
     made = build(config_of("f16", 8, 264, tile=16, block_q=32).kernel())
-    promised = global_contract(made.config)
+    promised = made.promised
     threads = made.config.tiling.threads
     for name in "VO":
         arrays = [replace(a, nbytes=a.nbytes - 2) if a.pointer == name else a for a in promised.arrays]

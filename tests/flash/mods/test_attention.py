@@ -20,7 +20,6 @@ from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 import flash
 from flash.commands import emit
 from flash.contract.catalogue import build, proved_build
-from flash.contract.forward import contract
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.error_bound import arithmetic_of
 from flash.mods import exp, tanh, where
@@ -527,7 +526,7 @@ def test_the_command_line_emits_functions(capsys: pytest.CaptureFixture[str], tm
 
 def test_the_contract_lists_the_arrays() -> None:
     config = AttentionConfig(64, score_mod=relative, aux={"table": ("f16", 2)}).kernel()
-    found = contract(build(config), config)
+    found = build(config).contract
     [array] = [one for one in found["arrays"] if one["name"] == "aux_table"]
     assert array == {
         "name": "aux_table",

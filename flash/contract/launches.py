@@ -1,0 +1,276 @@
+"""What the launches of a kernel promise, declared once: `Launch`. The contract that proofs take, that for
+host programs of any language (plain data for JSON), and the constraints that follow from the declarations
+of arrays are made of it. `forward.py`, `cache.py` and `gradient_launches.py` declare the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from flash.operands.declared import LAST_KEYS, Number, Operand
+from flash.problem.features import K_BLOCKS, Q_BLOCKS
+from flash.problem.limits import MAX_CTAS
+from flash.problem.tensor_maps import map_name
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
+from ptxgen.contract.expressions import CEIL_DIV, PLUS, TIMES, Expression, expression, operands, product
+from ptxgen.kernels.tensor_maps import described
+from ptxgen.runtime.plan import ParamSlot
+from ptxgen.tensormap import Boxes
+from ptxgen.types import f32, u32
+
+_APART: Final = {
+    "batch": "one batch to the next",
+    "head": "one head to the next",
+    "row": "one sequence position to the next",
+    "page": "one page to the next",
+    "split": "what one split writes to what the next one does",
+}
+# The names of dimensions in a contract, by the words for axes in the names of the text's parameters.
+_DIMENSIONS: Final = {
+    "heads": "head",
+    "kv_heads": "head",
+    "seq_q": "query",
+    "seq_k": "key",
+    LAST_KEYS: "key",
+    "n": "row",
+    "positions": "row",
+    "kv_batch": "sequence",
+    "table_columns": "column",
+    "total_q": "query",
+    "max_seqlen_q": "query",
+    "bias_batch": "batch",
+    "bias_heads": "head",
+    Q_BLOCKS: "block",
+    K_BLOCKS: "block",
+    "splits": "split",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The launches of a kernel: what it computes, the `arrays` behind its pointers, its scalars, `ctas` along
+    x, and what it relies on beside these. `scalars` with bounds are the sizes; those without a meaning are
+    no parameters. The proof eliminates the last size first, so that factors of others come first. `equal`
+    has what sizes are equal to, `of_hosts` the same of sizes that only hosts need so. Arrays in `maps` have
+    tensor maps.
+    """
+
+    kind: str
+    computes: Mapping[str, Any]
+    arrays: Sequence[Operand]
+    scalars: Sequence[Number]
+    ctas: Expression
+    constraints: Iterable[str]
+    more: Mapping[str, Any]
+    equal: Mapping[str, Expression] = field(default_factory=dict)
+    of_hosts: Mapping[str, Expression] = field(default_factory=dict)
+    maps: Mapping[str, Boxes] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest value of each size."""
+        return {one.name: one.bounds for one in self.scalars if one.bounds is not None}
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What each parameter means, by its name in the text."""
+        found = {array.name: meaning_of(array) for array in self.arrays}
+        found |= {one.name: one.meaning for one in self.scalars if one.meaning}
+        for array in self.arrays:
+            sign = "above 0" if array.name in self.maps else "any sign, 0 repeats"
+            for step, stride in zip(array.step_words, array.strides, strict=True):
+                apart = _APART.get(step, f"one to the next of {step}")
+                found[stride] = (
+                    f"elements (of {array.dtype.nbytes} bytes) from {apart} in {array.name}; {sign}"
+                )
+            if array.name in self.maps:
+                found[map_name(array.name)] = f"CUtensorMap of {array.name} [{array.dims}], by value"
+        return found
+
+    def parameters(self, slots: Iterable[ParamSlot]) -> list[dict[str, Any]]:
+        """What other hosts are told of the parameters of a kernel, which lie in `slots`."""
+        sizes, meanings = self.bounds, self.meanings
+        kinds: dict[str, dict[str, Any]] = {}
+        for array in self.arrays:
+            of = {"array": array.name}
+            kinds[array.name] = {"name": array.name, "kind": "pointer", **of}
+            for parameter, dim in zip(array.strides, dimensions(array), strict=False):
+                kinds[parameter] = {"name": dim.stride, "kind": "stride", **of, "dim": dim.name}
+            if array.name in self.maps:
+                name, boxes = map_name(array.name), _described(array, self.maps[array.name])
+                kinds[name] = {"name": name, "kind": "tensor_map", **of, "tensor_map": boxes}
+        return [
+            {
+                **kinds.get(s.name, {"name": s.name, "kind": "size" if s.name in sizes else "number"}),
+                "type": s.type,
+                "offset": s.offset,
+                "size": s.nbytes,
+                "meaning": meanings[s.name],
+            }
+            for s in slots
+        ]
+
+    @property
+    def promised(self) -> GlobalContract:
+        """The launches as the proof of global accesses takes them."""
+        strides = tuple(stride for array in self.arrays for stride in array.strides)
+        found = [_promised(array) for array in self.arrays]
+        found += [replace(one, pointer=map_name(one.pointer)) for one in found if one.pointer in self.maps]
+        equal = {name: rounded_down(of) for name, of in self.equal.items()}
+        grid = rounded_down(self.ctas), 1, 1
+        return GlobalContract(tuple(found), strides, self.bounds, grid, equal)
+
+    @property
+    def sizes(self) -> dict[str, dict[str, Any]]:
+        """The bounds of each size, and the expression of others that it must be equal to."""
+        equal = {**self.equal, **self.of_hosts}
+        return {
+            name: {"least": least, "most": most} | ({"equal": equal[name]} if name in equal else {})
+            for name, (least, most) in self.bounds.items()
+        }
+
+
+HEADS: Final = product("group", "kv_heads")  # the heads of Q
+WHOLE_GROUPS: Final = "heads is a multiple of kv_heads"
+EXACTLY: Final = "block and grid are exactly as given"
+NO_LSE: Final = "not written: the kernel was made with return_lse=False"
+
+
+def size(name: str, most: int, meaning: str = "", *, least: int = 1) -> Number:
+    """A size of a launch; without a meaning it is no parameter."""
+    return Number(name, u32, meaning, (least, most))
+
+
+def sizes_of_heads(queries: Number, keys: Number, scale: str, most_group: int = MAX_CTAS) -> Iterator[Number]:
+    """The scalars of a kernel over all heads, with the numbers of its queries and keys; `scale` is what is
+    said of the scale of scores.
+    """
+    yield size(
+        "group",
+        most_group,
+        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded down",
+    )
+    yield from (queries, keys, size("batch", MAX_CTAS), size("kv_heads", MAX_CTAS))
+    yield size("heads", MAX_CTAS, "heads of Q and of the output, at least 1")
+    yield Number("softmax_scale", f32, f"factor of Q K^T before the softmax, {scale}")
+
+
+def rounded_down(of: Expression) -> str:
+    """An expression as the proof reads it, whose quotients are rounded down."""
+    if not isinstance(of, dict):
+        return str(of)
+    how, parts = operands(of)
+    texts = [f"({rounded_down(part)})" if isinstance(part, dict) else str(part) for part in parts]
+    if how == CEIL_DIV:
+        above, below = texts
+        return f"({above} + {below} - 1) // {below}"
+    return {TIMES: " * ", PLUS: " + "}[how].join(texts)
+
+
+def _described(array: Operand, boxes: Boxes) -> dict[str, Any]:
+    """What a host encodes for the tensor map of an array with rows."""
+    dims = dimensions(array)[::-1]
+    return described(
+        array.name,
+        boxes,
+        [array.columns, *(dim.extent for dim in dims)],
+        [product(array.dtype.nbytes, dim.stride) for dim in dims],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of an array in a contract. `stride`, in elements, is the name of a parameter, or an
+    expression for an array that is dense.
+    """
+
+    name: str
+    extent: Expression
+    stride: Any
+
+
+def dimensions(operand: Operand) -> list[Dimension]:
+    """The dimensions of an array before its rows, outermost first."""
+    words = operand.steps or operand.axes
+    names = [_DIMENSIONS.get(word, word) for word in words] if operand.strides else _names(operand)
+    found = []
+    for n, (name, axis) in enumerate(zip(names, operand.axes, strict=True)):
+        stride: Expression = f"{operand.name}_{name}_stride"
+        if operand.is_dense:  # the elements of all later axes lie between two of an axis
+            stride = product(*map(expression, operand.axes[n + 1 :]), max(operand.columns, 1))
+        found.append(Dimension(name, expression(operand.extent(axis)), stride))
+    return found
+
+
+def _names(operand: Operand) -> list[str]:
+    """The names of the dimensions of a dense array, of which one may be a product of several."""
+    return ["_".join(_DIMENSIONS.get(each, each) for each in axis.split(" * ")) for axis in operand.axes]
+
+
+def described_array(operand: Operand) -> dict[str, Any]:
+    """What other hosts are told of an array."""
+    return {
+        "name": operand.name,
+        "type": operand.dtype.name,
+        "written": operand.is_written,
+        "dims": [
+            {"name": dim.name, "extent": dim.extent, "stride": dim.stride} for dim in dimensions(operand)
+        ],
+        "row": max(operand.columns, 1),
+        "alignment": operand.alignment,
+    }
+
+
+def _promised(operand: Operand) -> GlobalArray:
+    """An array as the proof of global accesses takes it."""
+    nbytes = operand.dtype.nbytes
+    strides = [f"{nbytes} * {stride}" for stride in operand.strides]
+    if operand.is_dense:  # the elements of all later axes lie between two of an axis
+        later = [operand.axes[n + 1 :] for n in range(len(operand.axes))]
+        strides = [" * ".join((str(operand.nbytes), *axes)) for axes in later]
+    axes = zip(operand.axes, strides, strict=True)
+    return GlobalArray(
+        operand.name,
+        tuple(Axis(_size(operand.extent(axis)), _size(stride)) for axis, stride in axes),
+        operand.nbytes,
+        operand.alignment,
+    )
+
+
+def _size(expression: str) -> int | str:
+    """An expression of sizes; a number as such."""
+    return int(expression) if expression.isdigit() else expression
+
+
+def meaning_of(array: Operand) -> str:
+    """The meaning of the pointer to an array."""
+    return (
+        f"device address of {array.role or f'{array.name}, read'}: {array.dtype.name} "
+        f"[{array.dims}], {'dense' if array.is_dense else 'strides as below'}"
+        f"{f'; {array.meaning}' if array.meaning else ''}"
+    )
+
+
+def constraints_of_arrays(arrays: Sequence[Operand]) -> Iterator[str]:
+    """The constraints that the declarations of arrays say: alignments, dense rows, and what is written."""
+    aligned: dict[str, list[str]] = {}
+    for array in arrays:
+        of = f"{array.align} bytes" if array.align else "an element's size"
+        aligned.setdefault(of, []).append(array.name)
+    (most, first), *others = aligned.items()
+    whose = "their" if len(first) > 1 else "its"
+    more = "".join(f"; those of {listed(names)} of {of}" for of, names in others)
+    yield f"{listed(first)}, and {whose} strides in bytes, are multiples of {most}{more}"
+    if rows := [array.name for array in arrays if array.columns and not array.is_dense]:
+        yield f"the last dimension of {listed(rows)} is dense (stride 1)"
+    written = [array.name for array in arrays if array.is_written]
+    strided = [array.name for array in arrays if array.is_written and not array.is_dense]
+    unique = f", and no two indices of {' or of '.join(strided)} name one element" if strided else ""
+    yield f"{listed(written)} share{'' if len(written) > 1 else 's'} no memory with any other array{unique}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence."""
+    return " and ".join(", ".join(names).rsplit(", ", 1))
