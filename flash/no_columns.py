@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, readable_views
 from flash.kernel import AttentionKernel
-from flash.launch.checks import out_problems
+from flash.launch.arguments import out_problems
 from flash.launch.signature import ForwardArguments
 from flash.operands.words import AnyArray, Backend, Layout
 from ptxgen.arrays import streams

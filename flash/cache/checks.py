@@ -10,31 +10,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
-from flash.decode.checks import matrix_of_config, problems_of_operands, problems_of_size
+from flash.decode.checks import (
+    QUERY_AXES,
+    matrix_of_config,
+    problems_of_operands,
+    problems_of_size,
+    widening_problems,
+)
+from flash.host.caller import raise_problems
 from flash.launch.arguments import (
     Argument,
     address_problems,
     heads_problems,
+    out_problems,
     problems_of_shapes,
+    sharing_problems,
+    together_problems,
     type_and_row_problems,
 )
-from flash.launch.checks import out_problems, stream_without_gpu
+from flash.launch.checks import stream_without_gpu
+from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.pages.numbers import integers
 from flash.problem.config import AttentionConfig, config_of_call
-from flash.problem.kernel_config import WIDENED
+from flash.problem.features import ANGLES
 from flash.problem.limits import INT32_MAX
 from flash.scores.features import named_settings
 from ptxgen.arguments import is_one_of
-from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
-_TABLES: Final = ("rotary_cos", "rotary_sin")
-_QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
-_ANGLES: Final = ("positions", "rotary_dim / 2")
 _CAUSAL: Final = (True, False, "bottom_right")
 
 
@@ -84,9 +91,7 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
 
 def require_both(who: str, given: dict[str, object], one: str, other: str) -> None:
     """Raise `LaunchError` if one of two arguments is given without the other."""
-    for name, missing in ((one, other), (other, one)):
-        if name in given and missing not in given:
-            raise LaunchError(f"{who}: {name} is given without {missing}; give both, or neither")
+    raise_problems(together_problems(given, (one, other)), who)
 
 
 @functools.lru_cache(maxsize=128, typed=True)
@@ -120,7 +125,7 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
         if array.device != device and array.size and name not in ("k", "v")  # checked by the cache
     )
     q = views["q"]
-    argument, sizes = cache.argument("q", _QUERIES), {"batch": items, "head_dim": cache.head_dim}
+    argument, sizes = cache.argument("q", QUERY_AXES), {"batch": items, "head_dim": cache.head_dim}
     yield from argument.type_problems(q)
     yield from argument.shape_problems(tuple(q.shape), sizes)
     yield from heads_problems(sizes.get("heads", 0), cache.kv_heads, "the cache")
@@ -143,11 +148,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
         yield f"out must be {q.dtype}, as q is, got {out.dtype}; leave out=None to have it made"
         return
     yield from out_problems(out, (batch, heads, seq_q, config.value_dim))
-    yield from (
-        f"out must not share memory with {name}; leave out=None, or pass an array of its own"
-        for name, array in views.items()
-        if name != "out" and may_share_elements(out, array)
-    )
+    yield from sharing_problems(("out",), views)
 
 
 def problems_of_kernels(
@@ -155,14 +156,14 @@ def problems_of_kernels(
 ) -> Iterator[str]:
     """Say what is wrong with a call for kernels, beyond the checks that numpy needs, too."""
     if cache.element.is_narrow:
-        yield from _problems_of_narrow(cache, config, backend)
-    if "rotary_cos" in views and backend == "cuda":
-        yield from _problems_of_turning(cache, views)
+        yield from widening_problems(config, repr(cache.dtype), backend)
     if backend == "cuda":
-        for name in ("k", "v", *_TABLES):
+        for name in ("k", "v"):
             if name in views:
                 yield from address_problems(name, views[name], OF_ARRAYS[views[name].dtype].nbytes)
-    declared = [matrix_of_config(config, name, _QUERIES) for name in ("q", "out")]
+        if "rotary_cos" in views:
+            yield from _problems_of_turning(cache, views)
+    declared = [matrix_of_config(config, name, QUERY_AXES) for name in ("q", "out")]
     yield from type_and_row_problems(declared, views)
     yield from problems_of_size(views["q"], cache.capacity)
 
@@ -178,7 +179,7 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
         return False
     if backend == "cuda":
         return True
-    tables = [views[name] for name in _TABLES if name in views]
+    tables = [views[name] for name in ANGLES if name in views]
     turned = [views["q"], *new] if tables else new
     return (
         all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
@@ -191,7 +192,7 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
 def turns_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
     """Whether a kernel rotates the queries of a call without new rows; on the host numpy does."""
     has_rows = any(name in views and views[name].size for name in "kv")
-    return backend == "cuda" and not has_rows and _TABLES[0] in views
+    return backend == "cuda" and not has_rows and ANGLES[0] in views
 
 
 def _is_aligned(array: ArrayView) -> bool:
@@ -217,28 +218,8 @@ def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iter
             "rotary_cos and rotary_sin are given, but new k and v are turned only if they are on the GPU "
             "of the cache; copy them there, or turn q and k before the call"
         )
-    for name in _TABLES:
-        array = views[name]
-        if array.dtype != F32.array_name or (array.shape and array.strides[-1] != 1):
-            yield (
-                f"{name} must be float32 with dense rows on a GPU, got {array.dtype} with strides "
-                f"{list(array.strides)}; convert it"
-            )
-
-
-def _problems_of_narrow(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
-    """What kernels do not take of a cache of a narrow type: they widen 8 elements at a time to 16 bits."""
-    if config.element is F32:
-        yield (
-            f"q must be float16 or bfloat16 for a cache of {cache.dtype!r} with backend {backend!r}, got "
-            "float32; convert it, or use a cache with backend='cpu'"
-        )
-    if cache.head_dim % WIDENED or cache.head_dim_v % WIDENED:
-        yield (
-            f"head_dim and head_dim_v of a cache of {cache.dtype!r} must be multiples of {WIDENED} for "
-            f"backend {backend!r}, got {cache.head_dim} and {cache.head_dim_v}; make one of "
-            "'bf16', or one with backend='cpu'"
-        )
+    declared = [Argument(name, ANGLE_AXES, (F32,), "as kernels take it") for name in ANGLES]
+    yield from type_and_row_problems(declared, views)
 
 
 def rows_of_call(who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:
@@ -258,21 +239,10 @@ def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) 
     """Say what is wrong with rotary_cos and rotary_sin."""
     if "rotary_cos" not in views:
         return
-    cos, sizes = views["rotary_cos"], dict[str, int]()
-    declared = [Argument(name, _ANGLES, tuple(DTYPES.values())) for name in _TABLES]
-    for argument in declared:
-        yield from argument.type_problems(views[argument.name])
-    wrong = list(problems_of_shapes(declared, views, sizes))
+    declared = [Argument(name, ANGLE_AXES, tuple(DTYPES.values())) for name in ANGLES]
+    yield from (p for argument in declared for p in argument.type_problems(views[argument.name]))
+    wrong = list(problems_of_shapes(declared, views, {}))
     yield from wrong
-    if not wrong and cos.shape[1] > cache.head_dim // 2:
-        yield (
-            "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
-            f"head_dim={cache.head_dim}, got {list(cos.shape)}"
-        )
-    if wrong:
-        return
-    needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
-    if cos.shape[0] < needed:
-        yield (
-            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got {cos.shape[0]}"
-        )
+    if not wrong:
+        needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
+        yield from angle_problems(views, cache.head_dim, needed)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from flash.host import results
 from flash.host.caller import raise_problems, views_of
 from flash.kernels.merge import MAX_ROWS
-from flash.launch.arguments import Argument
+from flash.launch.arguments import Argument, out_problems, sharing_problems
 from flash.launch.backend_choice import choose
-from flash.launch.checks import out_problems, stream_without_gpu
+from flash.launch.checks import stream_without_gpu
 from flash.launch.gpu import Launcher, launcher_of
 from flash.launch.merge_launch import Given, merging
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
@@ -26,7 +26,6 @@ from flash.problem.simt_tiling import MAX_HEAD_DIM_V
 from ptxgen.arguments import number
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.backend import check_backend
@@ -86,11 +85,11 @@ def merge_partials(
     problems = [*_place_problems(views, chosen), *_type_problems(views)]
     raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _WHO)
     shape = of_outs.shapes[0]
-    raise_problems(_out_problems(views, shape), _WHO)
-    raise_problems(list(_size_problems(of_outs.number, shape, chosen)), _WHO)
+    raise_problems([*out_problems(views.get("out"), shape), *sharing_problems(("out",), views)], _WHO)
+    raise_problems(_size_problems(of_outs.number, shape, chosen), _WHO)
     if chosen == "cuda":
-        raise_problems(list(_stack_problems(of_outs, of_lses)), _WHO)
-        raise_problems(list(_layout_problems(views, shape)), _WHO)
+        raise_problems(_stack_problems(of_outs, of_lses), _WHO)
+        raise_problems(_layout_problems(views, shape), _WHO)
 
     like = next(iter(views.values()))
     explicit = None if stream is None else streams.stream_handle(stream, _WHO)
@@ -282,18 +281,6 @@ def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
                 f"{parts.name}[{wrong}] must have the shape of {what}, {list(wanted)}, got "
                 f"{list(parts.shapes[wrong])}"
             )
-
-
-def _out_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> list[str]:
-    out = views.get("out")
-    if out is None:
-        return []
-    shared = [
-        f"out must not share memory with {name}; leave out=None, or pass an array of its own"
-        for name, array in views.items()
-        if name != "out" and may_share_elements(out, array)
-    ]
-    return out_problems(out, shape) + shared
 
 
 def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from flash.host.caller import Caller, raise_problems
 from flash.launch import varlen
-from flash.launch.arguments import Argument, copy_of, problems_of_shapes, type_and_row_problems
-from flash.launch.checks import Geometry, check, check_addresses, device_problems
+from flash.launch.arguments import (
+    Argument,
+    device_problems,
+    problems_of_shapes,
+    sharing_problems,
+    type_and_row_problems,
+    written_problems,
+)
+from flash.launch.checks import Geometry, check, check_addresses
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED, matrices
 from flash.operands.dtypes import F32
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.tile_choice import natural_alignment
-from ptxgen.arrays import overlap
-from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.kept import Kept
@@ -72,7 +77,7 @@ class Checks:
         if found is None:
             found = self._known.keep(key, _sizes(config, views, operands, layout, most, self._caller))
         check_addresses(found.geometry, (views["q"], views["k"], views["v"]), operands, who)
-        problems = list(_problems_of_overlap(views, operands))
+        problems = list(sharing_problems(WRITTEN, every))
         if config.varlen:
             totals = found.geometry.seq_q, found.geometry.seq_k
             problems += varlen.length_problems(operands, *totals, found.longest_q, found.longest_k)
@@ -118,11 +123,12 @@ def _sizes(
         caller=caller,
     )
     arguments = _arguments(config, layout, len(views["q"].shape), caller)
-    problems = device_problems({**views, **operands})
-    problems += type_and_row_problems(arguments, views)
-    problems += problems_of_shapes(arguments, views, {})
-    problems += _problems_of_rows(views)
-    problems += _problems_of_written(views)
+    problems = [
+        *device_problems({**views, **operands}),
+        *type_and_row_problems(arguments, views),
+        *problems_of_shapes(arguments, views, {}),
+        *(p for n in WRITTEN if n in views for p in written_problems(n, views[n])),
+    ]
     raise_problems(problems, who)
     longest_k = (most_k or 0) if config.varlen else geometry.seq_k
     return Checked(geometry, geometry.longest_q, longest_k)
@@ -142,54 +148,8 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
         "bshd": ("batch", "heads", "seq_q"),
         PACKED: ("heads", "total_q"),
     }
-    found += [Argument(name, rows[layout], (F32,), has_rows=False) for name in _OF_ROWS]
+    found += [Argument(name, rows[layout], (F32,), has_rows=False, is_dense=True) for name in _OF_ROWS]
     return tuple(found)
-
-
-def _problems_of_rows(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say which numbers of rows are not dense."""
-    for name in _OF_ROWS:
-        array = views.get(name)
-        if array is None or not array.size:
-            continue
-        dense = dense_strides(array.shape)
-        if any(n > 1 and a != b for n, a, b in zip(array.shape, array.strides, dense, strict=True)):
-            yield (
-                f"{name} must be dense, as `attention` returns it, got strides {list(array.strides)} for "
-                f"shape {list(array.shape)}; {copy_of(name, array)}"
-            )
-
-
-def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the arrays that results are written to."""
-    for name in WRITTEN:
-        array = views.get(name)
-        if array is None:
-            continue
-        if array.read_only and array.kind == "torch":
-            yield (f"{name} must be writable, got a tensor that requires gradients; pass {name}.detach()")
-        elif array.read_only:
-            yield f"{name} must be writable, got a read-only array; pass a writable one"
-        if overlap.may_overlap_itself(array.shape, array.strides):
-            yield (
-                f"{name} must have an element of its own for each index, got strides "
-                f"{list(array.strides)} for shape {list(array.shape)}; {copy_of(name, array)}"
-            )
-
-
-def _problems_of_overlap(views: Mapping[str, ArrayView], operands: Operands) -> Iterator[str]:
-    """Say which arrays that results are written to share memory with others."""
-    for name in WRITTEN:
-        array = views.get(name)
-        if array is None:
-            continue
-        for other, given in {**views, **operands}.items():
-            is_checked = other in WRITTEN and other <= name  # each pair once
-            if not is_checked and overlap.may_share_elements(array, given):
-                yield (
-                    f"{name} must not share memory with {other}; leave {name}=None, or pass an array of "
-                    "its own"
-                )
 
 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:

@@ -5,7 +5,7 @@ function takes types and sizes from its arrays.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -42,12 +42,13 @@ _IN_ADAPTER: Final = ("attention", "attention_varlen")  # functions with gradien
 LAUNCH: Final = Caller("launch")
 
 
-def raise_problems(problems: list[str], who: str = LAUNCH.name) -> None:
+def raise_problems(problems: Iterable[str], who: str = LAUNCH.name) -> None:
     """Raise `LaunchError` with all problems of a call of `who`, if there are any."""
-    if len(problems) == 1:
-        raise LaunchError(f"{who}: {problems[0]}")
-    if problems:
-        raise LaunchError(f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
+    found = list(problems)
+    if len(found) == 1:
+        raise LaunchError(f"{who}: {found[0]}")
+    if found:
+        raise LaunchError(f"{who}: {len(found)} problems" + "".join(f"\n  {p}" for p in found))
 
 
 def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, ArrayView]:

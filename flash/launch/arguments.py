@@ -1,16 +1,18 @@
-"""The arrays of a call, declared by name, dimensions and element types: checks of types, shapes and
-addresses, and their messages, follow from the declarations.
+"""The arrays of a call, declared by name, dimensions and element types: checks of types, shapes, strides,
+addresses, devices and shared memory, and their messages, follow from the declarations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.declared import Operand
-from flash.operands.dtypes import BF16, DType
-from ptxgen.arrays.views import ArrayView
+from flash.operands.dtypes import BF16, OF_ARRAYS, DType
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.overlap import may_overlap_itself, may_share_elements
+from ptxgen.arrays.views import UNKNOWN_DEVICE, ArrayView
 
 _TORCH_METHODS: Final = {
     "f32": "float",
@@ -29,7 +31,8 @@ class Argument:
     `axes` are the names of its dimensions, which are sizes of the call; `dtypes` are the element
     types that it may have, and `why` the source of this requirement, as messages say it. If it
     `broadcasts`, the caller's array may have any shape that broadcasts to the axes. With `more`
-    > 0 it has so many elements more than its one axis. `has_rows`: its last dimension is dense.
+    > 0 it has so many elements more than its one axis. `has_rows`: its last dimension is dense;
+    `is_dense`: all of it is.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Argument:
     broadcasts: bool = False
     more: int = 0
     has_rows: bool = True
+    is_dense: bool = False
 
     @classmethod
     def of(cls, operand: Operand) -> Argument:
@@ -63,8 +67,15 @@ class Argument:
             )
 
     def row_problems(self, array: ArrayView) -> Iterator[str]:
-        """Say what is wrong with the last dimension, if it must be dense."""
+        """Say what is wrong with the strides, if the last dimension, or the array, must be dense."""
         shape, strides = array.shape, array.strides
+        if self.is_dense and array.size:
+            steps = zip(shape, strides, dense_strides(shape), strict=True)
+            if any(n > 1 and step != dense for n, step, dense in steps):
+                yield (
+                    f"{self.name} must be dense, as `attention` returns it, got strides {list(strides)} for "
+                    f"shape {list(shape)}; {copy_of(self.name, array)}"
+                )
         if self.has_rows and shape and shape[-1] > 1 and array.size and strides[-1] != 1:
             yield (
                 f"{self.name} must be dense in its last dimension (stride 1), got strides "
@@ -130,6 +141,62 @@ def address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
             f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}; "
             f"{copy_of(name, array)}"
         )
+
+
+def written_problems(name: str, array: ArrayView, when: str = "") -> Iterator[str]:
+    """Say why a call cannot write to an array; `when` says which calls write to it."""
+    if array.read_only:
+        of_torch = array.kind == "torch"
+        why = "a tensor that requires gradients" if of_torch else "a read-only array"
+        cure = f"{name}.detach()" if of_torch else "a writable one"
+        yield f"{name} must be writable{when}, got {why}; pass {cure}"
+    if may_overlap_itself(array.shape, array.strides):
+        yield (
+            f"{name} must have an element of its own for each index{when}, got strides {list(array.strides)} "
+            f"for shape {list(array.shape)}; {copy_of(name, array)}"
+        )
+
+
+def sharing_problems(written: Iterable[str], views: Mapping[str, ArrayView], when: str = "") -> Iterator[str]:
+    """Say which arrays share memory with those that are `written`, each pair once; `when` as in
+    `written_problems`. Arrays of a type that no kernel takes are left out.
+    """
+    others = {name: array for name, array in views.items() if array.dtype in OF_ARRAYS}
+    for name in written:
+        array = others.pop(name, None)
+        if array is None:
+            continue
+        cure = "pass" if when else f"leave {name}=None, or pass"
+        yield from (
+            f"{name} must not share memory with {other}{when}; {cure} an array of its own"
+            for other, given in others.items()
+            if may_share_elements(array, given)
+        )
+
+
+def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> Iterator[str]:
+    """Say why a result of this shape cannot be written to `out`, if it is given."""
+    if out is None:
+        return
+    if tuple(out.shape) != shape:
+        yield f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it made"
+    yield from written_problems("out", out)
+
+
+def device_problems(arrays: Mapping[str, ArrayView], to: str = "q") -> Iterator[str]:
+    """Say that the arrays of a call are on several devices; `to` names what is on the right one."""
+    devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
+    if len(devices) > 1 or len({array.device[0] for array in arrays.values()}) > 1:
+        where = ", ".join(f"{name} on {array.device_name}" for name, array in arrays.items())
+        yield f"all arrays must be on one device, got {where}; move them to that of {to}"
+
+
+def together_problems(given: Container[str], *pairs: tuple[str, str]) -> Iterator[str]:
+    """Say which arguments are given without the other one of a pair."""
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            if one in given and other not in given:
+                yield f"{one} is given without {other}; give both, or neither"
 
 
 def heads_problems(heads: int, kv_heads: int, of: str, shapes: str = "") -> Iterator[str]:

@@ -7,13 +7,20 @@ Nothing here queries a device. All problems of a call are reported at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flash.device.cta_order import heads_per_section
 from flash.host.caller import LAUNCH, Caller, raise_problems
-from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
+from flash.launch.arguments import (
+    Argument,
+    address_problems,
+    device_problems,
+    heads_problems,
+    out_problems,
+    sharing_problems,
+)
 from flash.launch.operands import (
     Operands,
     batch_problems,
@@ -32,7 +39,7 @@ from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
+from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
 
 
@@ -207,18 +214,13 @@ def check_addresses(
         problems += address_problems(name, array, OF_ARRAYS[array.dtype].nbytes)
     if len(arrays) > 3 and not problems:
         out, (low, high) = arrays[3], geometry.reach[3]
-        for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
-            apart = array.pointer + end <= out.pointer + low or out.pointer + high <= array.pointer + first
-            if not apart and overlap.may_share_elements(out, array):
-                problems.append(
-                    f"out must not share memory with {name}, because rows are written while "
-                    "others are read; leave out=None, or pass an array of its own"
-                )
-        problems += [
-            f"out must not share memory with {name}; leave out=None, or pass an array of its own"
-            for name, array in operands.items()
-            if overlap.may_share_elements(out, array)
-        ]
+        near = {
+            name: array
+            for name, array, (first, end) in zip("qkv", arrays, geometry.reach, strict=False)
+            if array.pointer + end > out.pointer + low and out.pointer + high > array.pointer + first
+        }
+        if near or operands:
+            problems += sharing_problems(("out",), {"out": out, **near, **operands})
     raise_problems(problems, who)
 
 
@@ -310,16 +312,6 @@ def _shape_problems(
     yield from heads_problems(heads, kv_heads, "k and v", shapes)
 
 
-def device_problems(arrays: Mapping[str, ArrayView]) -> list[str]:
-    """Say that the arrays of a call are on several devices."""
-    devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
-    kinds = {array.device[0] for array in arrays.values()}
-    if len(devices) <= 1 and len(kinds) == 1:
-        return []
-    where = ", ".join(f"{name} on {array.device_name}" for name, array in arrays.items())
-    return [f"all arrays must be on one device, got {where}; move them to that of q"]
-
-
 def _geometry(
     config: AttentionConfig,
     q: ArrayView,
@@ -369,27 +361,6 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> t
         tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True)), layout, 0
     )
     return steps[:3]
-
-
-def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
-    """Why a result of this shape cannot be written to `out`; empty if `out` is None."""
-    if out is None:
-        return []
-    problems = []
-    if tuple(out.shape) != shape:
-        problems.append(
-            f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it made"
-        )
-    if out.read_only:
-        why = "a tensor that requires gradients" if out.kind == "torch" else "a read-only array"
-        cure = "pass out.detach()" if out.kind == "torch" else "pass a writable one"
-        problems.append(f"out must be writable, got {why}; {cure}")
-    if overlap.may_overlap_itself(out.shape, out.strides):
-        problems.append(
-            f"out must have an element of its own for each index, got strides {list(out.strides)} "
-            f"for shape {list(out.shape)}; {copy_of('out', out)}"
-        )
-    return problems
 
 
 def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:

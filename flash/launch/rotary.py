@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from flash.host.caller import flag, readable_views
+from flash.host.caller import flag, raise_problems, readable_views
+from flash.launch.arguments import together_problems
 from flash.launch.signature import RotaryArguments, RotaryArrays
 from flash.problem.features import ANGLES
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 
 _INTERLEAVED: Final = "rotary_interleaved"
 _BOTH: Final = " and ".join(ANGLES)
 _MATRIX: Final = 2  # dimensions of a table
+ANGLE_AXES: Final = ("positions", "rotary_dim / 2")
 _NO_ANGLES: Final[RotaryArrays] = {}
 
 
@@ -40,10 +44,7 @@ def rotary_of_call(
     tables = {name: array for name, array in given.items() if array is not None}
     if not tables:
         return NO_ROTATION, _NO_ANGLES
-    if len(tables) < len(ANGLES):
-        (one,) = tables
-        (other,) = set(ANGLES) - {one}
-        raise LaunchError(f"{who}: {one} is given without {other}; give both, or neither")
+    raise_problems(together_problems(tables, ANGLES), who)
     if page_size is None:
         raise LaunchError(
             f"{who}: {_BOTH} are given without a block_table, but only queries of keys in pages are rotated, "
@@ -60,3 +61,17 @@ def rotary_of_call(
     if not cos[1]:
         return NO_ROTATION, _NO_ANGLES
     return RotarySetting(2 * cos[1], interleaved), cast(RotaryArrays, tables)
+
+
+def angle_problems(views: Mapping[str, ArrayView], head_dim: int, needed: int) -> Iterator[str]:
+    """Say that rotary tables, whose shapes are equal, have too many columns for `head_dim`, or fewer than the
+    `needed` rows.
+    """
+    positions, pairs = views[ANGLES[0]].shape
+    if pairs > head_dim // 2:
+        yield (
+            f"{_BOTH} must be [positions, rotary_dim / 2], with rotary_dim up to head_dim={head_dim}, got "
+            f"{[positions, pairs]}"
+        )
+    elif positions < needed:
+        yield f"{_BOTH} must have a row for each of {needed} positions, got {positions}"

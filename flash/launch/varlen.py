@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.host.caller import LAUNCH
+from flash.launch.rotary import angle_problems
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import I32
 from flash.problem.features import ANGLES
@@ -107,8 +108,9 @@ def length_problems(
         counts[side] = np.diff(ends)
         used = host.get(f"seqused_{side}")
         if used is not None:
-            yield from _wrong_use(side, used, counts[side])
-            counts[side] = np.broadcast_to(used, counts[side].shape)
+            wide = np.broadcast_to(used, counts[side].shape)
+            yield from wrong_element(f"seqused_{side}", wide, counts[side], "the rows of that sequence")
+            counts[side] = wide
     for side, what, most in (("q", "queries", max_seqlen_q), ("k", "keys", max_seqlen_k)):
         if side in counts and counts[side].size and counts[side].max() > most:
             longest = int(counts[side].argmax())
@@ -129,18 +131,32 @@ def page_problems(operands: Mapping[str, ArrayView], batch: int, pages: int, pag
     table = np.broadcast_to(table, (batch, table.shape[-1]))
     used = np.broadcast_to(host_array(operands["seqused_k"]), batch).astype(np.int64)
     room = table.shape[1] * page_size
-    wrong = np.flatnonzero((used < 0) | (used > room))
+    yield from wrong_element("seqused_k", used, room, "the rows that block_table has room for")
+    yield from wrong_page(table, np.zeros_like(used), used, pages, page_size, "k")
+
+
+def wrong_element(name: str, numbers: Array, most: int | Array, what: str = "") -> Iterator[str]:
+    """Say which number, the first one, is below 0 or above the `most`; `what` says what `most` counts."""
+    wrong = np.flatnonzero((numbers < 0) | (numbers > most))
     if wrong.size:
         at = int(wrong[0])
-        yield (
-            f"seqused_k[{at}] must be from 0 to {room}, the rows that block_table has room for, got "
-            f"{used[at]}"
-        )
-    counted = np.arange(table.shape[1]) * page_size < used[:, None]
+        most = np.broadcast_to(most, numbers.shape)[at]
+        yield f"{name}[{at}] must be from 0 to {most}{f', {what},' if what else ','} got {numbers[at]}"
+
+
+def wrong_page(
+    table: Array, first: Array, used: Array, pages: int, page_size: int, of: str, which: Array | None = None
+) -> Iterator[str]:
+    """Say which entry of the rows `table` of block_table, the first one for the keys `first` to `used` - 1,
+    is none of the `pages` of the array `of`. `which` has the numbers of these rows, by default in order.
+    """
+    begins = np.arange(table.shape[1]) * page_size
+    counted = (begins + page_size > first[:, None]) & (begins < used[:, None])
     bad = np.argwhere(counted & ((table < 0) | (table >= pages)))
     if bad.size:
         b, n = (int(index) for index in bad[0])
-        yield f"block_table[{b}, {n}] must be from 0 to {pages - 1}, a page of k, got {table[b, n]}"
+        row = b if which is None else int(which[b])
+        yield f"block_table[{row}, {n}] must be from 0 to {pages - 1}, a page of {of}, got {table[b, n]}"
 
 
 def rotary_problems(operands: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -152,9 +168,7 @@ def rotary_problems(operands: Mapping[str, ArrayView]) -> Iterator[str]:
         return
     of_host = each_sequence(**{name: host_array(array) for name, array in lengths.items()})
     needed = max((keys for queries, keys in (one.lengths for one in of_host) if queries > 0), default=0)
-    positions = operands[ANGLES[0]].shape[0]
-    if positions < needed:
-        yield (f"{' and '.join(ANGLES)} must have a row for each of {needed} positions, got {positions}")
+    yield from angle_problems(operands, 2 * operands[ANGLES[0]].shape[1], needed)
 
 
 def _wrong_end(side: str, ends: Array, total: int) -> str:
@@ -165,13 +179,3 @@ def _wrong_end(side: str, ends: Array, total: int) -> str:
     at, name = int(wrong[0]), f"cu_seqlens_{side}"
     low = f"{before[at]}, which is {name}[{at - 1}]," if at else "0"
     return f"{name}[{at}] must be from {low} to {total}, the rows of {side}, got {ends[at]}"
-
-
-def _wrong_use(side: str, used: Array, counts: Array) -> Iterator[str]:
-    wide = np.broadcast_to(used, counts.shape)
-    wrong = np.flatnonzero((wide < 0) | (wide > counts))
-    if wrong.size:
-        at = int(wrong[0])
-        yield (
-            f"seqused_{side}[{at}] must be from 0 to {counts[at]}, the rows of that sequence, got {wide[at]}"
-        )

@@ -193,7 +193,7 @@ CACHED: dict[str, tuple[Call, str]] = {
     ),
     "index": (
         lambda f, g: g.cached(f, cache_batch_idx=g.int32(0, 5)),
-        "cache_batch_idx must hold numbers from 0 to 1, got 5",
+        "cache_batch_idx[1] must be from 0 to 1, got 5",
     ),
     "repeated": (
         lambda f, g: g.appended(f, cache_batch_idx=g.int32(0, 0)),
@@ -206,7 +206,7 @@ CACHED: dict[str, tuple[Call, str]] = {
     ),
     "padding": (
         lambda f, g: g.cached(f, cache_leftpad=g.int32(0, 9)),
-        "cache_leftpad must hold numbers from 0 to 8, got 9",
+        "cache_leftpad[1] must be from 0 to 8, got 9",
     ),
     "no_room": (
         lambda f, g: f.flash_attn_with_kvcache(g.q, *(x[:, :0] for x in g.caches)),
@@ -242,7 +242,7 @@ CACHED: dict[str, tuple[Call, str]] = {
     ),
     "pages": (
         lambda f, g: g.appended(f, block_table=g.table + 1),
-        "block_table must hold pages from 0 to 1 for the 5 rows of sequence 1, got 2",
+        "block_table[1, 0] must be from 0 to 1, a page of k_cache, got 2",
     ),
     "shared_page": (
         lambda f, g: g.appended(f, block_table=g.table * 0),
@@ -264,7 +264,7 @@ CACHED: dict[str, tuple[Call, str]] = {
     ),
     "shared": (
         lambda f, g: f.flash_attn_with_kvcache(g.q, g.caches[0], g.caches[0], *g.new, cache_seqlens=3),
-        "v_cache must not share memory with k_cache where there are new rows; pass an array of its own",
+        "k_cache must not share memory with v_cache where there are new rows; pass an array of its own",
     ),
     "gradients": (
         lambda f, g: f.flash_attn_with_kvcache(g.q.clone().requires_grad_(), *g.caches),

@@ -98,13 +98,13 @@ def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
             "f32",
             DIM,
             "q must be float16 or bfloat16 for a cache of 'e4m3' with backend "
-            "'interpreter', got float32; convert it, or use a cache with backend='cpu'",
+            "'interpreter', got float32; convert it, or use backend='cpu'",
         ),
         (
             "f16",
             20,
             "head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8 for "
-            "backend 'interpreter', got 20 and 40; make one of 'bf16', or one with backend='cpu'",
+            "backend 'interpreter', got 20 and 40; use backend='cpu', or a cache of the queries' type",
         ),
     ],
 )

@@ -545,7 +545,7 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
             cache_of("e4m3", 0, "interpreter"),
             {},
             "q must be float16 or bfloat16 for a cache of 'e4m3' with backend 'interpreter', got "
-            "float32; convert it, or use a cache with backend='cpu'",
+            "float32; convert it, or use backend='cpu'",
         ),
         (
             cache,
@@ -1022,10 +1022,10 @@ def test_tables_of_a_gpu_are_f32(driver: FakeDriver) -> None:
     given = {"cache": cache, "k": new[1], "v": new[2], "layer": 0}
     assert refusal(flash.attention_with_kvcache, new[0], **given, **tables) == (
         "attention_with_kvcache: 2 problems\n"
-        "  rotary_cos must be float32 with dense rows on a GPU, got float16 with strides [8, 1]; "
-        "convert it\n"
-        "  rotary_sin must be float32 with dense rows on a GPU, got float16 with strides [8, 1]; "
-        "convert it"
+        "  rotary_cos must be float32, as kernels take it, got float16; convert with "
+        "rotary_cos.astype('float32')\n"
+        "  rotary_sin must be float32, as kernels take it, got float16; convert with "
+        "rotary_sin.astype('float32')"
     )
     assert not cache.lengths.any()
 
@@ -1134,25 +1134,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "used_pages": (
         {"block_table": TABLE + np.array([[0], [2]], np.int32), "seqused_k": np.array([4, 5], np.int32)},
-        "block_table must hold pages from 0 to 1 for the 5 rows of sequence 1, got 2",
+        "block_table[1, 0] must be from 0 to 1, a page of k_cache, got 2",
     ),
     "used_pages_of_index": (
         {
             "block_table": TABLE - np.array([[0], [1]], np.int32),
             "cache_batch_idx": np.array([1, 0], np.int32),
         },
-        "block_table must hold pages from 0 to 1 for the 9 rows of sequence 1, got -1",
+        "block_table[1, 0] must be from 0 to 1, a page of k_cache, got -1",
     ),
     "sink": ({"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"),
     "mask": ({"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"),
-    "used": ({"seqused_k": np.array([13, 1], np.int32)}, "seqused_k must hold numbers from 0 to 12, got 13"),
-    "padding": (
-        {"leftpad_k": np.array([-1, 1], np.int32)},
-        "leftpad_k must hold numbers from 0 to 12, got -1",
-    ),
+    "used": ({"seqused_k": np.array([13, 1], np.int32)}, "seqused_k[0] must be from 0 to 12, got 13"),
+    "padding": ({"leftpad_k": np.array([-1, 1], np.int32)}, "leftpad_k[0] must be from 0 to 12, got -1"),
     "index": (
         {"cache_batch_idx": np.array([2, 1], np.int32)},
-        "cache_batch_idx must hold numbers from 0 to 1, got 2",
+        "cache_batch_idx[0] must be from 0 to 1, got 2",
     ),
     "shape_of_index": (
         {"cache_batch_idx": np.array([0, 1, 1], np.int32)},

@@ -261,10 +261,12 @@ def test_scales_are_written_with_new_rows() -> None:
     new = {n: np.zeros((BATCH, KV_HEADS, 1, d), np.float16) for n, d in (("k", DIM), ("v", DIM_V))}
     fixed = caches()["k_scale"]
     fixed.flags.writeable = False
-    assert changed(**new, k_scale=fixed) == ("k_scale must be writable for new rows, got a read-only array")
+    assert changed(**new, k_scale=fixed) == (
+        "k_scale must be writable where there are new rows, got a read-only array; pass a writable one"
+    )
     both = caches()["k_scale"]
     assert changed(**new, k_scale=both, v_scale=both) == (
-        "v_scale must not share memory with k_scale where there are new rows; pass an array of its own"
+        "k_scale must not share memory with v_scale where there are new rows; pass an array of its own"
     )
 
 

@@ -699,24 +699,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "read_only": (
         {"k_cache": read_only(K_CACHE), "v_cache": read_only(V_CACHE)},
         "2 problems\n"
-        "  k_cache must be writable for new rows, got a read-only array\n"
-        "  v_cache must be writable for new rows, got a read-only array",
+        "  k_cache must be writable where there are new rows, got a read-only array; pass a writable one\n"
+        "  v_cache must be writable where there are new rows, got a read-only array; pass a writable one",
     ),
     "repeated": (
         {"k_cache": REPEATED},
         "k_cache must have an element of its own for each index where there are new rows, got "
-        "strides [0, 192, 16, 1] for shape [2, 2, 12, 16]; copy it",
+        "strides [0, 192, 16, 1] for shape [2, 2, 12, 16]; copy it with k_cache.copy()",
     ),
     "rows_of_the_cache": (
         {"k": K_CACHE[:, :, 3:5], "v": V_CACHE[:, :, 3:5]},
-        f"2 problems\n  k must not share memory with k_cache {OF_ITS_OWN}\n"
-        f"  v must not share memory with v_cache {OF_ITS_OWN}",
+        f"2 problems\n  k_cache must not share memory with k {OF_ITS_OWN}\n"
+        f"  v_cache must not share memory with v {OF_ITS_OWN}",
     ),
     "rows_of_the_other_cache": (
         {"v": K_CACHE[:, :, :2, :8]},
-        f"v must not share memory with k_cache {OF_ITS_OWN}",
+        f"k_cache must not share memory with v {OF_ITS_OWN}",
     ),
-    "one_cache": ({"v_cache": K_CACHE[..., :8]}, f"v_cache must not share memory with k_cache {OF_ITS_OWN}"),
+    "one_cache": ({"v_cache": K_CACHE[..., :8]}, f"k_cache must not share memory with v_cache {OF_ITS_OWN}"),
     "no_query": (
         {"q": FITTING["q"][:, :, :0]},
         "q must have a query where there are new rows, got shape [2, 4, 0, 16]",
@@ -768,7 +768,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "index": (
         {**PAGED, "block_table": PAGES, "cache_batch_idx": np.array([0, 2], np.int32)},
-        "cache_batch_idx must hold numbers from 0 to 1, got 2",
+        "cache_batch_idx[1] must be from 0 to 1, got 2",
     ),
 }
 
@@ -811,7 +811,7 @@ def test_what_shares_memory_on_a_gpu_is_found_in_every_call(driver: FakeDriver) 
     for _ in range(2):
         driver.calls.clear()
         assert refusal(launch, kernel, {**placed, "k": of_the_cache}) == (
-            f"DecodeKernel.launch: k must not share memory with v_cache {OF_ITS_OWN}"
+            f"DecodeKernel.launch: v_cache must not share memory with k {OF_ITS_OWN}"
         )
         assert not {"cuMemAlloc", "cuLaunchKernel"} & set(driver.names())
 

@@ -362,8 +362,7 @@ def test_an_output_on_top_of_an_input_is_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         checks.check_addresses(geometry, (q, k, k, q))
     assert str(caught.value) == (
-        "launch: out must not share memory with q, because rows are written while others are read; "
-        "leave out=None, or pass an array of its own"
+        "launch: out must not share memory with q; leave out=None, or pass an array of its own"
     )
 
 
@@ -376,7 +375,7 @@ def test_an_output_between_the_rows_of_its_inputs_is_accepted() -> None:
     shifted = (*views[:3], view(buffer[..., 23:31], "out"))
     with pytest.raises(LaunchError) as caught:
         checks.check_addresses(checks.check(square, *shifted, layout="bshd"), shifted)
-    assert "out must not share memory with v," in str(caught.value)
+    assert "out must not share memory with v;" in str(caught.value)
 
 
 def test_an_overlap_at_negative_strides_is_found() -> None:
