@@ -114,16 +114,11 @@ class KernelResources:
         """Tiles of keys that the CTA of each query block visits, from the first block on; arguments
         as in `visited_tiles`.
         """
-        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        t, reach = self.config.tiling, reach_of(self.config.causal, seq_q, seq_k, window)
         packed = group if self.config.packed else 1
         first_rows = np.arange(0, seq_q * packed, t.block_q, dtype=np.int64)
         last = (np.minimum(first_rows + t.block_q, seq_q * packed) - 1) // packed
-        first = first_rows // packed
-        last_seen = seq_k if behind is None else last + diagonal + behind + 1
-        first_seen = 0 if before is None else first + diagonal - before
-        ends = -(-np.clip(last_seen, 0, seq_k) // t.tile) + 0 * first_rows
-        begins = np.minimum(np.maximum(first_seen, 0) // t.tile, ends)
-        return np.asarray(ends - begins, np.int64)
+        return tiles_seen(reach, first_rows // packed, last, seq_k, t.tile)
 
     def flops(
         self,
@@ -152,7 +147,7 @@ class KernelResources:
         """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that a
         query sees. Keys that a mask or a bias hides count as seen.
         """
-        t, reach = self.config.tiling, self._reach(seq_q, seq_k, window)
+        t, reach = self.config.tiling, reach_of(self.config.causal, seq_q, seq_k, window)
         pairs = seen_pairs(reach, seq_q, seq_k)
         return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
 
@@ -183,13 +178,6 @@ class KernelResources:
             sum(m.score_bytes for m in each),
         )
 
-    def _reach(self, seq_q: int, seq_k: int, window: Sides) -> Reached:
-        """`d` such that query i is at the position of key i + d, and how many keys before and
-        behind that position the query sees; None for all.
-        """
-        causal: Any = self.config.causal or False
-        return position_offset(causal, seq_q, seq_k), *key_limits(bool(causal), window)
-
     def __str__(self) -> str:
         source = "assembled" if self.assembled else "estimated"
         return (
@@ -197,6 +185,23 @@ class KernelResources:
             f"{self.registers} registers ({source}), {size_text(self.shared_bytes)} shared, "
             f"{self.ctas_per_sm} CTAs per SM (occupancy {self.occupancy:.0%})"
         )
+
+
+def reach_of(causal: str, seq_q: int, seq_k: int, window: Sides) -> Reached:
+    """Which keys a query sees by its position."""
+    mode: Any = causal or False
+    return position_offset(mode, seq_q, seq_k), *key_limits(bool(mode), window)
+
+
+def tiles_seen(
+    reach: Reached, first: NDArray[np.int64], last: NDArray[np.int64], others: int, tile: int
+) -> NDArray[np.int64]:
+    """Tiles of `others` keys that blocks of queries see, from their `first` to their `last` one each."""
+    diagonal, before, behind = reach
+    end = others if behind is None else last + diagonal + behind + 1
+    begin = 0 if before is None else first + diagonal - before
+    ends = -(-np.clip(end, 0, others) // tile) + 0 * first
+    return np.asarray(ends - np.minimum(np.maximum(begin, 0) // tile, ends), np.int64)
 
 
 def seen_pairs(reach: Reached, seq_q: int, seq_k: int) -> int:

@@ -20,7 +20,7 @@ from flash.launch.gpu import Launcher, launcher_of
 from flash.launch.merge_launch import Given, merging
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Backend
-from flash.problem.config import DEFAULT_TARGET
+from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
 from ptxgen.arguments import number
@@ -247,7 +247,7 @@ def _stack_problems(*given: _Parts) -> Iterator[str]:
 def _layout_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> Iterator[str]:
     """Why the kernel cannot read or write arrays with these addresses and strides."""
     outs, lses = views["outs"], views["lses"]
-    new = outs._replace(pointer=0, shape=shape, strides=dense_strides(shape))
+    new = outs._replace(pointer=ALIGNMENTS[0], shape=shape, strides=dense_strides(shape))
     yield from Given(outs, lses, views.get("out", new), new).problems()
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild
-from flash.contract.resources import FLOPS_PER_FMA, Reached, seen_pairs, size_text
+from flash.contract.resources import FLOPS_PER_FMA, reach_of, seen_pairs, size_text, tiles_seen
 from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
-from flash.scores.window import Sides, key_limits, position_offset
+from flash.scores.window import Sides
 from ptxgen.runtime.assembler_log import KernelUsage
 from ptxgen.target import WARP_SIZE, Target
 
@@ -81,17 +81,13 @@ class GradientResources:
         t, owner = self.config.tiling, self.config.owner
         if owner == SCORES:
             return -(-seq_q // t.block) * -(-seq_k // t.tile)
-        diagonal, before, behind = _reach(self.config.causal, seq_q, seq_k, window)
+        reach = diagonal, before, behind = reach_of(self.config.causal, seq_q, seq_k, window)
         rows, others = (seq_q, seq_k) if owner == QUERIES else (seq_k, seq_q)
         if owner == KEYS:  # query i sees key j if key j is seen from i: the limits change sides
-            diagonal, before, behind = -diagonal, behind, before
+            reach = -diagonal, behind, before
         first = np.arange(0, rows, t.block, dtype=np.int64)
         last = np.minimum(first + t.block, rows) - 1
-        end = others + 0 * first if behind is None else last + diagonal + behind + 1
-        begin = 0 * first if before is None else first + diagonal - before
-        ends = -(-np.clip(end, 0, others) // t.tile)
-        begins = np.minimum(np.maximum(begin, 0) // t.tile, ends)
-        return int((ends - begins).sum()) * t.slices
+        return int(tiles_seen(reach, first, last, others, t.tile).sum()) * t.slices
 
     def products(self) -> Iterator[int]:
         """The columns that each product of a tile sums over, or gives, padding included, of a CTA."""
@@ -124,7 +120,7 @@ class GradientResources:
         if self.config is None or not self.config.tiling.tile:
             return 0
         t, causal = self.config.tiling, self.config.causal
-        pairs = batch * heads * seen_pairs(_reach(causal, seq_q, seq_k, window), seq_q, seq_k)
+        pairs = batch * heads * seen_pairs(reach_of(causal, seq_q, seq_k, window), seq_q, seq_k)
         return needed_flops(t.head_dim, t.head_dim_v, pairs)
 
     def __str__(self) -> str:
@@ -138,9 +134,3 @@ class GradientResources:
             f"{size_text(self.shared_bytes)} shared, {most}{self.ctas_per_sm} CTAs per SM "
             f"(occupancy {most}{self.occupancy:.0%})"
         )
-
-
-def _reach(causal: str, seq_q: int, seq_k: int, window: Sides) -> Reached:
-    """Which keys a query sees by its position."""
-    mode: Any = causal or False
-    return position_offset(mode, seq_q, seq_k), *key_limits(bool(mode), window)

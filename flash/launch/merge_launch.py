@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from flash.contract.cache_builds import merge_build
 from flash.kernels.merge import WARPS, MergeConfig
+from flash.launch.arguments import Argument, type_and_row_problems
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import ALIGNMENTS
@@ -42,17 +43,10 @@ class Given(NamedTuple):
 
     def problems(self) -> Iterator[str]:
         """Why a kernel cannot take arrays with these addresses and strides."""
-        for name, array in (("outs", self.outs), ("lses", self.lses), ("out", self.out)):
-            if array.pointer % OF_ARRAYS[array.dtype].nbytes:
-                yield (
-                    f"{name} must begin at a multiple of its elements' size, got address "
-                    f"{array.pointer:#x}; copy it"
-                )
-            if name != "lses" and array.shape[-1] > 1 and array.strides[-1] != 1:
-                yield (
-                    f"{name} must be dense in its last dimension (stride 1), got strides "
-                    f"{list(array.strides)}; copy it"
-                )
+        views = {"outs": self.outs, "lses": self.lses, "out": self.out}
+        yield from type_and_row_problems(
+            [Argument(n, (), (OF_ARRAYS[a.dtype],), has_rows=n != "lses") for n, a in views.items()], views
+        )
         shape = list(self.outs.shape)
         if len(self._rows) > _DIMENSIONS:
             yield (

@@ -450,7 +450,8 @@ def test_what_cannot_be_read_as_it_lies_is_refused_on_a_gpu(driver: FakeDriver) 
     few, of_few = parts_of(2, 3, 4)
     turned = CudaArray(driver.place(few), few.transpose(0, 2, 1))
     assert refused_on_gpu(turned, on_device(driver, np.zeros((2, 4), np.float32))) == (
-        "merge_partials: outs must be dense in its last dimension (stride 1), got strides [12, 1, 4]; copy it"
+        "merge_partials: outs must be dense in its last dimension (stride 1), got strides [12, 1, 4] "
+        "for shape [2, 4, 3]; copy it with outs.copy()"
     )
     assert refused_on_gpu(on_device(driver, few), of_few) == (
         "merge_partials: lses must be on cuda:0, as others are, got cpu; copy it there"
