@@ -96,7 +96,7 @@ class Launch:
         for array in self.arrays:
             of = {"array": array.name}
             kinds[array.name] = {"name": array.name, "kind": "pointer", **of}
-            for parameter, dim in zip(array.strides, dimensions(array), strict=False):
+            for dim, parameter in zip(dimensions(array), array.strides, strict=False):
                 kinds[parameter] = {"name": dim.stride, "kind": "stride", **of, "dim": dim.name}
             if array.name in self.maps:
                 name, boxes = map_name(array.name), _described(array, self.maps[array.name])
@@ -157,10 +157,10 @@ def sizes_of_heads(queries: Number, keys: Number, scale: str, most_group: int = 
     yield Number("softmax_scale", f32, f"factor of Q K^T before the softmax, {scale}")
 
 
-def rounded_down(of: Expression) -> str:
+def rounded_down(of: Expression) -> int | str:
     """An expression as the proof reads it, whose quotients are rounded down."""
     if not isinstance(of, dict):
-        return str(of)
+        return of
     how, parts = operands(of)
     texts = [f"({rounded_down(part)})" if isinstance(part, dict) else str(part) for part in parts]
     if how == CEIL_DIV:
@@ -182,31 +182,27 @@ def _described(array: Operand, boxes: Boxes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of an array in a contract. `stride`, in elements, is the name of a parameter, or an
-    expression for an array that is dense.
+    """One dimension of an array in a contract. `stride`, in elements, is the name of a parameter, which is
+    `in_text` in the text of the kernel, or for an array that is dense an expression.
     """
 
     name: str
     extent: Expression
-    stride: Any
+    stride: Expression
+    in_text: Expression
 
 
 def dimensions(operand: Operand) -> list[Dimension]:
     """The dimensions of an array before its rows, outermost first."""
-    words = operand.steps or operand.axes
-    names = [_DIMENSIONS.get(word, word) for word in words] if operand.strides else _names(operand)
     found = []
-    for n, (name, axis) in enumerate(zip(names, operand.axes, strict=True)):
+    for n, (word, axis) in enumerate(zip(operand.steps or operand.axes, operand.axes, strict=True)):
+        name = "_".join([_DIMENSIONS.get(each, each) for each in word.split(" * ")])
         stride: Expression = f"{operand.name}_{name}_stride"
+        in_text: Expression = operand.strides[n] if operand.strides else ""
         if operand.is_dense:  # the elements of all later axes lie between two of an axis
-            stride = product(*map(expression, operand.axes[n + 1 :]), max(operand.columns, 1))
-        found.append(Dimension(name, expression(operand.extent(axis)), stride))
+            stride = in_text = product(*map(expression, operand.axes[n + 1 :]), max(operand.columns, 1))
+        found.append(Dimension(name, expression(operand.extent(axis)), stride, in_text))
     return found
-
-
-def _names(operand: Operand) -> list[str]:
-    """The names of the dimensions of a dense array, of which one may be a product of several."""
-    return ["_".join(_DIMENSIONS.get(each, each) for each in axis.split(" * ")) for axis in operand.axes]
 
 
 def described_array(operand: Operand) -> dict[str, Any]:
@@ -226,22 +222,10 @@ def described_array(operand: Operand) -> dict[str, Any]:
 def _promised(operand: Operand) -> GlobalArray:
     """An array as the proof of global accesses takes it."""
     nbytes = operand.dtype.nbytes
-    strides = [f"{nbytes} * {stride}" for stride in operand.strides]
-    if operand.is_dense:  # the elements of all later axes lie between two of an axis
-        later = [operand.axes[n + 1 :] for n in range(len(operand.axes))]
-        strides = [" * ".join((str(operand.nbytes), *axes)) for axes in later]
-    axes = zip(operand.axes, strides, strict=True)
-    return GlobalArray(
-        operand.name,
-        tuple(Axis(_size(operand.extent(axis)), _size(stride)) for axis, stride in axes),
-        operand.nbytes,
-        operand.alignment,
-    )
-
-
-def _size(expression: str) -> int | str:
-    """An expression of sizes; a number as such."""
-    return int(expression) if expression.isdigit() else expression
+    axes = [
+        Axis(rounded_down(d.extent), rounded_down(product(nbytes, d.in_text))) for d in dimensions(operand)
+    ]
+    return GlobalArray(operand.name, tuple(axes), operand.nbytes, operand.alignment)
 
 
 def meaning_of(array: Operand) -> str:
