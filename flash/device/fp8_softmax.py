@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
-from flash.device.softmax import NO_TERMS, FirstTerms
+from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import f32
 
@@ -56,15 +56,15 @@ class LiftedSoftmax(OverlappedSoftmax):
             for score in scores:
                 self.k.ex2(score, ftz=True, into=score)
 
-    def finish(self, i: int) -> tuple[Value, Value]:
+    def finish(self, i: int) -> FinishedRow:
         """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
         it is wanted.
         """
         total = self.rounded_sum[i]
-        lse = super().finish(i)[1] if self.with_lse else total
+        lse = super().finish(i).lse if self.with_lse else total
         if self._sinks:
-            return self._with_sink(i, total)[0], lse
-        return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
+            return FinishedRow(self._with_sink(i, total)[0], lse)
+        return FinishedRow(self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse)
 
     @marked("lifted softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:

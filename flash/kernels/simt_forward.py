@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta, Thread
 from flash.device.parameters import Parameters
+from flash.device.row_outputs import store_row_outputs
 from flash.device.simt_products import Products, add_product, add_product_if_seen
 from flash.device.softmax import OnlineSoftmax
 from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
@@ -193,18 +194,18 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 
 @marked("simt: sums and LSE")
 def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSoftmax, O: Fragment) -> None:
-    """Write O / sum and, if wanted, LSE."""
+    """Write O / sum and the `row_outputs`."""
     k.note("O / sum, LSE")
     my_first_row = cta.first_row + k.signed(me.group)
     for i in range(t.rows):
         row = my_first_row + t.groups * i
-        inverse, lse = softmax.finish(i)
-        inverse = cta.weighed(inverse)
+        finished = softmax.finish(i)
+        inverse = cta.weighed(finished.inverse)
         with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
-            if cta.LSE is not None:
-                with k.when(cta.writes_lse(me.lane == 0)):
-                    k.store(cta.LSE.at(k, row), lse)
+            if cta.row_outputs:
+                with k.when(cta.writes_row(me.lane == 0)):
+                    store_row_outputs(k, cta.row_outputs, row, finished)
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:

@@ -4,7 +4,7 @@ bf16 (FlashAttention-3, algorithm 2).
 One warpgroup has tiles of Q, K and V copied to shared memory by the tensor memory accelerator; each of
 the others computes 64 query rows of one head by `wgmma`. While the exponentials of a tile are computed,
 the product of the weights before it with their values is under way. K and V are walked from the last
-tile, which the end of the keys may cut; the loops behind it are those of `flash/device/tile_runs.py`.
+tile, which the end of the keys may cut; the loops behind it are those of `flash/device/masked_tiles.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.gathered_rings import GatheredRings
 from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters, ScoreArray
@@ -28,7 +29,6 @@ from flash.device.softmax import FirstTerms
 from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
-from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
 from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
@@ -211,13 +211,13 @@ class Consumer:
         """Take the tiles of keys from the last to the first."""
         k, cta = self.k, self.cta
         self._first()
-        for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
-            if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
+        for begin, end, cut in masked_tiles(k, cta, lambda: Cta.of(k, self.config, self.given)):
+            if cut is Masking.FULL and not cta.mask.hides_keys:
                 continue  # at most one tile, which is done
             self._take(k.min(begin, cta.tiles - 1), end, cut)
         self._last()
 
-    def _take(self, begin: Value, end: Value | int, cut: Cut) -> None:
+    def _take(self, begin: Value, end: Value | int, cut: Masking) -> None:
         """Take the tiles of keys `begin` - 1 to `end`, downwards, except those that no row sees."""
         k = self.k
         with k.loop(-begin, end if isinstance(end, int) else -end) as n:
@@ -293,11 +293,11 @@ class Consumer:
         self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
         k.wgmma.wait()
         key.release()
-        self._weigh(-self.cta.tiles, Cut.ANYWHERE)
+        self._weigh(-self.cta.tiles, Masking.FULL)
         self._pack()
 
     @marked("wgmma: next tile")
-    def _next(self, n: Value, cut: Cut) -> None:
+    def _next(self, n: Value, cut: Masking) -> None:
         """Scores and weights of a tile of keys, and the product of the tile before with its values."""
         k = self.k
         key = self.rings.keys.acquire()
@@ -330,7 +330,7 @@ class Consumer:
         k.wgmma.wait()
         value.release()
 
-    def _score(self, n: Value, cut: Cut) -> ScorePlaces | None:
+    def _score(self, n: Value, cut: Masking) -> ScorePlaces | None:
         """What features do to S of the tile with -n - 1 tiles before it. Returns its places, if they ask
         for them.
         """
@@ -353,7 +353,7 @@ class Consumer:
             if scoring is not None:
                 scoring.apply(S, places)
             if cut.hides:
-                cta.mask.apply(k, S, places, in_front=cut is Cut.IN_FRONT)
+                cta.mask.apply(k, S, places, in_front=cut is Masking.LEFT)
         return places
 
     def _scoring(self) -> Scoring | None:
@@ -364,7 +364,7 @@ class Consumer:
         """The first key whose scores this warpgroup computes in the tile with -n - 1 tiles before it."""
         return self.rings.first_key(n)
 
-    def _weigh(self, n: Value, cut: Cut) -> None:
+    def _weigh(self, n: Value, cut: Masking) -> None:
         """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it."""
         S, places = self.S.rows_of_thread, self._score(n, cut)
         self.k.note("P = exp2(scale * S - shift)")
@@ -470,8 +470,8 @@ class Consumer:
         """The keys, first and end, whose values were cleared: those of cut tiles, and of the last tile."""
         k, tile = self.k, self.t.tile
         found: list[tuple[Value | int, Value]] = []
-        for begin, end, cut in tile_runs(k, cta, lambda: cta):
-            if cut is Cut.ANYWHERE:
+        for begin, end, cut in masked_tiles(k, cta, lambda: cta):
+            if cut is Masking.FULL:
                 end = k.min(end, k.max(cta.tiles - 1, 0))
             if cut.hides:
                 found.append((cta.first_key_of(k, end), begin * tile))

@@ -23,8 +23,8 @@ from flash.device.fp8_rings import Fp8Rings
 from flash.device.fp8_scales import BlockScales, TileScales, last_block
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.fp8_values import packed_weights
+from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.parameters import ScoreArray
-from flash.device.tile_runs import Cut, tile_runs
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.operands.dtypes import E4M3
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
@@ -85,7 +85,9 @@ class Fp8Consumer(Consumer):
 
     def _walk(self) -> None:
         """See `Consumer`."""
-        for begin, end, cut in tile_runs(self.k, self.cta, lambda: Cta.of(self.k, self.config, self.given)):
+        for begin, end, cut in masked_tiles(
+            self.k, self.cta, lambda: Cta.of(self.k, self.config, self.given)
+        ):
             self._take(begin, end, cut)
 
     def _seen(self, n: Value) -> Value | None:
@@ -109,7 +111,7 @@ class Fp8Consumer(Consumer):
         self.role.barrier.sync()
 
     @marked("wgmma fp8: next tile")
-    def _next(self, n: Value, cut: Cut) -> None:
+    def _next(self, n: Value, cut: Masking) -> None:
         """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
         values.
         """

@@ -16,10 +16,10 @@ from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.gathered_latent_rings import GatheredLatentRings
 from flash.device.latent_rings import LatentRings, TilesInTurns
+from flash.device.masked_tiles import Masking
 from flash.device.nonfinite import NonFinite
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
 from flash.device.stored_sums import LaneColumns, store_sums
-from flash.device.tile_runs import Cut
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
@@ -75,10 +75,10 @@ class LatentConsumer(Consumer):
     def _first(self) -> None:
         """Take in the last tile of keys, which is the first warpgroup's."""
         with self.k.when(self.tiles.is_mine):
-            self._take_in(-self.cta.tiles, Cut.ANYWHERE, follows=False)
+            self._take_in(-self.cta.tiles, Masking.FULL, follows=False)
         self.tiles.advance()
 
-    def _next(self, n: Value, cut: Cut) -> None:
+    def _next(self, n: Value, cut: Masking) -> None:
         """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's turn."""
         with self.k.when(self.tiles.is_mine):
             self._take_in(n, cut, follows=True)
@@ -93,7 +93,7 @@ class LatentConsumer(Consumer):
             before.release()
 
     @marked("wgmma latent: take in")
-    def _take_in(self, n: Value, cut: Cut, *, follows: bool) -> None:
+    def _take_in(self, n: Value, cut: Masking, *, follows: bool) -> None:
         """Take in this warpgroup's tile of keys with -n - 1 tiles before it and, if it `follows` one, the
         values of that one.
         """

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from flash.device.cta import Cta
+from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.split_boxes import SplitOutputs, halves
 from flash.device.split_products import (
     QUERIES_MARK,
@@ -23,7 +24,6 @@ from flash.device.split_products import (
 )
 from flash.device.split_tile import split_pair
 from flash.device.stored_sums import LaneColumns
-from flash.device.tile_runs import Cut, tile_runs
 from flash.device.wgmma_split_rings import SplitRings, mark_of
 from flash.kernels.wgmma_forward import Consumer, Outputs, attention_module
 from flash.problem.kernel_config import KernelConfig
@@ -76,10 +76,10 @@ class SplitConsumer(Consumer):
         self.sums = [k.wgmma.accumulator(WGMMA_ROWS, columns, zero=False) for _ in self.t.chains]
         self.low = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(self.t.tile // STEP)]
         self.undone = [k.var(f32, UNWEIGHTED) for _ in self.O.rows_of_thread]
-        self._next(-self.cta.tiles, Cut.ANYWHERE)
+        self._next(-self.cta.tiles, Masking.FULL)
 
     @marked("wgmma split: next tile")
-    def _next(self, n: Value, cut: Cut) -> None:
+    def _next(self, n: Value, cut: Masking) -> None:
         """Take in a tile of keys."""
         k = self.k
         key = self.rings.keys.acquire()
@@ -192,4 +192,4 @@ class SplitConsumer(Consumer):
         if cta.part is not None and cta.first_tile is not None:
             # The runs of a split follow one another.
             return [(cta.first_key_of(self.k, cta.first_tile), cta.tiles * tile)]
-        return [(end * tile, begin * tile) for begin, end, _ in tile_runs(self.k, cta, lambda: cta)]
+        return [(end * tile, begin * tile) for begin, end, _ in masked_tiles(self.k, cta, lambda: cta)]
