@@ -15,7 +15,7 @@ from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role
+from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import Layout, Ring
 from ptxgen.records import dataclass
 
@@ -78,3 +78,8 @@ class Fp8Rings(Rings):
             with k.when(n != -cta.tiles, uniform=True):
                 turn.transpose()
         turn.transpose()
+
+    def cleared(self, k: KernelBuilder, cta: Cta) -> list[tuple[Value | int, Value]]:
+        """See `Rings.cleared`: values of all tiles were cleared."""
+        first: Value | int = 0 if cta.first_tile is None else cta.first_key_of(k, cta.first_tile)
+        return [(first, cta.tiles * cta.tile)]

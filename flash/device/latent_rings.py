@@ -82,7 +82,7 @@ class LatentRings(Rings):
             first.set(width - first)
 
 
-class TilesInTurns:
+class PingPongTiles:
     """The tiles of keys in the order in which they come, which two warpgroups take in turns: this warpgroup,
     number `group` (u32, 0 or 1), begins with tile `group`. `turn` is the warpgroup whose tile is next.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
+from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.nonfinite import RestoredValues, hides_rows
 from flash.device.pages import PagedMatrix
 from flash.problem.kernel_config import KernelConfig
@@ -180,6 +181,18 @@ class Rings:
         """All tiles of V have been filled; there is one."""
         if isinstance(self.odd, ClearedValues):
             self.odd.clear_last(cta)
+
+    def cleared(self, k: KernelBuilder, cta: Cta) -> list[tuple[Value | int, Value]]:
+        """The keys, first and end, in whose values NaN and infinity were cleared: those of tiles with hidden
+        keys, and of the last tile.
+        """
+        found: list[tuple[Value | int, Value]] = []
+        for end, first, masking in masked_tiles(k, cta, lambda: cta):
+            if masking is Masking.FULL:
+                first = k.min(first, k.max(cta.tiles - 1, 0))
+            if masking.hides:
+                found.append((cta.first_key_of(k, first), end * self.tile))
+        return found
 
     def places(
         self, k: KernelBuilder, array: str, cta: Cta, row: Value, column: Value | int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from flash.device.cta import Cta
+from flash.device.masked_tiles import masked_tiles
 from flash.device.nonfinite import NonFinite
 from flash.device.split_boxes import SplitBoxes
 from flash.device.wgmma_rings import Rings
@@ -60,6 +61,13 @@ class SplitRings(Rings):
             self._fill_values(k, cta, row)
             before.set(mark_of(n))
         self._split_values(before)
+
+    def cleared(self, k: KernelBuilder, cta: Cta) -> list[tuple[Value | int, Value]]:
+        """See `Rings.cleared`: values of all tiles were cleared."""
+        if cta.part is not None and cta.first_tile is not None:
+            # The loops of a split follow one another.
+            return [(cta.first_key_of(k, cta.first_tile), cta.tiles * self.tile)]
+        return [(first * self.tile, end * self.tile) for end, first, _ in masked_tiles(k, cta, lambda: cta)]
 
     def _split_keys(self, mark: Value) -> None:
         producer = self.producer

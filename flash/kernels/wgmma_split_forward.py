@@ -9,10 +9,11 @@ and is added by an ordinary `fma`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from itertools import chain
+from typing import ClassVar, Final
 
-from flash.device.cta import Cta
-from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.masked_tiles import Masking
+from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.split_boxes import SplitOutputs, halves
 from flash.device.split_products import (
     QUERIES_MARK,
@@ -23,20 +24,23 @@ from flash.device.split_products import (
     unscale_scores,
 )
 from flash.device.split_tile import split_pair
-from flash.device.stored_sums import LaneColumns
+from flash.device.warpgroup_roles import Consumer, attention_module
+from flash.device.wgmma_outputs import ROWS
+from flash.device.wgmma_queries import Queries
 from flash.device.wgmma_split_rings import SplitRings, mark_of
-from flash.kernels.wgmma_forward import Consumer, Outputs, attention_module
+from flash.device.work_tile import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import TilePointer, Value, marked
-from ptxgen.dsl.hopper import BoxTile, Stage
+from ptxgen.dsl.hopper import Stage
 from ptxgen.dsl.hopper.products import STEP
-from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, QUAD
 from ptxgen.types import f16, f32, u32
 
-_WORDS = 4  # registers of a thread that hold its part of 64 x 16 elements
+_SLACK: Final = 0.0  # V of f32 may be so large that P V would not be finite
+_WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
 
 
 def wgmma_split_attention_forward(config: KernelConfig, t: SplitWgmmaTiling) -> ir.Module:
@@ -47,39 +51,58 @@ def wgmma_split_attention_forward(config: KernelConfig, t: SplitWgmmaTiling) -> 
     return attention_module(config, t, SplitRings, SplitConsumer)
 
 
-class SplitConsumer(Consumer):
-    """See `Consumer`; `P` are the high parts of weights, and `low` the others."""
-
-    slack: ClassVar[float] = 0.0  # V of f32 may be so large that P V would not be finite
-    sinks_last: ClassVar[bool] = True  # weights are pairs of f16
-    rings: SplitRings
-    t: SplitWgmmaTiling
+class SplitQueries(Queries):
+    """See `Queries`; the tile is split where it is, behind a rotation."""
 
     @marked("wgmma split: queries")
-    def _queries(self) -> BoxTile:
-        """The tile of Q, when it is there, has been rotated if the kernel does so, and has been split."""
-        k, q = self.k, super()._queries()
-        self.q = q
-        super()._turn_queries()
-        self.rings.of_queries.split(q, (self.role.thread, self.role.threads), QUERIES_MARK)
-        k.fence_proxy_async(space="shared::cta")
-        self.role.barrier.sync()
-        return q
+    def acquire(self) -> None:
+        """Wait until the tile is there, rotate it if the kernel does so, and split it."""
+        super().acquire()
+        self.rotate()
+        rings, role = self.work.rings, self.role
+        assert isinstance(rings, SplitRings)
+        rings.of_queries.split(self.tile, (role.thread, role.threads), QUERIES_MARK)
+        self.k.fence_proxy_async(space="shared::cta")
+        role.barrier.sync()
 
-    def _turn_queries(self) -> None:
-        """Nothing: queries are rotated before they are split."""
+    def prepare(self) -> None:
+        """Negate the queries, if the scale is negative."""
+        self.negate()
 
-    def _first(self) -> None:
-        """O and the weights of the last tile of keys."""
-        k = self.k
-        columns = self.t.output_columns
-        self.sums = [k.wgmma.accumulator(WGMMA_ROWS, columns, zero=False) for _ in self.t.chains]
-        self.low = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(self.t.tile // STEP)]
-        self.undone = [k.var(f32, UNWEIGHTED) for _ in self.O.rows_of_thread]
-        self._next(-self.cta.tiles, Masking.FULL)
+
+class SplitConsumer(Consumer):
+    """See `Consumer`; the high parts of weights are in `P`, and the others in `low`."""
+
+    queries_of: ClassVar[type[Queries]] = SplitQueries
+
+    @marked("wgmma: tiles of a consumer")
+    def __init__(self, work: WorkTile) -> None:
+        k, t = work.k, work.t
+        assert isinstance(t, SplitWgmmaTiling)
+        assert isinstance(work.rings, SplitRings)
+        super().__init__(work, t.output_columns)
+        self.chains = t.chains
+        self.rings = work.rings
+        scale, sinks = self.softmax_arguments()
+        # Weights are pairs of f16: sinks are added behind all keys.
+        self.softmax = OverlappedSoftmax(k, len(ROWS), QUAD, scale, _SLACK, sinks, sinks_last=True)
+        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
+        self.sums = [k.wgmma.accumulator(WGMMA_ROWS, t.output_columns, zero=False) for _ in t.chains]
+        self.low = list(k.fragment(t.tile // STEP, _WORDS, u32, initial=None))
+        self.undone = k.fragment(1, len(ROWS), initial=None).row(0)  # factors of the rows of `sums`
+        self.outputs = SplitOutputs(self.O, self.role, self.group_row, self.in_quad)
+
+    def walk(self) -> None:
+        """See `Consumer`."""
+        for word in chain(*self.low):
+            word.set(0)
+        for undone in self.undone:
+            undone.set(UNWEIGHTED)
+        self.take(-self.cta.tiles, Masking.FULL)
+        self.each_tile(self.take, after_last=True)
 
     @marked("wgmma split: next tile")
-    def _next(self, n: Value, cut: Masking) -> None:
+    def take(self, n: Value, masking: Masking) -> None:
         """Take in a tile of keys."""
         k = self.k
         key = self.rings.keys.acquire()
@@ -87,7 +110,7 @@ class SplitConsumer(Consumer):
         k.wgmma.wait()
         self._unscale(key, n)
         key.release()
-        self._weigh(n, cut)
+        self.weigh(n, masking, self.cta.scoring)
         self.softmax.rescale(self.O.rows_of_thread)
         value = self.rings.values.acquire()
         self._split(value, n)
@@ -96,15 +119,12 @@ class SplitConsumer(Consumer):
         value.release()
         self._add()
 
-    def _last(self) -> None:
-        """Nothing: no product is left."""
-
     @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
         """Start S = Q Kᵀ, times the scales of both."""
         k = self.k
         k.note("S = Q K^T")
-        (q, q_low), (of_key, key_low) = halves(self.q, (self.group_row, WGMMA_ROWS)), halves(key.k)
+        (q, q_low), (of_key, key_low) = halves(self.queries.tile, (self.group_row, WGMMA_ROWS)), halves(key.k)
         with k.wgmma.group():
             self.S.set(q_low @ of_key.T)
             self.S += q @ key_low.T
@@ -117,7 +137,7 @@ class SplitConsumer(Consumer):
         k.note("P V")
         first = 0
         with k.wgmma.group():
-            for sums, keys in zip(self.sums, self.t.chains, strict=True):
+            for sums, keys in zip(self.sums, self.chains, strict=True):
                 steps = slice(first // STEP, (first + keys) // STEP)
                 high, low = (k.wgmma.registers(words[steps], f16) for words in (self.P, self.low))
                 of_value, value_low = halves(value.v, (first, keys))
@@ -134,7 +154,8 @@ class SplitConsumer(Consumer):
             k.mul(score, UNSCALED, into=score)
         scaled = rings.of_keys.scales(mark_of(n), key.index) | rings.of_queries.scales(QUERIES_MARK)
         with k.when(scaled):
-            group = k.thread_id() // (self.role.threads // self.t.consumers) % self.t.consumers
+            consumers = self.work.t.consumers
+            group = k.thread_id() // (self.role.threads // consumers) % consumers
             row = self.S.row + group * WGMMA_ROWS
 
             def factor_of_row(i: int) -> Value:
@@ -174,22 +195,3 @@ class SplitConsumer(Consumer):
             ):
                 for output, x in zip(row, more, strict=True):
                     self.k.fma(x, factor, output, into=output)
-
-    def _lane_columns(self) -> LaneColumns:
-        """See `Consumer`."""
-        return SplitOutputs(self.O, self.in_quad).lane_columns(
-            self.k, self.t.output_columns, self.t.head_dim_v
-        )
-
-    @property
-    def _outputs(self) -> Outputs:
-        """See `Consumer`."""
-        return SplitOutputs(self.O, self.in_quad)
-
-    def _cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
-        """See `Consumer`: values of all tiles were cleared."""
-        tile = self.t.tile
-        if cta.part is not None and cta.first_tile is not None:
-            # The runs of a split follow one another.
-            return [(cta.first_key_of(self.k, cta.first_tile), cta.tiles * tile)]
-        return [(end * tile, begin * tile) for begin, end, _ in masked_tiles(self.k, cta, lambda: cta)]
