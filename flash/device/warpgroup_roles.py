@@ -18,13 +18,12 @@ from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
-from flash.device.persistent import Parts, PersistentRings
 from flash.device.softmax import FirstTerms
 from flash.device.tile_scores import TileScores
+from flash.device.tma_pipeline import PersistentPipeline, TmaPipeline
 from flash.device.wgmma_outputs import ROWS, Outputs, store_outputs
 from flash.device.wgmma_queries import Queries
-from flash.device.wgmma_rings import Rings
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.scoring import Scoring
@@ -39,32 +38,35 @@ SLACK: Final = 8.0  # P is at most 2 ** SLACK, which every 16-bit type holds wit
 
 @marked("wgmma: roles")
 def attention_module(
-    config: KernelConfig, t: WgmmaTiling, rings_of: type[Rings], consumer_of: Callable[[WorkTile], Consumer]
+    config: KernelConfig,
+    t: WgmmaTiling,
+    pipeline_of: type[TmaPipeline],
+    consumer_of: Callable[[WorkTile], Consumer],
 ) -> ir.Module:
-    """The module with a kernel whose producer fills such rings, and whose other warpgroups are such
-    consumers.
+    """The module with a kernel whose producer fills such a pipeline, and whose other warpgroups are
+    such consumers.
     """
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     appends = config.features.appended is not None
     short = not (config.packed or appends or config.features.turned is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
-    rings_of = PersistentRings if config.is_persistent else rings_of
-    in_parts = config.is_persistent or config.features.splits
-    keeps_more = in_parts and config.features.has(Window)
+    pipeline_of = PersistentPipeline if config.is_persistent else pipeline_of
+    takes_some = config.is_persistent or config.features.splits
+    keeps_more = takes_some and config.features.has(Window)
     to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
     producer = k.warpgroup_role("producer", registers=to_copy)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)
-    rings = rings_of.declare(k, config, t, producer, consumer)
-    work_tiles = Parts.of(k, config, parameters, (producer, consumer))
+    pipeline = pipeline_of(k, config, t, producer, consumer)
+    work_tiles = WorkTiles.of(k, config, parameters, (producer, consumer))
     if appends:
         AppendedRows.written(k, config, parameters, Cta.of(k, config, parameters))
     with producer, work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
-        rings.fill_part(k, cta, has_tiles(cta))
+        pipeline.load_work_tile(cta, has_tiles(cta))
     with consumer, work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
-        consumer_of(WorkTile(k, config, t, parameters, cta, consumer, rings)).run()
+        consumer_of(WorkTile(k, config, t, parameters, cta, consumer, pipeline)).run()
     return k.build(drop_unread=True)
 
 
@@ -112,7 +114,7 @@ class Consumer(ABC):
             k=k,
             cta=cta,
             tile=t.tile,
-            first_key=work.rings.first_key,
+            first_key=work.pipeline.first_key,
             first_row=first_row,
             rows=ROWS,
             first_column=lambda: self.in_quad * 2,
@@ -129,7 +131,7 @@ class Consumer(ABC):
     def run(self) -> None:
         """Compute and store the rows of O."""
         k, t, is_persistent = self.k, self.work.t, self.config.is_persistent
-        if is_persistent:  # also where there are no keys (`PersistentRings.fill_part`)
+        if is_persistent:  # also where there are no keys (`PersistentPipeline.load_work_tile`)
             self.queries.acquire()
         with k.when(has_tiles(self.cta), uniform=True):
             if self.ping_pong is not None:
@@ -160,7 +162,7 @@ class Consumer(ABC):
                     continue  # at most one tile, the last
                 end = k.min(end, cta.tiles - 1)
             with k.loop(-end, first if isinstance(first, int) else -first) as n:
-                seen = cta.mask.sees_tile(self.work.rings.first_key(n)) if cta.mask.has_gaps else None
+                seen = cta.mask.sees_tile(self.work.pipeline.first_key(n)) if cta.mask.has_gaps else None
                 if seen is not None and not after_last:
                     seen = seen | (n == -cta.tiles)  # the last is always there
                 with nullcontext() if seen is None else k.when(seen, uniform=True):

@@ -13,7 +13,7 @@ from flash.device.cta import Cta
 from flash.device.parameters import ScoreArray
 from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.team import Team
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from ptxgen.dsl import Role, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP
@@ -64,21 +64,21 @@ def store_outputs(
     """Store O, of which `first_row` is this thread's first row, and add NaN and infinity that were cleared in
     V, times its scale, to the rows that see them. `cta` is `work.cta`, computed again.
     """
-    k, t, rings, nonfinite = work.k, work.t, work.rings, work.rings.odd
+    k, t, pipeline, nonfinite = work.k, work.t, work.pipeline, work.pipeline.nonfinite
     with _findings(work) as found:
-        if rings.out is None:
+        if pipeline.out is None:
             columns = outputs.lane_columns(t.head_dim_v)
             store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, outputs.sums.rows_of_thread)
         else:
-            outputs.write(rings.out)
-            _send(work, cta, rings.out, visible=found)
+            outputs.write(pipeline.out)
+            _send(work, cta, pipeline.out, visible=found)
         if nonfinite is not None:
-            nonfinite.restore(cta, t.block_q, rings.cleared(k, cta), Team(work.role), v_scale)
+            nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)
 
 
 def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
     """The context in which O is stored and restored; gives whether threads read what is stored of it."""
-    nonfinite = work.rings.odd
+    nonfinite = work.pipeline.nonfinite
     if isinstance(nonfinite, ClearedValues):
         return nonfinite.received_findings()
     return nullcontext(nonfinite is not None)
@@ -96,7 +96,7 @@ def _send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None
     if cta.queries_from is not None:
         whole = cta.first_row + work.t.block_q <= cta.O.rows
     with nullcontext() if whole is None else k.when(whole, uniform=True):
-        k.tma.store(out, work.rings.place("O", cta, cta.first_row), visible=visible)
+        k.tma.store(out, work.pipeline.place("O", cta, cta.first_row), visible=visible)
     if whole is not None:
         with k.otherwise():
             _send_rows(work, cta, out)

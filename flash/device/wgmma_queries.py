@@ -8,7 +8,7 @@ from flash.device.append_in_place import AppendedRows
 from flash.device.box_rows import BoxRows
 from flash.device.team import Team
 from flash.device.tiles import await_copies, commit_copies
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring, Stage
@@ -42,7 +42,7 @@ class Queries:
     @marked("wgmma: queries")
     def acquire(self) -> None:
         """Wait until the tile is there."""
-        k, queries, cta = self.k, self.work.rings.queries, self.work.cta
+        k, queries, cta = self.k, self.work.pipeline.queries, self.work.cta
         if isinstance(queries, Ring):
             self._stage = queries.acquire()
             self._tile = self._stage.q

@@ -13,13 +13,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
-from flash.device.gathered_rings import GatheredRings
+from flash.device.gathered_pipeline import GatheredPipeline
 from flash.device.masked_tiles import Masking
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
+from flash.device.tma_pipeline import TmaPipeline
 from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
-from flash.device.wgmma_rings import Rings
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
@@ -36,8 +36,8 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    rings_of = GatheredRings if config.gathers else Rings
-    return attention_module(config, t, rings_of, OverlappedConsumer)
+    pipeline_of = GatheredPipeline if config.gathers else TmaPipeline
+    return attention_module(config, t, pipeline_of, OverlappedConsumer)
 
 
 class OverlappedConsumer(Consumer):
@@ -66,8 +66,8 @@ class OverlappedConsumer(Consumer):
     @marked("wgmma: first tile")
     def first(self, n: Value) -> None:
         """Scores and weights of the last tile of keys."""
-        k, rings = self.k, self.work.rings
-        key = rings.keys.acquire()
+        k, pipeline = self.k, self.work.pipeline
+        key = pipeline.keys.acquire()
         k.note("S = Q K^T")
         self.S.set(self.queries.rows(self.group_row) @ key.k.T)
         k.wgmma.wait()
@@ -78,12 +78,12 @@ class OverlappedConsumer(Consumer):
     @marked("wgmma: next tile")
     def next(self, n: Value, masking: Masking) -> None:
         """Scores and weights of a tile of keys, and the product of the tile before with its values."""
-        k, rings = self.k, self.work.rings
-        key = rings.keys.acquire()
+        k, pipeline = self.k, self.work.pipeline
+        key = pipeline.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
         with nullcontext() if self.ping_pong is None else self.ping_pong.taken():
             self.S.set(self.queries.rows(self.group_row) @ key.k.T)
-            value = rings.values.acquire()
+            value = pipeline.values.acquire()
             self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
         if self.checks_sums:
             k.wgmma.wait()
@@ -102,7 +102,7 @@ class OverlappedConsumer(Consumer):
     def last(self) -> None:
         """The product of the last weights with their values."""
         k = self.k
-        value = self.work.rings.values.acquire()
+        value = self.work.pipeline.values.acquire()
         k.note("O += P V")
         self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
         k.wgmma.wait()

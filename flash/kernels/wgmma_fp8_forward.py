@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from flash.device.fp8_rings import Fp8Rings
+from flash.device.fp8_pipeline import Fp8Pipeline
 from flash.device.fp8_scales import BlockScales
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.fp8_values import packed_weights
@@ -26,7 +26,7 @@ from flash.device.masked_tiles import Masking
 from flash.device.warpgroup_roles import Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
 from flash.device.wgmma_queries import Queries
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from flash.operands.dtypes import E4M3
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
@@ -42,7 +42,7 @@ def wgmma_fp8_attention_forward(config: KernelConfig, t: Fp8Tiling) -> ir.Module
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, Fp8Rings, Fp8Consumer)
+    return attention_module(config, t, Fp8Pipeline, Fp8Consumer)
 
 
 class Fp8Queries(Queries):
@@ -96,9 +96,9 @@ class Fp8Consumer(Consumer):
         """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
         values.
         """
-        k, softmax, rings = self.k, self.softmax, self.work.rings
+        k, softmax, pipeline = self.k, self.softmax, self.work.pipeline
         of_tile = None if self.scales is None else self.scales.of_tile(-1 - n)
-        key = rings.keys.acquire()
+        key = pipeline.keys.acquire()
         k.note("S = Q K^T")
         kind = self.config.dtype.name
         self.S.set(self.queries.rows(self.group_row).as_fp8(kind) @ key.k.T.as_fp8(kind))
@@ -110,7 +110,7 @@ class Fp8Consumer(Consumer):
         self.weigh(n, masking, scoring)
         P = packed_weights(k, self.S.rows_of_thread)
         softmax.rescale(self.O.rows_of_thread)
-        value = rings.values.acquire()
+        value = pipeline.values.acquire()
         k.note("O += P V, the sums of the tile from zero on")
         for first in range(0, self.O.columns, self.value_part):
             is_last = first + self.value_part == self.O.columns

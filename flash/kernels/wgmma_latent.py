@@ -13,14 +13,13 @@ Deep-Dive Into the New Flash MLA Kernel") deals the work in this way.
 from __future__ import annotations
 
 from flash.device.cta import Cta
-from flash.device.gathered_latent_rings import GatheredLatentRings
-from flash.device.latent_rings import LatentRings, PingPongTiles
+from flash.device.latent_pipeline import GatheredLatentPipeline, LatentPipeline, PingPongTiles
 from flash.device.masked_tiles import Masking
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
 from flash.device.stored_sums import LaneColumns
 from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WARPGROUP
@@ -37,7 +36,9 @@ def wgmma_latent_forward(config: KernelConfig, t: LatentTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, GatheredLatentRings if config.gathers else LatentRings, LatentConsumer)
+    return attention_module(
+        config, t, GatheredLatentPipeline if config.gathers else LatentPipeline, LatentConsumer
+    )
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,20 @@ class LatentConsumer(Consumer):
 
     @marked("wgmma latent: begin")
     def __init__(self, work: WorkTile) -> None:
-        k, t, rings = work.k, work.t, work.rings
+        k, t, pipeline = work.k, work.t, work.pipeline
         assert isinstance(t, LatentTiling)
-        assert isinstance(rings, LatentRings)
+        assert isinstance(pipeline, LatentPipeline)
         super().__init__(work, t.columns_of_consumer)
         self.t = t
-        self.rings = rings
+        self.pipeline = pipeline
         # A row has four lanes in each of the two warpgroups: lane 0 counts its sink and writes its LSE.
         self.lane = self.in_quad + self.group * QUAD_LANES
         scale, sinks = self.softmax_arguments()
         leads, first = self.in_quad == 0, k.take_barriers("latents", 2 * t.consumers)
-        self.exchange = Exchange(k, self.role, rings.rooms, self.group, self.S.row, ROWS, leads, first)
+        self.exchange = Exchange(k, self.role, pipeline.rooms, self.group, self.S.row, ROWS, leads, first)
         self.alone = self.group + (first + t.consumers)  # the barrier of this warpgroup alone
         self.softmax = SharedRowsSoftmax(k, self.exchange, QUAD, scale, SLACK, sinks)
-        self.tiles = PingPongTiles(k, rings, self.uniform_group)
+        self.tiles = PingPongTiles(k, pipeline, self.uniform_group)
         self.outputs = HalfOutputs(self.O, self.uniform_group, self.group, self.in_quad)
 
     def first_row(self, cta: Cta, group: Value) -> Value:  # noqa: ARG002
@@ -124,7 +125,7 @@ class LatentConsumer(Consumer):
         self.softmax.rescale(self.O.rows_of_thread)
         k.note("O += P V")
         self.O += self.S.packed(self.config.dtype.scalar) @ mine.v
-        self.S.write(self.rings.weights)
+        self.S.write(self.pipeline.weights)
         k.fence_proxy_async(space="shared::cta")
         self.softmax.show()
         self.exchange.hand_on()
@@ -184,12 +185,12 @@ class LatentConsumer(Consumer):
         self.exchange.wait()
         self.softmax.follow(self.O.rows_of_thread)
         half = self.tiles.half_before()
-        self.O += self.rings.weights @ half.v
+        self.O += self.pipeline.weights @ half.v
         return half
 
     def _clear_values(self, *halves: Stage) -> None:
         """Set NaN and infinity in the values of a tile to 0 whose keys some rows do not see."""
-        k, nonfinite = self.k, self.rings.odd
+        k, nonfinite = self.k, self.pipeline.nonfinite
         if nonfinite is None:
             return
         for half in halves:

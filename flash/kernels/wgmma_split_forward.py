@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from flash.device.masked_tiles import Masking
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.split_boxes import SplitOutputs, halves
+from flash.device.split_pipeline import SplitPipeline, mark_of
 from flash.device.split_products import (
     QUERIES_MARK,
     UNSCALED,
@@ -27,8 +28,7 @@ from flash.device.split_tile import split_pair
 from flash.device.warpgroup_roles import Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS
 from flash.device.wgmma_queries import Queries
-from flash.device.wgmma_split_rings import SplitRings, mark_of
-from flash.device.work_tile import WorkTile
+from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
@@ -48,7 +48,7 @@ def wgmma_split_attention_forward(config: KernelConfig, t: SplitWgmmaTiling) -> 
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, SplitRings, SplitConsumer)
+    return attention_module(config, t, SplitPipeline, SplitConsumer)
 
 
 class SplitQueries(Queries):
@@ -59,9 +59,9 @@ class SplitQueries(Queries):
         """Wait until the tile is there, rotate it if the kernel does so, and split it."""
         super().acquire()
         self.rotate()
-        rings, role = self.work.rings, self.role
-        assert isinstance(rings, SplitRings)
-        rings.of_queries.split(self.tile, (role.thread, role.threads), QUERIES_MARK)
+        pipeline, role = self.work.pipeline, self.role
+        assert isinstance(pipeline, SplitPipeline)
+        pipeline.of_queries.split(self.tile, (role.thread, role.threads), QUERIES_MARK)
         self.k.fence_proxy_async(space="shared::cta")
         role.barrier.sync()
 
@@ -79,10 +79,10 @@ class SplitConsumer(Consumer):
     def __init__(self, work: WorkTile) -> None:
         k, t = work.k, work.t
         assert isinstance(t, SplitWgmmaTiling)
-        assert isinstance(work.rings, SplitRings)
+        assert isinstance(work.pipeline, SplitPipeline)
         super().__init__(work, t.output_columns)
         self.chains = t.chains
-        self.rings = work.rings
+        self.pipeline = work.pipeline
         scale, sinks = self.softmax_arguments()
         # Weights are pairs of f16: sinks are added behind all keys.
         self.softmax = OverlappedSoftmax(k, len(ROWS), QUAD, scale, _SLACK, sinks, sinks_last=True)
@@ -105,14 +105,14 @@ class SplitConsumer(Consumer):
     def take(self, n: Value, masking: Masking) -> None:
         """Take in a tile of keys."""
         k = self.k
-        key = self.rings.keys.acquire()
+        key = self.pipeline.keys.acquire()
         self._multiply_keys(key)
         k.wgmma.wait()
         self._unscale(key, n)
         key.release()
         self.weigh(n, masking, self.cta.scoring)
         self.softmax.rescale(self.O.rows_of_thread)
-        value = self.rings.values.acquire()
+        value = self.pipeline.values.acquire()
         self._split(value, n)
         self._multiply_values(value)
         k.wgmma.wait()
@@ -149,20 +149,20 @@ class SplitConsumer(Consumer):
     @marked("wgmma split: factors of scores")
     def _unscale(self, key: Stage, n: Value) -> None:
         """Undo the scales of a tile of K and of Q in S."""
-        k, rings, S = self.k, self.rings, self.S.rows_of_thread
+        k, pipeline, S = self.k, self.pipeline, self.S.rows_of_thread
         for score in self.S.all():
             k.mul(score, UNSCALED, into=score)
-        scaled = rings.of_keys.scales(mark_of(n), key.index) | rings.of_queries.scales(QUERIES_MARK)
+        scaled = pipeline.of_keys.scales(mark_of(n), key.index) | pipeline.of_queries.scales(QUERIES_MARK)
         with k.when(scaled):
             consumers = self.work.t.consumers
             group = k.thread_id() // (self.role.threads // consumers) % consumers
             row = self.S.row + group * WGMMA_ROWS
 
             def factor_of_row(i: int) -> Value:
-                return k.load(rings.of_queries.factors.pointer(0, row + FRAGMENT_STEP * i))
+                return k.load(pipeline.of_queries.factors.pointer(0, row + FRAGMENT_STEP * i))
 
             def factors_of_keys() -> TilePointer:
-                return rings.of_keys.factors.pointer(key.index, self.in_quad * LANE_COLUMNS)
+                return pipeline.of_keys.factors.pointer(key.index, self.in_quad * LANE_COLUMNS)
 
             unscale_scores(k, S, factor_of_row, factors_of_keys)
 
@@ -171,14 +171,14 @@ class SplitConsumer(Consumer):
         """Split P, times the factors of a tile of V, into the registers from which the next products read
         it.
         """
-        k, rings, P = self.k, self.rings, self.S.rows_of_thread
+        k, pipeline, P = self.k, self.pipeline, self.S.rows_of_thread
         scales = [k.var(f32, WEIGHT_SCALE) for _ in P]
         for undone in self.undone:
             undone.set(UNWEIGHTED)
-        with k.when(rings.of_values.scales(mark_of(n), stage.index)):
+        with k.when(pipeline.of_values.scales(mark_of(n), stage.index)):
 
             def factors_of_keys() -> TilePointer:
-                return rings.of_values.factors.pointer(stage.index, self.in_quad * LANE_COLUMNS)
+                return pipeline.of_values.factors.pointer(stage.index, self.in_quad * LANE_COLUMNS)
 
             scale_weights(k, P, scales, self.undone, factors_of_keys)
         for step, (high, low) in enumerate(zip(self.P, self.low, strict=True)):
