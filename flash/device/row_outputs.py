@@ -13,7 +13,7 @@ from flash.device.cta_coordinates import SplitOfKeys
 from flash.device.softmax import FinishedRow
 from flash.operands.dtypes import F32_BYTES
 from flash.scores.heads import Packing
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.types import s64, u64
 
@@ -48,6 +48,7 @@ class LogSums:
     all_rows: Value | None
     part: SplitOfKeys | None
 
+    @marked("finished rows: LSE")
     def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
         """See `RowOutput`."""
         k.store(self._at(k, row), finished.lse)

@@ -75,7 +75,7 @@ class TmaPipeline:
 
     def declare_output(self, t: WgmmaTiling, over: BoxTile | None) -> None:
         """Declare the tile from which O leaves, `over` memory of another one."""
-        out = layout_of(t, self.config.dtype, "O")
+        out = layout_of(t, self.config.element_of("O"), "O")
         self.out = None
         if not self.config.features.splits:
             self.out = self.k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)

@@ -30,6 +30,7 @@ from flash.scores.scoring import Scoring
 from flash.scores.window import Window
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.hopper import Accumulator
 from ptxgen.dsl.matrices.lanes import QUAD_LANES
 from ptxgen.target import WARP_SIZE
 
@@ -79,17 +80,20 @@ def has_tiles(cta: Cta) -> Value:
 
 
 class Consumer(ABC):
-    """What a warpgroup that computes does for a work tile. O has `columns` columns of V in each warpgroup; a
-    subclass has a `softmax`, and `outputs` that write O.
+    """What a warpgroup that computes does for a work tile. A subclass declares the sums S and O, a `softmax`,
+    and `outputs` that write O.
     """
 
     queries_of: ClassVar[type[Queries]] = Queries
+    shares_rows: ClassVar[bool] = False  # whether all warpgroups have the same rows
+    group: Value  # if they do: the number of this one
+    group_row: Value  # if not: the first row of this one
     softmax: OverlappedSoftmax
     outputs: Outputs
     lane: Value  # the number of this thread among those that share its rows
 
     @marked("wgmma: tiles of a consumer")
-    def __init__(self, work: WorkTile, columns: int) -> None:
+    def __init__(self, work: WorkTile, S: Accumulator, O: Accumulator) -> None:
         self.work = work
         k, t, cta = work.k, work.t, work.cta
         self.k = k
@@ -98,14 +102,16 @@ class Consumer(ABC):
         self.role = work.role
         self.queries = self.queries_of(work)
         self.ping_pong = k.turns(work.role) if t.takes_turns else None
-        self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
-        self.O = k.wgmma.accumulator(WGMMA_ROWS, columns)
-        # The number of this warpgroup. The assembler knows that the first is the same in all lanes:
-        # descriptors made of it are in uniform registers. Proofs follow the other one.
+        self.S = S
+        self.O = O
+        # The assembler knows that this number of the warpgroup is the same in all lanes: descriptors made of
+        # it are in uniform registers.
         self.uniform_group = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers
-        self.group_row = self.uniform_group * WGMMA_ROWS
-        self.group = self._group()
-        first_row = self.first_row(cta, self.group)
+        if self.shares_rows:
+            self.group = self._group()
+        else:
+            self.group_row = self.uniform_group * WGMMA_ROWS
+        first_row = self._first_row(cta)
         query_of = None
         if cta.packs_queries:
             query_of = [cta.query(first_row + down) for down in ROWS].__getitem__
@@ -117,7 +123,7 @@ class Consumer(ABC):
             first_key=work.pipeline.first_key,
             first_row=first_row,
             rows=ROWS,
-            first_column=lambda: self.in_quad * 2,
+            first_column=self._first_column,
             keys=fragment_columns(t.tile),
             query_of=query_of,
             mask=lambda: cta.mask,
@@ -186,15 +192,21 @@ class Consumer(ABC):
             return None, sinks
         return self._positive_scale() if scale is None else scale, sinks
 
+    def _first_column(self) -> Value:
+        return self.in_quad * 2
+
     def _positive_scale(self) -> Value:
         return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)
 
-    @marked("wgmma: tiles of a consumer")
     def _group(self) -> Value:
+        """The number of this warpgroup, which proofs follow."""
         return self.k.thread_id() // WARPGROUP % self.work.t.consumers
 
-    def first_row(self, cta: Cta, group: Value) -> Value:
-        """The first row of this thread, where each warpgroup has rows of its own."""
+    def _first_row(self, cta: Cta) -> Value:
+        """The first row of this thread."""
+        if self.shares_rows:
+            return cta.first_row + self.k.signed(self.S.row)
+        group = self._group()
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
 
     @marked("wgmma: rows of O")
@@ -204,7 +216,7 @@ class Consumer(ABC):
         cta, v_scale = self.work.cta_again(), self.work.parameters.operands.get("v_scale")
         if v_scale is not None:
             v_scale = v_scale.part(self.k, cta.batch)
-        first_row = self.first_row(cta, self._group())
+        first_row = self._first_row(cta)
         of_O = None if self.config.features.scale_block else v_scale  # or the sums of the tiles have theirs
         finish_rows(
             self.k, cta, (first_row, ROWS), lambda: self.lane, self.softmax, self.O.rows_of_thread, of_O

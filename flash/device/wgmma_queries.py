@@ -9,10 +9,8 @@ from flash.device.box_rows import BoxRows
 from flash.device.team import Team
 from flash.device.tiles import await_copies, commit_copies
 from flash.device.work_tiles import WorkTile
-from flash.problem.wgmma_tiling import WGMMA_ROWS
-from ptxgen.dsl import Value, marked
+from ptxgen.dsl import marked
 from ptxgen.dsl.hopper import BoxTile, Ring, Stage
-from ptxgen.dsl.hopper.products import Operand
 from ptxgen.types import s32
 
 
@@ -34,10 +32,6 @@ class Queries:
         """The tile, behind `acquire`."""
         assert self._tile is not None
         return self._tile
-
-    def rows(self, first: Value) -> Operand:
-        """The rows of a warpgroup, from `first` (u32) on."""
-        return self.tile.part(first, WGMMA_ROWS)
 
     @marked("wgmma: queries")
     def acquire(self) -> None:

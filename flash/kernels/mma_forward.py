@@ -56,6 +56,7 @@ _LITTLE_SHARED: Final = 99 * 1024  # bytes of a CTA, at most
 _READ_AHEAD: Final = 3  # blocks of 16 columns of V, read before the block of products that takes them
 
 
+@marked("mma: loops over tiles")
 def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 

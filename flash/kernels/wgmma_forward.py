@@ -21,7 +21,7 @@ from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
 from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper.products import STEP
@@ -48,7 +48,8 @@ class OverlappedConsumer(Consumer):
     @marked("wgmma: tiles of a consumer")
     def __init__(self, work: WorkTile) -> None:
         k, t = work.k, work.t
-        super().__init__(work, t.output_columns)
+        S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         # Weights that a feature changes behind their sums are not rounded before it.
         self.checks_sums = t.checks_sums and not work.cta.after_softmax
         self.by_polynomial = t.by_polynomial if work.cta.scoring is None else 0
@@ -59,20 +60,20 @@ class OverlappedConsumer(Consumer):
 
     def walk(self) -> None:
         """See `Consumer`."""
-        self.first(-self.cta.tiles)
+        self.first()
         self.each_tile(self.next, after_last=True)
         self.last()
 
     @marked("wgmma: first tile")
-    def first(self, n: Value) -> None:
+    def first(self) -> None:
         """Scores and weights of the last tile of keys."""
         k, pipeline = self.k, self.work.pipeline
         key = pipeline.keys.acquire()
         k.note("S = Q K^T")
-        self.S.set(self.queries.rows(self.group_row) @ key.k.T)
+        self.S.set(self.queries.tile.part(self.group_row, WGMMA_ROWS) @ key.k.T)
         k.wgmma.wait()
         key.release()
-        self.weigh(n, Masking.FULL, self.cta.scoring)
+        self.weigh(-self.cta.tiles, Masking.FULL, self.cta.scoring)
         self._pack()
 
     @marked("wgmma: next tile")
@@ -82,7 +83,7 @@ class OverlappedConsumer(Consumer):
         key = pipeline.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
         with nullcontext() if self.ping_pong is None else self.ping_pong.taken():
-            self.S.set(self.queries.rows(self.group_row) @ key.k.T)
+            self.S.set(self.queries.tile.part(self.group_row, WGMMA_ROWS) @ key.k.T)
             value = pipeline.values.acquire()
             self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
         if self.checks_sums:

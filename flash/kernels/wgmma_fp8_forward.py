@@ -75,10 +75,11 @@ class Fp8Consumer(Consumer):
     def __init__(self, work: WorkTile) -> None:
         k, t, config = work.k, work.t, work.config
         assert isinstance(t, Fp8Tiling)
-        super().__init__(work, t.output_columns)
         self.value_part = t.value_part
+        S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         self.part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)
         self.last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
         if config.features.scale_block:
             first_row = self.cta.first_row + k.signed(self.group_row)
@@ -101,7 +102,8 @@ class Fp8Consumer(Consumer):
         key = pipeline.keys.acquire()
         k.note("S = Q K^T")
         kind = self.config.dtype.name
-        self.S.set(self.queries.rows(self.group_row).as_fp8(kind) @ key.k.T.as_fp8(kind))
+        q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
+        self.S.set(q @ key.k.T.as_fp8(kind))
         k.wgmma.wait()
         key.release()
         scoring = self.cta.scoring

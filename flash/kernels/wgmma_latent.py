@@ -12,7 +12,8 @@ Deep-Dive Into the New Flash MLA Kernel") deals the work in this way.
 
 from __future__ import annotations
 
-from flash.device.cta import Cta
+from typing import ClassVar
+
 from flash.device.latent_pipeline import GatheredLatentPipeline, LatentPipeline, PingPongTiles
 from flash.device.masked_tiles import Masking
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
@@ -22,7 +23,7 @@ from flash.device.wgmma_outputs import ROWS
 from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
-from flash.problem.wgmma_tiling import WARPGROUP
+from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Stage
@@ -66,6 +67,7 @@ class LatentConsumer(Consumer):
     computes the scores of a tile, the other one those of the next.
     """
 
+    shares_rows: ClassVar[bool] = True
     softmax: SharedRowsSoftmax
 
     @marked("wgmma latent: begin")
@@ -73,7 +75,8 @@ class LatentConsumer(Consumer):
         k, t, pipeline = work.k, work.t, work.pipeline
         assert isinstance(t, LatentTiling)
         assert isinstance(pipeline, LatentPipeline)
-        super().__init__(work, t.columns_of_consumer)
+        S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.columns_of_consumer))
         self.t = t
         self.pipeline = pipeline
         # A row has four lanes in each of the two warpgroups: lane 0 counts its sink and writes its LSE.
@@ -86,22 +89,18 @@ class LatentConsumer(Consumer):
         self.tiles = PingPongTiles(k, pipeline, self.uniform_group)
         self.outputs = HalfOutputs(self.O, self.uniform_group, self.group, self.in_quad)
 
-    def first_row(self, cta: Cta, group: Value) -> Value:  # noqa: ARG002
-        """See `Consumer`: both warpgroups have all rows."""
-        return cta.first_row + self.k.signed(self.S.row)
-
     def walk(self) -> None:
         """See `Consumer`: the last tile of keys is the first warpgroup's."""
-        self.next(-self.cta.tiles, Masking.FULL, follows=False)
+        with self.k.when(self.tiles.is_mine):
+            self._take_in(-self.cta.tiles, Masking.FULL, follows=False)
+        self.tiles.advance()
         self.each_tile(self.next, after_last=True)
         self.last()
 
-    def next(self, n: Value, masking: Masking, *, follows: bool = True) -> None:
-        """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's; `follows` is
-        whether another tile was taken before.
-        """
+    def next(self, n: Value, masking: Masking) -> None:
+        """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's."""
         with self.k.when(self.tiles.is_mine):
-            self._take_in(n, masking, follows=follows)
+            self._take_in(n, masking, follows=True)
         self.tiles.advance()
 
     @marked("wgmma latent: last values")

@@ -9,7 +9,8 @@ and is added by an ordinary `fma`.
 
 from __future__ import annotations
 
-from itertools import chain
+import functools
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from flash.device.masked_tiles import Masking
@@ -33,10 +34,11 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
-from ptxgen.dsl import TilePointer, Value, marked
-from ptxgen.dsl.hopper import Stage
+from ptxgen.dsl import TilePointer, Value, Var, marked
+from ptxgen.dsl.hopper import Accumulator, Stage
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, QUAD
+from ptxgen.records import dataclass
 from ptxgen.types import f16, f32, u32
 
 _SLACK: Final = 0.0  # V of f32 may be so large that P V would not be finite
@@ -70,8 +72,19 @@ class SplitQueries(Queries):
         self.negate()
 
 
+@dataclass(frozen=True)
+class _Weighted:
+    """The product of a tile's weights with its values, by chains of keys; the low parts of the weights, whose
+    high parts are in `P`; and factors of the rows of `sums`.
+    """
+
+    sums: Sequence[Accumulator]
+    low: Sequence[Sequence[Var]]
+    undone: Sequence[Var]
+
+
 class SplitConsumer(Consumer):
-    """See `Consumer`; the high parts of weights are in `P`, and the others in `low`."""
+    """See `Consumer`; each tile of keys is multiplied with its values before the next one is taken."""
 
     queries_of: ClassVar[type[Queries]] = SplitQueries
 
@@ -80,29 +93,29 @@ class SplitConsumer(Consumer):
         k, t = work.k, work.t
         assert isinstance(t, SplitWgmmaTiling)
         assert isinstance(work.pipeline, SplitPipeline)
-        super().__init__(work, t.output_columns)
+        S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         self.chains = t.chains
         self.pipeline = work.pipeline
         scale, sinks = self.softmax_arguments()
         # Weights are pairs of f16: sinks are added behind all keys.
         self.softmax = OverlappedSoftmax(k, len(ROWS), QUAD, scale, _SLACK, sinks, sinks_last=True)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
-        self.sums = [k.wgmma.accumulator(WGMMA_ROWS, t.output_columns, zero=False) for _ in t.chains]
-        self.low = list(k.fragment(t.tile // STEP, _WORDS, u32, initial=None))
-        self.undone = k.fragment(1, len(ROWS), initial=None).row(0)  # factors of the rows of `sums`
         self.outputs = SplitOutputs(self.O, self.role, self.group_row, self.in_quad)
 
     def walk(self) -> None:
         """See `Consumer`."""
-        for word in chain(*self.low):
-            word.set(0)
-        for undone in self.undone:
-            undone.set(UNWEIGHTED)
-        self.take(-self.cta.tiles, Masking.FULL)
-        self.each_tile(self.take, after_last=True)
+        k = self.k
+        weighted = _Weighted(
+            [k.wgmma.accumulator(WGMMA_ROWS, self.O.columns, zero=False) for _ in self.chains],
+            [[k.var(u32, 0) for _ in range(_WORDS)] for _ in self.P],
+            [k.var(f32, UNWEIGHTED) for _ in ROWS],
+        )
+        self.take(weighted, -self.cta.tiles, Masking.FULL)
+        self.each_tile(functools.partial(self.take, weighted), after_last=True)
 
     @marked("wgmma split: next tile")
-    def take(self, n: Value, masking: Masking) -> None:
+    def take(self, weighted: _Weighted, n: Value, masking: Masking) -> None:
         """Take in a tile of keys."""
         k = self.k
         key = self.pipeline.keys.acquire()
@@ -113,11 +126,11 @@ class SplitConsumer(Consumer):
         self.weigh(n, masking, self.cta.scoring)
         self.softmax.rescale(self.O.rows_of_thread)
         value = self.pipeline.values.acquire()
-        self._split(value, n)
-        self._multiply_values(value)
+        self._split(weighted, value, n)
+        self._multiply_values(weighted, value)
         k.wgmma.wait()
         value.release()
-        self._add()
+        self._add(weighted)
 
     @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
@@ -131,19 +144,19 @@ class SplitConsumer(Consumer):
             self.S += q @ of_key.T
 
     @marked("wgmma split: outputs")
-    def _multiply_values(self, value: Stage) -> None:
+    def _multiply_values(self, weighted: _Weighted, value: Stage) -> None:
         """Start P V of a tile, times the scales of both."""
         k = self.k
         k.note("P V")
         first = 0
         with k.wgmma.group():
-            for sums, keys in zip(self.sums, self.chains, strict=True):
+            for of_chain, keys in zip(weighted.sums, self.chains, strict=True):
                 steps = slice(first // STEP, (first + keys) // STEP)
-                high, low = (k.wgmma.registers(words[steps], f16) for words in (self.P, self.low))
+                high, low = (k.wgmma.registers(words[steps], f16) for words in (self.P, weighted.low))
                 of_value, value_low = halves(value.v, (first, keys))
-                sums.set(low @ of_value)
-                sums += high @ value_low
-                sums += high @ of_value
+                of_chain.set(low @ of_value)
+                of_chain += high @ value_low
+                of_chain += high @ of_value
                 first += keys
 
     @marked("wgmma split: factors of scores")
@@ -167,31 +180,31 @@ class SplitConsumer(Consumer):
             unscale_scores(k, S, factor_of_row, factors_of_keys)
 
     @marked("wgmma split: weights")
-    def _split(self, stage: Stage, n: Value) -> None:
+    def _split(self, weighted: _Weighted, stage: Stage, n: Value) -> None:
         """Split P, times the factors of a tile of V, into the registers from which the next products read
         it.
         """
         k, pipeline, P = self.k, self.pipeline, self.S.rows_of_thread
         scales = [k.var(f32, WEIGHT_SCALE) for _ in P]
-        for undone in self.undone:
+        for undone in weighted.undone:
             undone.set(UNWEIGHTED)
         with k.when(pipeline.of_values.scales(mark_of(n), stage.index)):
 
             def factors_of_keys() -> TilePointer:
                 return pipeline.of_values.factors.pointer(stage.index, self.in_quad * LANE_COLUMNS)
 
-            scale_weights(k, P, scales, self.undone, factors_of_keys)
-        for step, (high, low) in enumerate(zip(self.P, self.low, strict=True)):
+            scale_weights(k, P, scales, weighted.undone, factors_of_keys)
+        for step, (high, low) in enumerate(zip(self.P, weighted.low, strict=True)):
             for q in range(_WORDS):
                 pair = [self.S[0, 2 * (_WORDS * step + q) + i] * scales[q % 2] for i in range(LANE_COLUMNS)]
                 for word, part in zip((high[q], low[q]), split_pair(k, pair), strict=True):
                     word.set(part.as_(u32))
 
-    def _add(self) -> None:
+    def _add(self, weighted: _Weighted) -> None:
         """O += P V of the tile whose product has ended."""
-        for sums in self.sums:
+        for of_chain in weighted.sums:
             for row, more, factor in zip(
-                self.O.rows_of_thread, sums.rows_of_thread, self.undone, strict=True
+                self.O.rows_of_thread, of_chain.rows_of_thread, weighted.undone, strict=True
             ):
                 for output, x in zip(row, more, strict=True):
                     self.k.fma(x, factor, output, into=output)
