@@ -7,10 +7,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.half_queries import convert_queries
-from flash.device.mma_products import Tiles, WarpPlace
+from flash.device.mma_products import Tiles, WarpCoordinates
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.device.split_products import QUERIES_MARK, SplitTiles
@@ -30,8 +30,8 @@ def start_copies(
     config: KernelConfig,
     t: MmaTiling,
     cta: Cta,
-    me: WarpPlace,
-    appended: AppendedRows | None,
+    me: WarpCoordinates,
+    appended: AppendedKV | None,
     factors: Sequence[Var],
 ) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline]:
     """Declare the tiles of Q, K and V, and start the first copies. The tile of Q is split already if
@@ -71,11 +71,11 @@ def start_copies(
                 if Q_loader.is_asynchronous:
                     await_copies(k)
                 Q_loader.flip_signs()
-        if appended is not None and appended.turns:
+        if appended is not None and appended.rotates:
             if Q_loader.is_asynchronous:
                 await_copies(k)
             k.barrier()
-            appended.turn_queries(Q_tile.pointer)
+            appended.rotate_queries(Q_tile.pointer)
         if split is not None:
             await_copies(k)
             k.barrier()
@@ -104,7 +104,7 @@ def _scaled_loaders(
 
 
 def token_scales(
-    k: KernelBuilder, me: WarpPlace, pipeline: KeyValuePipeline, rows: int
+    k: KernelBuilder, me: WarpCoordinates, pipeline: KeyValuePipeline, rows: int
 ) -> TokenScales | None:
     """The scales that arrive with the rows of K and V; None if these have none of their own."""
     of_keys, of_values = (getattr(loader, "scales", None) for loader in (pipeline.keys, pipeline.values))

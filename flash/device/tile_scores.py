@@ -8,7 +8,7 @@ from flash.device.cta import Cta
 from flash.device.mask import Mask
 from flash.device.masked_tiles import Masking
 from flash.scores.philox import KEYS_PER_BLOCK
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
@@ -28,11 +28,13 @@ class TileScores:
     rows: Sequence[int]  # counted from that
     first_column: Callable[[], Value]  # of the lane, u32
     keys: Sequence[int]  # counted from that
-    query_of: Callable[[int], Value] | None  # see `ScorePlaces`
+    query_of: Callable[[int], Value] | None  # see `ScoreCoordinates`
     mask: Callable[[], Mask]
     factors: Sequence[Value] = ()  # what products of each row are multiplied by; empty: 1
 
-    def finish(self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None) -> ScorePlaces | None:
+    def finish(
+        self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None
+    ) -> ScoreCoordinates | None:
         """Apply features and the mask to the products of the tile with -n - 1 tiles before it. Returns where
         its scores lie; None if no feature asks for that, and products are scores but for the scale.
         """
@@ -40,7 +42,7 @@ class TileScores:
         if not (masking.hides or scoring is not None or cta.after_softmax):
             return None
         begins_block = self.tile % KEYS_PER_BLOCK == 0
-        places = ScorePlaces(
+        places = ScoreCoordinates(
             self.k,
             self.first_row,
             self.first_key(n),
@@ -61,7 +63,7 @@ class TileScores:
             self.mask().apply(self.k, S, places, in_front=masking is Masking.LEFT)
         return places
 
-    def drop(self, P: Fragment, places: ScorePlaces | None) -> None:
+    def drop(self, P: Fragment, places: ScoreCoordinates | None) -> None:
         """Apply the features that change weights."""
         if places is not None:
             for feature in self.cta.after_softmax:

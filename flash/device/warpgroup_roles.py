@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import ClassVar, Final
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
@@ -61,7 +61,7 @@ def attention_module(
     pipeline = pipeline_of(k, config, t, producer, consumer)
     work_tiles = WorkTiles.of(k, config, parameters, (producer, consumer))
     if appends:
-        AppendedRows.written(k, config, parameters, Cta.of(k, config, parameters))
+        AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
     with producer, work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
         pipeline.load_work_tile(cta, has_tiles(cta))

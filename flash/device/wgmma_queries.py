@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.box_rows import BoxRows
 from flash.device.team import Team
 from flash.device.tiles import await_copies, commit_copies
@@ -73,10 +73,10 @@ class Queries:
     def rotate(self) -> None:
         """Rotate the queries, if the kernel does, where they are."""
         work = self.work
-        appended = AppendedRows.of(self.k, work.config, work.parameters, work.cta)
-        if appended is None or not appended.turns:
+        appended = AppendedKV.of(self.k, work.config, work.parameters, work.cta)
+        if appended is None or not appended.rotates:
             return
-        appended.turn_queries(self.tile.pointer, self.team)
+        appended.rotate_queries(self.tile.pointer, self.team)
         self.k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
 from flash.device.finished_rows import finish_rows
@@ -28,7 +28,7 @@ from flash.device.mma_products import (
     STEP_COLUMNS,
     STEP_PAIRS,
     MmaProducts,
-    WarpPlace,
+    WarpCoordinates,
     WarpProducts,
     Weights,
     fragment_columns,
@@ -43,7 +43,7 @@ from flash.device.tf32_products import Tf32Products
 from flash.device.tile_scores import TileScores
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, PART_KEYS, MmaTiling
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
@@ -79,7 +79,7 @@ class _Tile(NamedTuple):
     """A tile of keys whose scores are there."""
 
     n: Value  # -n - 1 tiles lie before it
-    places: ScorePlaces | None  # of its scores; None if no feature has asked
+    places: ScoreCoordinates | None  # of its scores; None if no feature has asked
     on_values: Arrival | None  # what a thread does to its part of V when that has arrived
 
 
@@ -93,8 +93,8 @@ class MmaForward:
         self.t = t
         self.parameters = Parameters.declare(k, config)
         cta = self.cta = Cta.entered(k, config, self.parameters)
-        me = self.me = WarpPlace.of(k)
-        appended = AppendedRows.written(k, config, self.parameters, cta)
+        me = self.me = WarpCoordinates.of(k)
+        appended = AppendedKV.written(k, config, self.parameters, cta)
         factors = row_factors(k, t) if config.multiplied is not config.dtype else ()
         self.tiles, self.split, self.pipeline = start_copies(k, config, t, cta, me, appended, factors)
         self.products = self._products()
@@ -173,7 +173,7 @@ class MmaForward:
         """Divide O by the sums, store it, and restore NaN and infinity of V."""
         k, t = self.k, self.t
         # Computed again: kept in registers through the loops, these values would be spilled.
-        cta, me = self._cta_again(), WarpPlace.of(k)
+        cta, me = self._cta_again(), WarpCoordinates.of(k)
         k.note("O / sum, LSE")
         rows = cta.first_row + k.signed(me.first_row(t)), fragment_rows(t)
         v_scale = None if self.scales is not None else self.parameters.operands.get("v_scale")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta, Thread
 from flash.device.parameters import Parameters
 from flash.device.row_outputs import store_row_outputs
@@ -22,7 +22,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.simt_tiling import CHUNK, F32_BYTES, Tiling
 from flash.scores.dropout import OCTET
 from flash.scores.philox import KEYS_PER_BLOCK
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var, marked
 from ptxgen.types import s32, u64
@@ -37,7 +37,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
-    own = AppendedRows.written(k, config, given, cta)
+    appended = AppendedKV.written(k, config, given, cta)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -47,7 +47,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     begin = None if cta.first_tile is None else cta.first_tile * t.tile
     K_loader = TileLoader(k, cta.K, products.K_tile, begin)
     V_loader = TileLoader(k, cta.V, products.V_tile, begin)
-    _start_first(k, cta, (Q_loader, K_loader), begin, own, products.Q_tile)
+    _start_first(k, cta, (Q_loader, K_loader), begin, appended, products.Q_tile)
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
@@ -64,7 +64,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
             k.note("S = scale * Q K^T")
             products.scores(S)
             lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
-            places = ScorePlaces(
+            places = ScoreCoordinates(
                 k,
                 my_first_row,
                 first_key,
@@ -121,7 +121,7 @@ def _start_first(
     cta: Cta,
     loaders: tuple[TileLoader, TileLoader],
     begin: Value | None,
-    own: AppendedRows | None,
+    appended: AppendedKV | None,
     Q_tile: SharedTile,
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
@@ -133,10 +133,10 @@ def _start_first(
         with _if_seen(k, cta, begin):
             K_loader.start()
         commit_copies(k)
-        if own is not None and own.turns:
+        if appended is not None and appended.rotates:
             await_copies(k)
             k.barrier()
-            own.turn_queries(Q_tile.pointer)
+            appended.rotate_queries(Q_tile.pointer)
 
 
 def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
@@ -147,7 +147,9 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 
 
 @marked("simt: scores")
-def _score(k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScorePlaces) -> Value | None:
+def _score(
+    k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScoreCoordinates
+) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
     """
