@@ -41,7 +41,7 @@ _PAIRS: Final = 4  # pairs that a thread rotates at once: the loads of their ang
 
 
 @dataclass(frozen=True)
-class AppendedRows:
+class AppendedKV:
     """The new cache rows that a CTA writes, if there are any, and the queries that it rotates."""
 
     k: KernelBuilder
@@ -56,7 +56,7 @@ class AppendedRows:
     is_copied: bool  # whether tensor copies read what is written
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta) -> AppendedRows | None:
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta) -> AppendedKV | None:
         """The new rows and rotated queries of this CTA. Returns None if the kernel neither appends rows nor
         rotates queries.
         """
@@ -73,17 +73,17 @@ class AppendedRows:
     @classmethod
     def written(
         cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
-    ) -> AppendedRows | None:
+    ) -> AppendedKV | None:
         """Write the new rows of this CTA, if there are any; all its threads may read them afterwards. Returns
         what `of` returns.
         """
-        own = cls.of(k, config, given, cta)
-        if own is not None and own.new is not None:
-            own._write_all(own.new)
-        return own
+        appended = cls.of(k, config, given, cta)
+        if appended is not None and appended.new is not None:
+            appended._write_all(appended.new)
+        return appended
 
     @property
-    def turns(self) -> bool:
+    def rotates(self) -> bool:
         """Whether queries are rotated."""
         return self.rotation is not None
 
@@ -135,14 +135,14 @@ class AppendedRows:
         return Turn(cos, sin, rotation.rotary_dim, rotation.interleaved)
 
     @marked("new rows: queries")
-    def turn_queries(
+    def rotate_queries(
         self, element: Callable[[Value, Value], Pointer | TilePointer], team: Team = WHOLE_CTA
     ) -> None:
         """Rotate the queries that have arrived in shared memory, by all threads of the team;
         `element(row, column)` is the address of an element there. All threads see the rotated queries after
         the next barrier.
         """
-        assert self.rotation is not None  # see `turns`
+        assert self.rotation is not None  # see `rotates`
         k, rotation, half = self.k, self.rotation, self.rotation.rotary_dim // 2
         k.note("queries are turned where they are")
         rows = k.min(self.cta.Q.rows - self.cta.first_row, self.block_q)

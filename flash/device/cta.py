@@ -5,52 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flash.device.grid_place import GridPlace, SplitOfKeys, ValueSlice
+from flash.device.cta_coordinates import CtaCoordinates, SplitOfKeys, ValueSlice
 from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
 from flash.device.parameters import Array, InCache, Parameters
+from flash.device.row_outputs import LogSums, RowOutput
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
-from flash.operands.dtypes import F32_BYTES
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.simt_tiling import Tiling
 from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
-from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.records import dataclass
-from ptxgen.types import s64, u64
-
-
-@dataclass(frozen=True)
-class LogSums:
-    """Where a CTA writes the log-sum-exp of its rows: `rows` f32 for each head. With packing,
-    `head` is a head of K and V, whose heads of Q have `all_rows` rows together; of packed sequences
-    (`all_rows` None) it is the first of these heads of Q. The LSEs of all splits of one row are
-    adjacent.
-    """
-
-    first: Pointer
-    head: Value
-    rows: Value
-    packing: Packing | None
-    all_rows: Value | None
-    part: SplitOfKeys | None
-
-    def at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The address of the LSE of a row."""
-        if self.packing is None:
-            place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
-        else:
-            query = k.cvt(self.packing.query(row), dtype=s64)
-            head = self.packing.head(row)
-            if self.all_rows is None:
-                place = k.mad_wide(self.head + head, self.rows, query)
-            else:
-                place = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
-        if self.part is not None:
-            place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
-        return self.first.plus((place * F32_BYTES).as_(u64))
 
 
 @dataclass(frozen=True)
@@ -66,7 +34,7 @@ class Cta:
     K: Matrix
     V: Matrix
     O: Matrix
-    LSE: LogSums | None
+    row_outputs: tuple[RowOutput, ...]  # what is written for each row beside O
     tile: int  # keys of one tile
     packing: Packing | None
     first_row: Value
@@ -101,9 +69,9 @@ class Cta:
         packing = Packing(given.group) if config.packed else None
         rows = given.longest_q if packing is None else given.longest_q * packing.group
         heads = given.heads if packing is None else given.heads // packing.group
-        place = GridPlace.of(k, config, given, k.divide_up(rows, t.block_q))
-        head_of_batch, part, slice = place.head_of_batch, place.part, place.slice
-        first_row = place.nth_block * t.block_q
+        at = CtaCoordinates.of(k, config, given, k.divide_up(rows, t.block_q))
+        head_of_batch, part, slice = at.head_of_batch, at.part, at.slice
+        first_row = at.nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head
         every_row, of_head, varlen = given.seq_q, head_of_batch, config.features.varlen
@@ -146,15 +114,16 @@ class Cta:
         first_tile, tiles = mask.narrowed(k, first_tile, tiles, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
-        LSE = None
+        row_outputs: tuple[RowOutput, ...] = ()
         if given.LSE is not None:
-            LSE = LogSums(given.LSE, of_head, every_row, packing, None if varlen else rows, part)
+            all_rows = None if varlen else rows
+            row_outputs = (LogSums(given.LSE, of_head, every_row, packing, all_rows, part),)
         return cls(
             Q,
             K,
             V,
             O,
-            LSE,
+            row_outputs,
             t.tile,
             packing,
             first_row,
@@ -194,8 +163,8 @@ class Cta:
         return cta
 
     @marked("cta: writer of LSE")
-    def writes_lse(self, where: Value) -> Value:
-        """Whether a thread writes the LSE of its row: if `where` holds and the CTA has the first
+    def writes_row(self, where: Value) -> Value:
+        """Whether a thread writes the `row_outputs` of its row: if `where` holds and the CTA has the first
         slice.
         """
         return where if self.slice is None else where & (self.slice.number == 0)

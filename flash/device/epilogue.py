@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
-from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
+from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_rows
 from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.tiles import Matrix
 from flash.problem.mma_tiling import MMA_ROWS, MmaTiling
@@ -27,7 +27,7 @@ class Epilogue:
 
     k: KernelBuilder
     t: MmaTiling
-    me: WarpPlace
+    me: WarpCoordinates
     staging: SwizzledTile
     products: WarpProducts
     out: Matrix
@@ -135,7 +135,7 @@ class Epilogue:
 def store_outputs(
     k: KernelBuilder,
     t: MmaTiling,
-    me: WarpPlace,
+    me: WarpCoordinates,
     products: WarpProducts,
     staging: SwizzledTile | None,
     where: tuple[Matrix, Value],

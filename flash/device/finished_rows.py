@@ -1,4 +1,6 @@
-"""The end of the softmax of a thread's rows: their outputs are divided by the sums, and LSE is written."""
+"""The end of the softmax of a thread's rows: O is divided by the sums, and what is written for each row
+(`flash/device/row_outputs.py`) is.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Sequence
 from flash.device.cta import Cta
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.parameters import ScoreArray
+from flash.device.row_outputs import store_row_outputs
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 
 
@@ -22,21 +25,21 @@ def finish_rows(
     undone: Sequence[Value] = (),
 ) -> None:
     """O /= sum, times the scale of V if there is one, and what `undone` has for each row if it is not
-    empty; and, if wanted, write LSE. `rows` are the first row of the thread, and all its rows counted from
+    empty; and write the `row_outputs`. `rows` are the first row of the thread, and all its rows counted from
     that; `in_quad` gives the index of this lane among those that share them.
     """
     first_row, down_from_first = rows
     factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
     for i, down in enumerate(down_from_first):
-        inverse, lse = softmax.finish(i)
-        inverse = cta.weighed(inverse)
+        finished = softmax.finish(i)
+        inverse = cta.weighed(finished.inverse)
         if factor is not None:
             inverse = inverse * factor
         if undone:
             inverse = inverse * undone[i]
         for output in O.row(i):
             k.mul(output, inverse, into=output)
-        if cta.LSE is not None:
+        if cta.row_outputs:
             row = first_row + down
-            with k.when(cta.writes_lse((row < cta.O.rows) & (in_quad() == 0))):
-                k.store(cta.LSE.at(k, row), lse)
+            with k.when(cta.writes_row((row < cta.O.rows) & (in_quad() == 0))):
+                store_row_outputs(k, cta.row_outputs, row, finished)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Final
 
-from flash.device.mma_products import Tiles, WarpPlace, apart, fragment_rows
+from flash.device.mma_products import Tiles, WarpCoordinates, apart, fragment_rows
 from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES, of_quad
@@ -32,7 +32,7 @@ _SUMMED: Final = 4  # keys whose terms of O are summed first; registers hold the
 class FmaProducts:
     """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
-    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
+    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: Tiles) -> None:
         self.k = k
         self.t = t
         self.me = me

@@ -9,7 +9,6 @@ from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
-from flash.device.team import Team
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.types import u8, u32, u64
@@ -48,18 +47,10 @@ class Fp8NonFinite(NonFinite):
         bits = self.of.nonfinite
         return ((word & bits * _BYTES) + (bits & -bits) * _BYTES) & _SIGNS
 
-    def restore_all(self, cta: Cta, block_q: int, team: Team, scale_of: Callable[[Value], Value]) -> None:
-        """Add what was cleared, times the scale of V that `scale_of` gives for a key, to the rows of O that
-        see it.
-        """
-        self._scale_of = scale_of
-        first: Value | int = 0 if cta.first_tile is None else cta.first_key_of(self.k, cta.first_tile)
-        self.restore(cta, block_q, [(first, cta.tiles * cta.tile)], team)
-
     def _value(self, cta: Cta, key: Value, column: Value) -> tuple[Value, Callable[[], Value]]:
-        """Whether an element of V is NaN or infinite, and a function that emits it as f32."""
+        """See `RestoredValues`."""
         k = self.k
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
         bits = self.of.nonfinite
-        return (code & bits) == bits, lambda: self.of.number(k, code) * self._scale_of(key)
+        return (code & bits) == bits, lambda: self.of.number(k, code)

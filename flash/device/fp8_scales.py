@@ -50,6 +50,13 @@ def last_block(cta: Cta, rows: int) -> Value:
     return ((cta.K.rows - 1) // rows).as_(u32)
 
 
+def scale_of_key(k: KernelBuilder, cta: Cta, v_scale: ScoreArray, rows: int, key: Value) -> Value:
+    """The scale of a key's row of V, that of its block of `rows` rows; 0: the head has one scale."""
+    if not rows:
+        return v_scale.of_sequence(k, cta.kv_head)
+    return v_scale.of_sequence(k, cta.kv_head, k.min(key.as_(u32) // rows, last_block(cta, rows)))
+
+
 class BlockScales:
     """The scales that the rows of a warpgroup from `first_row` on need."""
 

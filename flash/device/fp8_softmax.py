@@ -12,11 +12,11 @@ log-sum-exp is that of the weights before they are rounded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
-from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
-from flash.device.softmax import NO_TERMS, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from flash.device.overlapped_softmax import OverlappedSoftmax
+from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
+from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
@@ -26,6 +26,8 @@ class LiftedSoftmax(OverlappedSoftmax):
     """An `OverlappedSoftmax` whose largest weight is 2^LIFT. Its shifts move with every new maximum. The
     sums of weights before they are rounded serve the log-sum-exp alone, and exist only with `with_lse`.
     """
+
+    lift: ClassVar[float] = LIFT
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class LiftedSoftmax(OverlappedSoftmax):
         with_lse: bool,
     ) -> None:
         super().__init__(k, rows, distances, scale, LIFT, sinks, sinks_last=True)
-        self.with_lse = with_lse
+        self.keeps_sums = with_lse
         self.rounded_sum = [k.var(f32, 0.0) for _ in range(rows)]  # each lane keeps that of all lanes
 
     def rescale(self, O: Fragment) -> None:
@@ -47,40 +49,12 @@ class LiftedSoftmax(OverlappedSoftmax):
         """
         super().rescale(Fragment.of([[*row, total] for row, total in zip(O, self.rounded_sum, strict=True)]))
 
-    def _exponentials(self, S: Fragment) -> None:
-        """See `OverlappedSoftmax`."""
-        if self.with_lse:
-            super()._exponentials(S)
-            return
-        for scores in S:
-            for score in scores:
-                self.k.ex2(score, ftz=True, into=score)
-
-    def finish(self, i: int) -> tuple[Value, Value]:
+    def finish(self, i: int) -> FinishedRow:
         """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
         it is wanted.
         """
         total = self.rounded_sum[i]
-        lse = super().finish(i)[1] if self.with_lse else total
+        lse = super().finish(i).lse if self.keeps_sums else total
         if self._sinks:
-            return self._with_sink(i, total)[0], lse
-        return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
-
-    @marked("lifted softmax: move")
-    def _move(self, i: int, top: Value, outgrown: Value) -> None:
-        """Move the shift of row i to its maximum, `top`, less LIFT, if that has outgrown it."""
-        k, shift, factor = self.k, self.shift[i], self._rescale[i]
-        if self._factor is None:
-            moved = k.selp(top - LIFT, shift, outgrown)
-            factor.set(k.ex2(shift - moved, ftz=True))
-        else:
-            lift = k.mov(-LIFT, type=f32)
-            rest, scaled = self._rest[i], k.fma(top, self._factor, lift)
-            moved = k.selp(scaled, shift, outgrown)
-            left = k.selp(k.fma(top, self._factor, -scaled) - LIFT, 0.0, k.abs(scaled) >= LARGE)
-            left = k.selp(left, rest, outgrown)
-            factor.set(k.ex2((shift - moved) + (rest - left), ftz=True))
-            rest.set(left)
-        shift.set(moved)
-        if self.with_lse:
-            k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+            return FinishedRow(self._with_sink(i, total)[0], lse)
+        return FinishedRow(self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse)

@@ -9,7 +9,7 @@ from flash.device.head_scores import HeadScores
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mask import Mask
 from flash.scores.feature import LOG2E, NEG_INF, Applied
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.marks import marked
@@ -59,8 +59,12 @@ class ScoreGradients:
 
     @marked("gradients of scores: hidden keys")
     def score(
-        self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None, queries: Value | None = None
-    ) -> tuple[Fragment | None, ScorePlaces | None]:
+        self,
+        S: Fragment,
+        places: Callable[[], ScoreCoordinates],
+        cut: Value | None,
+        queries: Value | None = None,
+    ) -> tuple[Fragment | None, ScoreCoordinates | None]:
         """Turn products of Q and K into scores, in units of log2, of which hidden ones are -inf; if
         `scoring` is None, without their scale, by which hidden ones become -inf. `cut`: whether keys
         of the tile may be hidden; None: they may not. With `queries`, the number of queries, scores of
@@ -105,7 +109,7 @@ class ScoreGradients:
         S: Fragment,
         dP: Fragment,
         rows: Callable[[int], tuple[Value, Value]],
-        places: ScorePlaces | None,
+        places: ScoreCoordinates | None,
     ) -> None:
         """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
         the gradients of scores. `rows(i)` gives of row i the shift, in units of log2, and D.

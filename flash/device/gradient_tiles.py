@@ -16,7 +16,7 @@ from typing import Final
 from flash.device.epilogue import store_outputs
 from flash.device.fma_products import FmaProducts
 from flash.device.gradient_parts import GradientParameters
-from flash.device.mma_products import MmaProducts, Tiles, WarpPlace, WarpProducts
+from flash.device.mma_products import MmaProducts, Tiles, WarpCoordinates, WarpProducts
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig
@@ -62,7 +62,13 @@ def tiles_of(
 
 
 def products_of(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig, *, kept: bool = False
+    k: KernelBuilder,
+    t: MmaTiling,
+    me: WarpCoordinates,
+    tiles: Tiles,
+    config: GradientConfig,
+    *,
+    kept: bool = False,
 ) -> list[WarpProducts]:
     """The products of a warp with each part of a tile that registers hold at once, by how its elements
     are multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of
@@ -113,7 +119,7 @@ def tame(k: KernelBuilder, lse: Pointer, delta: Pointer) -> None:
 def store(
     k: KernelBuilder,
     t: MmaTiling,
-    me: WarpPlace,
+    me: WarpCoordinates,
     products: WarpProducts,
     staging: SwizzledTile,
     matrix: Matrix,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from flash.device.mma_products import WarpPlace, fragment_rows, query_reader
+from flash.device.mma_products import WarpCoordinates, fragment_rows, query_reader
 from flash.device.split_tile import power_of_two_scale
 from flash.problem.mma_tiling import HALF, MMA_ROWS, MmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
@@ -36,7 +36,7 @@ def row_factors(k: KernelBuilder, t: MmaTiling) -> list[Var]:
 
 
 def convert_queries(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, Q_tile: SwizzledTile, factors: Sequence[Var]
+    k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, Q_tile: SwizzledTile, factors: Sequence[Var]
 ) -> None:
     """Convert the rows of this warp, which have arrived for the whole CTA, where they are, and set
     `factors`, by which scores of the rows of this lane's fragments are to be multiplied.

@@ -15,7 +15,7 @@ from flash.operands.dtypes import F32, DType
 from flash.problem.features import Features
 from flash.scores.feature import Applied, ScoreFeature
 from flash.scores.heads import PackedNumbers, Packing
-from flash.scores.places import ScorePlane
+from flash.scores.score_coordinates import ScorePlane
 from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.records import dataclass

@@ -26,7 +26,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.softmax import LN2, NO_TERMS, FirstTerms
+from flash.device.softmax import LN2, NO_TERMS, FinishedRow, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
@@ -193,7 +193,7 @@ class LazySoftmax:
         return factor
 
     @marked("lazy softmax: finish")
-    def finish(self, i: int) -> tuple[Value, Value]:
+    def finish(self, i: int) -> FinishedRow:
         """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
         -inf there.
         """
@@ -201,13 +201,14 @@ class LazySoftmax:
         total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
         if self._sinks:
             inverse, top, whole = self._with_sink(i, total)
-            return inverse, (top + k.lg2(whole)) * LN2
+            return FinishedRow(inverse, (top + k.lg2(whole)) * LN2)
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
         shift, log = self.shift[i], k.lg2(total)
         if self._fused:
             less, base = self._terms(shift, i)
-            return inverse, (k.fma(less, self._scale(i), log) - base) * LN2
-        return inverse, (shift + log if self.scales is None else k.fma(shift, self.scales[i], log)) * LN2
+            return FinishedRow(inverse, (k.fma(less, self._scale(i), log) - base) * LN2)
+        log2 = shift + log if self.scales is None else k.fma(shift, self.scales[i], log)
+        return FinishedRow(inverse, log2 * LN2)
 
     def _with_sink(self, i: int, total: Value) -> tuple[Value, Value, Value]:
         """Add the sink of row i to the `total` of its keys. Returns what O is to be multiplied by, 0 where

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.scores.feature import Applied
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.window import Reach
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.records import dataclass
@@ -87,7 +87,9 @@ class Mask:
                 last = k.min(last, plane.begin - 1)
         return last
 
-    def apply(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False) -> None:
+    def apply(
+        self, k: KernelBuilder, S: Fragment, places: ScoreCoordinates, *, in_front: bool = False
+    ) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.
         """

@@ -28,14 +28,14 @@ _BEYOND_SHARED: Final = 1 << 24  # bytes
 
 
 @dataclass(frozen=True)
-class WarpPlace:
+class WarpCoordinates:
     """A thread's warp in its CTA and lane in its warp, both u32."""
 
     warp: Value
     lane: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder) -> WarpPlace:
+    def of(cls, k: KernelBuilder) -> WarpCoordinates:
         """The warp and lane of this thread."""
         thread = k.thread_id()
         return cls(thread // WARP_SIZE, thread % WARP_SIZE)
@@ -107,7 +107,7 @@ class WarpProducts(Protocol):
         """
 
 
-def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockReader, BlockReader]:
+def operand_readers(t: MmaTiling, me: WarpCoordinates, tiles: Tiles) -> tuple[BlockReader, BlockReader]:
     """The readers of Q as operand A and of K as operand B.
 
     Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q the
@@ -123,7 +123,7 @@ def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockRea
     )
 
 
-def query_reader(t: MmaTiling, me: WarpPlace, Q_tile: SwizzledTile) -> BlockReader:
+def query_reader(t: MmaTiling, me: WarpCoordinates, Q_tile: SwizzledTile) -> BlockReader:
     """The reader of Q as operand A: of each 16 x 16 block, lanes r and r + 16 have the left and the
     right half of row r.
     """
@@ -139,7 +139,7 @@ class MmaOutputs:
         self,
         k: KernelBuilder,
         t: MmaTiling,
-        me: WarpPlace,
+        me: WarpCoordinates,
         V_tile: SwizzledTile,
         dtype: ScalarType,
         output: ScalarType | None = None,
@@ -265,7 +265,7 @@ class MmaProducts(MmaOutputs):
         self,
         k: KernelBuilder,
         t: MmaTiling,
-        me: WarpPlace,
+        me: WarpCoordinates,
         tiles: Tiles,
         dtype: ScalarType,
         output: ScalarType | None = None,

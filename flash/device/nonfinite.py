@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from flash.device.cta import Cta
+from flash.device.fp8_scales import scale_of_key
 from flash.device.panel_loader import SIGNS, PanelLoader
+from flash.device.parameters import ScoreArray
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
 from flash.problem.kernel_config import KernelConfig
@@ -48,6 +50,7 @@ class RestoredValues(ABC):
         self.dtype = config.multiplied.scalar  # of V in the tile
         self.stored = config.element_of("V")
         self.output = config.output.scalar
+        self.scale_block = config.features.scale_block
 
     @abstractmethod
     def has_found(self) -> Value:
@@ -58,10 +61,16 @@ class RestoredValues(ABC):
 
     @marked("nonfinite: rows and columns")
     def restore(
-        self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]], team: Team = WHOLE_CTA
+        self,
+        cta: Cta,
+        block_q: int,
+        cleared: Sequence[tuple[Value | int, Value]],
+        team: Team = WHOLE_CTA,
+        v_scale: ScoreArray | None = None,
     ) -> None:
-        """Add the cleared elements of V, of the keys in these half-open ranges, to the elements of
-        O that see them, by all threads of the team. This thread's part of O has been written.
+        """Add the cleared elements of V, of the keys in these half-open ranges, times `v_scale` if V is of
+        fp8, to the elements of O that see them, by all threads of the team. This thread's part of O has been
+        written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
@@ -75,11 +84,17 @@ class RestoredValues(ABC):
                 query = cta.query(row)
                 begin = lane if first is None else first + lane
                 with k.loop(begin, cta.O.columns, step=WARP_SIZE) as column:
-                    self._restore_element(cta, row, query, column, cleared)
+                    self._restore_element(cta, row, query, column, cleared, v_scale)
 
     @marked("nonfinite: element of O")
     def _restore_element(
-        self, cta: Cta, row: Value, query: Value, column: Value, cleared: Sequence[tuple[Value | int, Value]]
+        self,
+        cta: Cta,
+        row: Value,
+        query: Value,
+        column: Value,
+        cleared: Sequence[tuple[Value | int, Value]],
+        v_scale: ScoreArray | None,
     ) -> None:
         k, mask = self.k, cta.mask
         there = k.load(self._element(cta.O, row, column, self.output))
@@ -96,7 +111,10 @@ class RestoredValues(ABC):
                 odd, number = self._value(cta, key, column)
                 hidden = mask.hides(row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
-                    k.add(total, number(), into=total)
+                    value = number()
+                    if v_scale is not None:
+                        value = value * scale_of_key(k, cta, v_scale, self.scale_block, key)
+                    k.add(total, value, into=total)
                     some.set(1)
         with k.when(some != 0):
             rounded = total if self.output is f32 else k.cvt(total, dtype=self.output, rnd="rn")

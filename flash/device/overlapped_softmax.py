@@ -9,7 +9,7 @@ left, and its warp subtracts both. When a shift moves is the rule of `flash/devi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
@@ -21,8 +21,11 @@ LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
 
 class OverlappedSoftmax(LazySoftmax):
     """`weigh` and `rescale` are the two halves of the step that takes in new scores. Arguments are those
-    of `LazySoftmax`; shifts are in units of log2.
+    of `LazySoftmax`; shifts are in units of log2. Without `keeps_sums` sums of weights are not kept.
     """
+
+    lift: ClassVar[float] = 0.0  # by which a shift that moves is below the maximum of its row
+    keeps_sums: bool = True
 
     @marked("overlapped softmax: begin")
     def __init__(
@@ -62,13 +65,14 @@ class OverlappedSoftmax(LazySoftmax):
 
     def _exponentials(self, S: Fragment) -> None:
         """Replace the exponents by weights, and add these to the sums."""
-        k = self.k
-        for i, scores in enumerate(S):
-            total: Value = self.row_sum[i]
+        for scores, row_sum in zip(S, self.row_sum, strict=True):
+            total: Value = row_sum
             for score in scores:
-                k.ex2(score, ftz=True, into=score)
-                total = total + score
-            self.row_sum[i].set(total)
+                self.k.ex2(score, ftz=True, into=score)
+                if self.keeps_sums:
+                    total = total + score
+            if self.keeps_sums:
+                row_sum.set(total)
 
     def _tops(self, S: Fragment) -> list[Value]:
         """The largest score of each row."""
@@ -82,20 +86,31 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:
-        """Move the shift of row i to its maximum, `top`, if that has outgrown it."""
+        """Move the shift of row i to its maximum, `top`, less `lift`, if that has outgrown it."""
         k, shift, factor = self.k, self.shift[i], self._rescale[i]
         if self._factor is None:
-            moved = k.selp(top, shift, outgrown)
+            moved = k.selp(self._below(top), shift, outgrown)
             factor.set(k.ex2(shift - moved, ftz=True))
         else:
-            rest, scaled = self._rest[i], top * self._factor
+            rest = self._rest[i]
+            if self.lift:
+                scaled = k.fma(top, self._factor, k.mov(-self.lift, type=f32))
+            else:
+                scaled = top * self._factor
             moved = k.selp(scaled, shift, outgrown)
-            left = k.selp(k.fma(top, self._factor, -scaled), 0.0, k.abs(scaled) >= LARGE)
+            left = self._below(k.fma(top, self._factor, -scaled))
+            left = k.selp(left, 0.0, k.abs(scaled) >= LARGE)
             left = k.selp(left, rest, outgrown)
             factor.set(k.ex2((shift - moved) + (rest - left), ftz=True))
             rest.set(left)
         shift.set(moved)
-        k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+        if self.keeps_sums:
+            k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+
+    @marked("overlapped softmax: move")
+    def _below(self, top: Value) -> Value:
+        """`top` less the lift."""
+        return top - self.lift if self.lift else top
 
     @marked("overlapped softmax: rests")
     def _note_rests(self) -> None:

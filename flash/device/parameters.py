@@ -16,7 +16,7 @@ from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
 from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
-from flash.scores.places import PackedPlane, ScorePlane
+from flash.scores.score_coordinates import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64

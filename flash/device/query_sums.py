@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from flash.device.mma_products import MmaOutputs, WarpPlace, Weights, fragment_rows
+from flash.device.mma_products import MmaOutputs, WarpCoordinates, Weights, fragment_rows
 from flash.device.shared_weights import WeightsWriter, only_panel
 from flash.device.tf32_products import Tf32Outputs
 from flash.device.tiles import Matrix
@@ -44,9 +44,9 @@ class _SharedDS:
     k: KernelBuilder
     kept: SwizzledTile
     of_keys: MmaTiling
-    by_keys: WarpPlace
+    by_keys: WarpCoordinates
     t: MmaTiling
-    me: WarpPlace
+    me: WarpCoordinates
 
 
 class _Passage(ABC):
@@ -109,7 +109,7 @@ class QuerySums:
         self,
         k: KernelBuilder,
         config: GradientConfig,
-        me: WarpPlace,
+        me: WarpCoordinates,
         K_tile: SwizzledTile,
         slice: Value | None,
         stage: Value | None,
@@ -121,7 +121,7 @@ class QuerySums:
         self._of_queries = MmaTiling(
             of.head_dim, of.head_dim_v, t.block, t.tile, self._shares.down, 1, of.operands
         )
-        self._me = WarpPlace(me.warp // self._shares.across, me.lane)
+        self._me = WarpCoordinates(me.warp // self._shares.across, me.lane)
         self._across = me.warp % self._shares.across
         kept = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
         by_queries = self._of_queries, self._me

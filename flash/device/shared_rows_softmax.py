@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.device.overlapped_softmax import OverlappedSoftmax
-from flash.device.softmax import FirstTerms
+from flash.device.softmax import FinishedRow, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
@@ -111,9 +111,15 @@ class SharedRowsSoftmax(OverlappedSoftmax):
         """Write the shifts, for the other warpgroup."""
         self.exchange.write(self.shift, *([self._rest] if self._rest else []))
 
+    def finish(self, i: int) -> FinishedRow:
+        """See `LazySoftmax`; before the first row is finished, the warpgroups meet."""
+        if i == 0:
+            self._join()
+        return super().finish(i)
+
     @marked("shared rows: join")
-    def join(self) -> None:
-        """Add the sums of both warpgroups, whose shifts are the same, before `finish`."""
+    def _join(self) -> None:
+        """Add the sums of both warpgroups, whose shifts are the same."""
         k, barrier = self.k, self.exchange.role.barrier
         own = [over_lanes(k, total, self.distances, operator.add) for total in self.row_sum]
         barrier.sync()  # all have read the last shifts

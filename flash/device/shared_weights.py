@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Iterable, Iterator
 
-from flash.device.mma_products import WarpPlace, Weights, fragment_rows
+from flash.device.mma_products import WarpCoordinates, Weights, fragment_rows
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
@@ -31,7 +31,7 @@ class WeightsWriter:
         k: KernelBuilder,
         tile: SwizzledTile,
         t: MmaTiling,
-        me: WarpPlace,
+        me: WarpCoordinates,
         first_chunk: Value | None = None,
     ) -> None:
         self.k, self._panel = k, only_panel(tile)
@@ -58,7 +58,7 @@ class SharedWeights:
     among those with others is `me`, this one has part `part` (u32) of the tile's columns.
     """
 
-    def __init__(self, k: KernelBuilder, config: GradientConfig, me: WarpPlace, part: Value) -> None:
+    def __init__(self, k: KernelBuilder, config: GradientConfig, me: WarpCoordinates, part: Value) -> None:
         self.k, self._me, self.part = k, me, part
         self._columns, self._t = config.tiling.tile, config.tiling.of_scores
         shape = config.tiling.block, self._columns

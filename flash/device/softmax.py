@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from flash.scores.feature import NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
@@ -16,6 +16,13 @@ LN2 = math.log(2.0)
 
 FirstTerms = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
 NO_TERMS: Final[FirstTerms] = (NEG_INF, 0.0)
+
+
+class FinishedRow(NamedTuple):
+    """What the softmax knows of a row that has seen all of its keys."""
+
+    inverse: Value  # 1 / sum of its weights, 0 if it has seen no key
+    lse: Value  # log-sum-exp in natural units, -inf if it has seen no key
 
 
 @marked("softmax: sink")
@@ -70,7 +77,7 @@ class OnlineSoftmax:
         return rescale
 
     @marked("softmax: finish")
-    def finish(self, i: int) -> tuple[Value, Value]:
+    def finish(self, i: int) -> FinishedRow:
         """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
         -inf there.
         """
@@ -79,4 +86,4 @@ class OnlineSoftmax:
         empty = total == 0.0
         inverse = k.selp(0.0, k.rcp_rn(total), empty)
         base = k.selp(0.0, self.row_max[i], empty)
-        return inverse, (base + k.lg2(total)) * LN2
+        return FinishedRow(inverse, (base + k.lg2(total)) * LN2)

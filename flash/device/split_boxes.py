@@ -20,13 +20,13 @@ from typing import Final
 
 from flash.device.split_tile import split_rows
 from flash.device.stored_sums import LaneColumns
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Layout
 from ptxgen.dsl.hopper.products import Operand
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS
 from ptxgen.dsl.swizzle import CHUNK_BYTES
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, f16, f32, u32
+from ptxgen.types import ScalarType, f16, f32, s32, u32
 
 _SWIZZLE: Final = "128B"
 _CHUNKS: Final = 8  # of a row of a slab
@@ -154,33 +154,40 @@ def halves(tile: BoxTile, rows: tuple[Value | int, int] | None = None) -> tuple[
 
 @dataclass(frozen=True)
 class SplitOutputs:
-    """The sums of a product with values that were split. `in_quad` is the thread's number among those that
-    share its rows. Of eight columns of high parts, the first four are neighbours in V, and so are the last
-    four, half a row further on.
+    """The sums of a product with values that were split, of the rows from `row` (u32) of the CTA on.
+    `in_quad` is the thread's number among those that share its rows. Of eight columns of high parts, the
+    first four are neighbours in V, and so are the last four, half a row further on.
     """
 
-    O: Accumulator
+    sums: Accumulator
+    role: Role
+    row: Value
     in_quad: Value
 
-    def write(self, tile: BoxTile, row: Value) -> None:
-        """Write the sums to a tile of f32, from row `row` (u32) on."""
-        layout, first = tile.layout, self.O.row + row
+    @marked("wgmma: rows of O")
+    def write(self, tile: BoxTile) -> None:
+        """See `Outputs`; the tile is of f32."""
+        self.role.barrier.sync()  # O may lie where rows of Q of another warpgroup were
+        self._write(tile)
+
+    def _write(self, tile: BoxTile) -> None:
+        layout, first = tile.layout, self.sums.row + self.row
         column = self._first_column(tile.columns)
         across = layout.slab_columns // _ELEMENTS
         for within in range(across):
             at = tile.pointer(first, column + within * _ELEMENTS)
-            for down, numbers in enumerate(self.O.rows_of_thread):
+            for down, numbers in enumerate(self.sums.rows_of_thread):
                 for slab in range(layout.slabs // 2):
                     n = LANE_COLUMNS * (slab * across + within)
                     to = at.plus_bytes(slab * layout.slab_bytes + down * FRAGMENT_STEP * layout.row_bytes)
                     pair = numbers[n : n + LANE_COLUMNS]
                     tile.k.store(Pointer(to.value, "shared", f32, to.offset), pair)
 
-    def lane_columns(self, k: KernelBuilder, columns: int, wanted: int) -> LaneColumns:
-        """Where the sums are in a matrix whose rows have the first `wanted` of their `columns` columns."""
-        half = columns // 2
-        pairs = -(-min(wanted, half) // _ELEMENTS)
-        return LaneColumns(k.signed(self._first_column(columns)), pairs, _ELEMENTS, half + _ELEMENTS)
+    def lane_columns(self, width: int) -> LaneColumns:
+        """See `Outputs`."""
+        half = self.sums.columns // 2
+        pairs = -(-min(width, half) // _ELEMENTS)
+        return LaneColumns(self._first_column(self.sums.columns).as_(s32), pairs, _ELEMENTS, half + _ELEMENTS)
 
     def _first_column(self, columns: int) -> Value:
         """The column of the lane's first sum, of so many columns."""

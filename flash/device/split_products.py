@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from typing import Final
 
-from flash.device.mma_products import WarpPlace
+from flash.device.mma_products import WarpCoordinates
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import Arrival
 from flash.device.split_tile import ELEMENT_SCALE, SplitTile, power_of_two_scale, split_pair
@@ -87,7 +87,7 @@ class Bursts:
 class SplitProducts:
     """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
-    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: SplitTiles) -> None:
+    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: SplitTiles) -> None:
         self.k = k
         self.t = t
         self.me = me
@@ -99,7 +99,7 @@ class SplitProducts:
         16 columns, of K high and low parts of 8 rows and 16 columns. A block of two chunks has the high
         and the low parts of eight columns.
         """
-        me = WarpPlace.of(self.k)
+        me = WarpCoordinates.of(self.k)
         of_eight, octet = me.lane % 8, me.lane // 8
         lower, right = octet % 2, octet // 2
         row = me.warp_row(self.t) + (of_eight + lower * 8)
@@ -165,7 +165,7 @@ class SplitProducts:
     @marked("split products: outputs")
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
-        k, t, lane = self.k, self.t, WarpPlace.of(self.k).lane
+        k, t, lane = self.k, self.t, WarpCoordinates.of(self.k).lane
         # High and low parts of 16 rows and 8 columns, read transposed.
         value = BlockReader(self.tiles.values.tile, lane % 16, lane // 16).stage(stage)
         scales = [k.var(f32, WEIGHT_SCALE) for _ in P]

@@ -27,7 +27,7 @@ from contextlib import nullcontext
 from itertools import product
 from typing import Final
 
-from flash.device.mma_products import Tiles, WarpPlace, apart, operand_readers
+from flash.device.mma_products import Tiles, WarpCoordinates, apart, operand_readers
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, AccumulatorTiles
@@ -79,7 +79,7 @@ class Tf32Outputs:
         self,
         k: KernelBuilder,
         t: MmaTiling,
-        me: WarpPlace,
+        me: WarpCoordinates,
         V_tile: SwizzledTile,
         group: int,
         *,
@@ -256,7 +256,7 @@ class Tf32Products(Tf32Outputs):
         self,
         k: KernelBuilder,
         t: MmaTiling,
-        me: WarpPlace,
+        me: WarpCoordinates,
         tiles: Tiles,
         *,
         is_crowded: bool = False,

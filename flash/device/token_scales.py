@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from flash.device.mma_products import WarpPlace
+from flash.device.mma_products import WarpCoordinates
 from flash.device.split_tile import power_of_two_scale
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
@@ -63,7 +63,7 @@ class TokenScales:
     """Multiplies the scores and weights of a lane's rows by the scales of their keys and values."""
 
     def __init__(
-        self, k: KernelBuilder, me: WarpPlace, keys: ScaleCopies, values: ScaleCopies, rows: int
+        self, k: KernelBuilder, me: WarpCoordinates, keys: ScaleCopies, values: ScaleCopies, rows: int
     ) -> None:
         self.k = k
         self.me = me

@@ -17,7 +17,7 @@ from dataclasses import replace
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, if_seen, products_of, shift_of, store, tame, tiles_of
-from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
+from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.device.query_sums import QuerySums
@@ -26,7 +26,7 @@ from flash.device.tile_pairs import TilePairs
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
@@ -77,10 +77,10 @@ class _Cta:
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.tiling, part.given
-        self.me, across = WarpPlace.of(k), None
+        self.me, across = WarpCoordinates.of(k), None
         if t.across > 1:
             across = self.me.warp % t.across
-            self.me = WarpPlace(self.me.warp // t.across, self.me.lane)
+            self.me = WarpCoordinates(self.me.warp // t.across, self.me.lane)
         k.note("shared memory, and the first tiles on their way there")
         own, walked = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
         self.K_tile, self.V_tile = own
@@ -238,7 +238,7 @@ class _Head:
         products.scores(S, cta.of_warp(Q_stage))
         slopes, places = self.gradients.score(
             by_query[0],
-            lambda: ScorePlaces(
+            lambda: ScoreCoordinates(
                 k,
                 first_query + k.signed(cta.first_of_lane),
                 cta.my_first_key,
@@ -272,7 +272,7 @@ class _Head:
             k.note("dQ += dS K")
             cta.query_sums.add(self._sums_of_queries, first_query)
 
-    def _add_terms(self, dS: Fragment, places: ScorePlaces | None) -> None:
+    def _add_terms(self, dS: Fragment, places: ScoreCoordinates | None) -> None:
         """Add gradients of scores to the sums by keys: themselves, or what they add to a number of the
         head.
         """

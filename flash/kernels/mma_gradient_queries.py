@@ -10,13 +10,13 @@ import operator
 from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tamed, tiles_of
-from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
+from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.device.row_sums import sum_rows
 from flash.device.tile_pairs import TilePairs
 from flash.problem.gradients import GradientConfig
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.marks import marked
@@ -54,7 +54,7 @@ class _Cta:
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.tiling, part.given
-        self.me = WarpPlace.of(k)
+        self.me = WarpCoordinates.of(k)
         k.note("shared memory, and the first tiles on their way there")
         own, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
         (self.Q_tile, dO_tile), (K_tile, V_tile) = own, walked
@@ -123,7 +123,7 @@ class _Cta:
         products.scores(S, K_stage)
         slopes, places = self.gradients.score(
             S,
-            lambda: ScorePlaces(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
+            lambda: ScoreCoordinates(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
             cut,
         )
         k.note("dP = dO V^T; dS = P (dP - D)")

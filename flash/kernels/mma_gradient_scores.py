@@ -14,11 +14,11 @@ from flash.device.gradient_parts import GradientParameters, RowNumbers
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, products_of, shift_of, tamed, tiles_of
 from flash.device.head_scores import HeadScores
-from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
+from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.problem.gradients import GradientConfig
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.dsl.marks import marked
@@ -57,7 +57,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
     k, given = begun(config)
     t, dtype = config.tiling, config.dtype.scalar
     part = _Part.of(k, config, given)
-    me = WarpPlace.of(k)
+    me = WarpCoordinates.of(k)
     (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
     (products,) = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
     (of_values,) = products_of(k, t.of_weights, me, (dO_tile, V_tile, V_tile), config)
@@ -88,7 +88,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         k.barrier()
         gradients = ScoreGradients.of(k, scores, mask)
         products.scores(S, None)
-        where = ScorePlaces(k, my_query, part.first_key, me.in_quad * 2, rows, keys)
+        where = ScoreCoordinates(k, my_query, part.first_key, me.in_quad * 2, rows, keys)
         always = part.first_row == part.first_row
         _, found = gradients.score(S, functools.partial(_itself, where), always)
         of_values.scores(dP, None)
@@ -105,7 +105,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
     return k.build(drop_unread=True)
 
 
-def _itself(places: ScorePlaces) -> ScorePlaces:
+def _itself(places: ScoreCoordinates) -> ScoreCoordinates:
     return places
 
 
@@ -113,7 +113,7 @@ def _store(
     k: KernelBuilder,
     given: GradientParameters,
     part: _Part,
-    me: WarpPlace,
+    me: WarpCoordinates,
     total: Fragment,
     places: tuple[Value, list[int], list[int]],
 ) -> None:

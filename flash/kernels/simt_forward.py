@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from flash.device.append_in_place import AppendedRows
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta, Thread
 from flash.device.parameters import Parameters
+from flash.device.row_outputs import store_row_outputs
 from flash.device.simt_products import Products, add_product, add_product_if_seen
 from flash.device.softmax import OnlineSoftmax
 from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
@@ -21,7 +22,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.simt_tiling import CHUNK, F32_BYTES, Tiling
 from flash.scores.dropout import OCTET
 from flash.scores.philox import KEYS_PER_BLOCK
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var, marked
 from ptxgen.types import s32, u64
@@ -36,7 +37,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
-    own = AppendedRows.written(k, config, given, cta)
+    appended = AppendedKV.written(k, config, given, cta)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -46,7 +47,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     begin = None if cta.first_tile is None else cta.first_tile * t.tile
     K_loader = TileLoader(k, cta.K, products.K_tile, begin)
     V_loader = TileLoader(k, cta.V, products.V_tile, begin)
-    _start_first(k, cta, (Q_loader, K_loader), begin, own, products.Q_tile)
+    _start_first(k, cta, (Q_loader, K_loader), begin, appended, products.Q_tile)
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
@@ -63,7 +64,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
             k.note("S = scale * Q K^T")
             products.scores(S)
             lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
-            places = ScorePlaces(
+            places = ScoreCoordinates(
                 k,
                 my_first_row,
                 first_key,
@@ -120,7 +121,7 @@ def _start_first(
     cta: Cta,
     loaders: tuple[TileLoader, TileLoader],
     begin: Value | None,
-    own: AppendedRows | None,
+    appended: AppendedKV | None,
     Q_tile: SharedTile,
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
@@ -132,10 +133,10 @@ def _start_first(
         with _if_seen(k, cta, begin):
             K_loader.start()
         commit_copies(k)
-        if own is not None and own.turns:
+        if appended is not None and appended.rotates:
             await_copies(k)
             k.barrier()
-            own.turn_queries(Q_tile.pointer)
+            appended.rotate_queries(Q_tile.pointer)
 
 
 def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
@@ -146,7 +147,9 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 
 
 @marked("simt: scores")
-def _score(k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScorePlaces) -> Value | None:
+def _score(
+    k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScoreCoordinates
+) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
     """
@@ -193,18 +196,18 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 
 @marked("simt: sums and LSE")
 def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSoftmax, O: Fragment) -> None:
-    """Write O / sum and, if wanted, LSE."""
+    """Write O / sum and the `row_outputs`."""
     k.note("O / sum, LSE")
     my_first_row = cta.first_row + k.signed(me.group)
     for i in range(t.rows):
         row = my_first_row + t.groups * i
-        inverse, lse = softmax.finish(i)
-        inverse = cta.weighed(inverse)
+        finished = softmax.finish(i)
+        inverse = cta.weighed(finished.inverse)
         with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
-            if cta.LSE is not None:
-                with k.when(cta.writes_lse(me.lane == 0)):
-                    k.store(cta.LSE.at(k, row), lse)
+            if cta.row_outputs:
+                with k.when(cta.writes_row(me.lane == 0)):
+                    store_row_outputs(k, cta.row_outputs, row, finished)
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:

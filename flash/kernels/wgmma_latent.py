@@ -12,22 +12,24 @@ Deep-Dive Into the New Flash MLA Kernel") deals the work in this way.
 
 from __future__ import annotations
 
-from flash.device.cta import Cta
-from flash.device.finished_rows import finish_rows
-from flash.device.gathered_latent_rings import GatheredLatentRings
-from flash.device.latent_rings import LatentRings, TilesInTurns
-from flash.device.nonfinite import NonFinite
+from typing import ClassVar
+
+from flash.device.latent_pipeline import GatheredLatentPipeline, LatentPipeline, PingPongTiles
+from flash.device.masked_tiles import Masking
 from flash.device.shared_rows_softmax import Exchange, SharedRowsSoftmax
-from flash.device.stored_sums import LaneColumns, store_sums
-from flash.device.tile_runs import Cut
-from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
+from flash.device.stored_sums import LaneColumns
+from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
+from flash.device.wgmma_outputs import ROWS
+from flash.device.work_tiles import WorkTile
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
-from ptxgen.dsl.hopper import Stage
+from ptxgen.dsl.hopper import Accumulator, BoxTile, Stage
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
+from ptxgen.records import dataclass
+from ptxgen.types import s32
 
 
 def wgmma_latent_forward(config: KernelConfig, t: LatentTiling) -> ir.Module:
@@ -35,57 +37,74 @@ def wgmma_latent_forward(config: KernelConfig, t: LatentTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, GatheredLatentRings if config.gathers else LatentRings, LatentConsumer)
+    return attention_module(
+        config, t, GatheredLatentPipeline if config.gathers else LatentPipeline, LatentConsumer
+    )
+
+
+@dataclass(frozen=True)
+class HalfOutputs:
+    """The columns of O that warpgroup `group` (u32, 0 or 1) has of all rows."""
+
+    sums: Accumulator
+    uniform_group: Value  # see `Consumer`
+    group: Value
+    in_quad: Value
+
+    def write(self, tile: BoxTile) -> None:
+        """See `Outputs`. Both warpgroups have done with Q, since they have met for the sums."""
+        columns = self.sums.columns
+        self.sums.write(tile.from_column(self.uniform_group * columns, columns))
+
+    def lane_columns(self, width: int) -> LaneColumns:  # noqa: ARG002
+        """See `Outputs`."""
+        columns = self.sums.columns
+        return LaneColumns.of_tiles(self.in_quad.as_(s32) * 2 + self.group.as_(s32) * columns, columns)
 
 
 class LatentConsumer(Consumer):
-    """See `Consumer`. The two warpgroups have the same rows, and each has half of the columns of O; they take
-    turns at computing the scores of a tile.
+    """See `Consumer`. The two warpgroups have the same rows, and each has half of the columns of O; one
+    computes the scores of a tile, the other one those of the next.
     """
 
-    rings: LatentRings
-    odd: NonFinite | None
+    shares_rows: ClassVar[bool] = True
     softmax: SharedRowsSoftmax
-    t: LatentTiling
 
     @marked("wgmma latent: begin")
-    def _begin(self) -> None:
-        """See `Consumer`."""
-        k, t = self.k, self.t
-        self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
-        self.O = k.wgmma.accumulator(WGMMA_ROWS, t.columns_of_consumer)
-        self.group = self._group()
-        self.my_group = k.thread_id() // WARPGROUP % t.consumers  # the same, which proofs follow
-        self._find_rows()
+    def __init__(self, work: WorkTile) -> None:
+        k, t, pipeline = work.k, work.t, work.pipeline
+        assert isinstance(t, LatentTiling)
+        assert isinstance(pipeline, LatentPipeline)
+        S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.columns_of_consumer))
+        self.t = t
+        self.pipeline = pipeline
         # A row has four lanes in each of the two warpgroups: lane 0 counts its sink and writes its LSE.
-        self.lane = self.in_quad + self.my_group * QUAD_LANES
-        scale, sinks = self._arguments_of_softmax(self.lane)
+        self.lane = self.in_quad + self.group * QUAD_LANES
+        scale, sinks = self.softmax_arguments()
         leads, first = self.in_quad == 0, k.take_barriers("latents", 2 * t.consumers)
-        self.exchange = Exchange(
-            k, self.role, self.rings.rooms, self.my_group, self.S.row, ROWS, leads, first
-        )
-        self.alone = self.my_group + (first + t.consumers)  # the barrier of this warpgroup alone
-        self.softmax = SharedRowsSoftmax(k, self.exchange, QUAD, scale, self.slack, sinks)
-        self.tiles = TilesInTurns(k, self.rings, self.group)
+        self.exchange = Exchange(k, self.role, pipeline.rooms, self.group, self.S.row, ROWS, leads, first)
+        self.alone = self.group + (first + t.consumers)  # the barrier of this warpgroup alone
+        self.softmax = SharedRowsSoftmax(k, self.exchange, QUAD, scale, SLACK, sinks)
+        self.tiles = PingPongTiles(k, pipeline, self.uniform_group)
+        self.outputs = HalfOutputs(self.O, self.uniform_group, self.group, self.in_quad)
 
-    def _first_row_of(self, cta: Cta) -> Value:
-        """See `Consumer`: both warpgroups have all rows."""
-        return cta.first_row + self.k.signed(self.S.row)
-
-    def _first(self) -> None:
-        """Take in the last tile of keys, which is the first warpgroup's."""
+    def walk(self) -> None:
+        """See `Consumer`: the last tile of keys is the first warpgroup's."""
         with self.k.when(self.tiles.is_mine):
-            self._take_in(-self.cta.tiles, Cut.ANYWHERE, follows=False)
+            self._take_in(-self.cta.tiles, Masking.FULL, follows=False)
         self.tiles.advance()
+        self.each_tile(self.next, after_last=True)
+        self.last()
 
-    def _next(self, n: Value, cut: Cut) -> None:
-        """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's turn."""
+    def next(self, n: Value, masking: Masking) -> None:
+        """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's."""
         with self.k.when(self.tiles.is_mine):
-            self._take_in(n, cut, follows=True)
+            self._take_in(n, masking, follows=True)
         self.tiles.advance()
 
     @marked("wgmma latent: last values")
-    def _last(self) -> None:
+    def last(self) -> None:
         """Add the values of the last tile, if the other warpgroup has computed its scores."""
         with self.k.when(self.tiles.is_mine):
             before = self._values_before()
@@ -93,19 +112,19 @@ class LatentConsumer(Consumer):
             before.release()
 
     @marked("wgmma latent: take in")
-    def _take_in(self, n: Value, cut: Cut, *, follows: bool) -> None:
+    def _take_in(self, n: Value, masking: Masking, *, follows: bool) -> None:
         """Take in this warpgroup's tile of keys with -n - 1 tiles before it and, if it `follows` one, the
         values of that one.
         """
         k = self.k
         mine, other = self._scores(follows=follows)
-        self._weigh(n, cut)
-        if cut.hides:
+        self.weigh(n, masking, self.cta.scoring)
+        if masking.hides:
             self._clear_values(mine, other)
         self.softmax.rescale(self.O.rows_of_thread)
         k.note("O += P V")
         self.O += self.S.packed(self.config.dtype.scalar) @ mine.v
-        self.S.write(self.rings.weights)
+        self.S.write(self.pipeline.weights)
         k.fence_proxy_async(space="shared::cta")
         self.softmax.show()
         self.exchange.hand_on()
@@ -123,15 +142,15 @@ class LatentConsumer(Consumer):
         k.note("S = Q K^T")
         rest = tiles.rest()
         if rest is not None:
-            self.S.set(self.q.from_column(t.output_columns, t.rest_columns) @ rest.k.T)
+            self.S.set(self.queries.tile.from_column(t.output_columns, t.rest_columns) @ rest.k.T)
         mine = tiles.half(0)
         for part in range(t.parts_of_half):
-            self._add_scores(mine, part, self.group, fresh=rest is None and not part)
+            self._add_scores(mine, part, self.uniform_group, fresh=rest is None and not part)
         other, last = tiles.half(1), t.parts_of_half - 1
         for part in range(last):
-            self._add_scores(other, part, 1 - self.group)
+            self._add_scores(other, part, 1 - self.uniform_group)
         before = self._values_before() if follows else None
-        self._add_scores(other, last, 1 - self.group)
+        self._add_scores(other, last, 1 - self.uniform_group)
         if before is not None:
             k.wgmma.wait(1)
             before.release()
@@ -149,7 +168,7 @@ class LatentConsumer(Consumer):
         if part:
             half.wait(part)
         first = part * width
-        Q = self.q.from_column(group * self.t.columns_of_consumer + first, width)
+        Q = self.queries.tile.from_column(group * self.t.columns_of_consumer + first, width)
         product = Q @ half.v.from_column(first, width).T
         if fresh:
             self.S.set(product)
@@ -165,35 +184,15 @@ class LatentConsumer(Consumer):
         self.exchange.wait()
         self.softmax.follow(self.O.rows_of_thread)
         half = self.tiles.half_before()
-        self.O += self.rings.weights @ half.v
+        self.O += self.pipeline.weights @ half.v
         return half
 
     def _clear_values(self, *halves: Stage) -> None:
         """Set NaN and infinity in the values of a tile to 0 whose keys some rows do not see."""
-        k = self.k
-        if self.odd is None:
+        k, nonfinite = self.k, self.pipeline.nonfinite
+        if nonfinite is None:
             return
         for half in halves:
-            self.odd.clear_chunks(half.v.chunks(k.thread_id() % WARPGROUP, WARPGROUP))
+            nonfinite.clear_chunks(half.v.chunks(k.thread_id() % WARPGROUP, WARPGROUP))
         k.fence_proxy_async(space="shared::cta")
         k.bar_sync(self.alone, WARPGROUP)
-
-    def _finish(self) -> None:
-        """O / sum, to global memory."""
-        k, t = self.k, self.t
-        k.note("O / sum, LSE")
-        cta = Cta.of(k, self.config, self.given)
-        O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
-        self.softmax.join()
-        finish_rows(k, cta, (first_row, ROWS), lambda: self.lane, self.softmax, O, None)
-        out, mine = self.rings.out, t.columns_of_consumer
-        if out is None:
-            column = k.signed(self.in_quad) * 2 + k.signed(self.my_group) * mine
-            columns = LaneColumns.of_tiles(column, mine)
-            store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, O)
-        else:
-            # Both have done with Q, since they have met for the sums.
-            self.O.write(out.from_column(self.group * mine, mine))
-            self._send(cta, out, visible=self.odd is not None)
-        if self.odd is not None:
-            self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)

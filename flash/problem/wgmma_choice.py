@@ -19,7 +19,7 @@ no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 Of keys in pages, a tile is cut into boxes of tensor copies where pages have multiples of 16 rows and
 sequences begin with a page. Otherwise (pages of a row, as in SGLang, or of 8, 24 or 100 rows, or padding
 before the keys) the threads of the producer find each row in the page table and copy it by `cp.async`
-(`flash/device/gathered_rings.py`), if Q, K and V are f16 or bf16.
+(`flash/device/gathered_pipeline.py`), if Q, K and V are f16 or bf16.
 
 Where V is columns of K (`shared_kv`) and head_dim is above 256, no kernel without `wgmma` computes it: what
 the table names is then an error. Blocks have 64 rows there, and the columns of V, padded to multiples of

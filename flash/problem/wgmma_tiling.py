@@ -50,7 +50,7 @@ class WgmmaTiling:
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
     their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q,
     `gathers` whether the threads of the producer copy each row of K and V from its page
-    (`flash/device/gathered_rings.py`), because no boxes of tensor copies have the rows of a tile, `by_rows`
+    (`flash/device/gathered_pipeline.py`), as no boxes of tensor copies have the rows of a tile, `by_rows`
     whether maxima of all tiles are taken although sums of weights could say which are needed, so that the
     bits of a row depend on no other row of its warp (`flash/problem/row_bits.py`).
     """

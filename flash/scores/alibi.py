@@ -25,7 +25,7 @@ from flash.scores.feature import (
     as_scores,
 )
 from flash.scores.heads import PackedNumbers
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.records import dataclass
 from ptxgen.types import f32
@@ -138,7 +138,7 @@ class AppliedAlibi(Applied):
     slope: Value | PackedNumbers
     diagonal: Value
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, slope, diagonal = self.k, self.slope, self.diagonal
         if isinstance(slope, PackedNumbers):
@@ -154,7 +154,7 @@ class AppliedAlibi(Applied):
         for row, scores in zip(places.rows, S, strict=True):
             self._subtract_from_row(scores, nearest + row, minus, places)
 
-    def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
+    def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
         """See `Applied.row_gradients`: the sum of -|position - key| times the gradient."""
         k, found = self.k, []
         nearest = places.first_row + self.diagonal - k.signed(places.lane) - places.first_key
@@ -169,7 +169,7 @@ class AppliedAlibi(Applied):
         return found
 
     def _subtract_from_row(
-        self, scores: list[Var], distance: Value, minus: Value, places: ScorePlaces
+        self, scores: list[Var], distance: Value, minus: Value, places: ScoreCoordinates
     ) -> None:
         """Add `minus` * |distance - key| to the scores of one row; `distance` is the row's position
         less the key that `places.keys` are counted from, `minus` the negative slope in units of

@@ -25,7 +25,7 @@ from flash.mods.reach import (
 from flash.mods.tile_bounds import OfCta
 from flash.mods.trace import SCORE
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, Value
 from ptxgen.dsl.marks import marked
 from ptxgen.records import dataclass
@@ -42,7 +42,7 @@ class AppliedScoreMod(Applied):
     is_natural: ClassVar[bool] = True
     bends: ClassVar[bool] = True
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
         if slopes is not None:
@@ -73,7 +73,7 @@ class _OfTile:
 
     inputs: Inputs
     emitted: Emitted
-    places: ScorePlaces
+    places: ScoreCoordinates
 
     def indices(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
         """What emits the indices of row i and column j."""
@@ -124,7 +124,7 @@ class AppliedMaskMod(Applied):
     ranges: list[KeyBounds] | None = None
     indices: Mapping[str, Interval] = field(default_factory=dict)
 
-    def hide(self, S: Fragment, places: ScorePlaces) -> None:
+    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
         """See `Applied.hide`."""
         if self.hiding is None:
             self._hide(S, places)
@@ -142,7 +142,7 @@ class AppliedMaskMod(Applied):
             parts.append(functools.reduce(operator.and_, meets))
         return functools.reduce(operator.or_, parts)
 
-    def _hide(self, S: Fragment, places: ScorePlaces) -> None:
+    def _hide(self, S: Fragment, places: ScoreCoordinates) -> None:
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
         for i, j, elements in of.each():
             seen = elements.at(i, j, of.indices(i, j))

@@ -25,7 +25,7 @@ from flash.scores.feature import (
     as_scores,
 )
 from flash.scores.options import type_of_array
-from flash.scores.places import ScorePlaces, ScorePlane
+from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 
@@ -126,7 +126,7 @@ class AddedPlane(Applied):
     k: KernelBuilder
     plane: ScorePlane
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
 

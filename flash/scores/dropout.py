@@ -16,7 +16,7 @@ from flash.operands.declared import Number
 from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
 from flash.scores.options import is_scale, number
 from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, kept, threshold
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.errors import ConfigError, shown
@@ -153,7 +153,9 @@ class AppliedDropout(Applied):
         return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
 
     @marked("dropout: dropped weights")
-    def drop(self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None) -> None:
+    def drop(
+        self, P: Fragment, places: ScoreCoordinates, also: Callable[[int, int], None] | None = None
+    ) -> None:
         """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
         that have no bit in common with it; tiles begin at multiples of 16.
         """

@@ -21,7 +21,7 @@ from flash.operands.dtypes import DType
 from flash.scores.adapter_face import AdapterFace
 from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.options import flag
-from flash.scores.places import ScorePlaces, ScorePlane
+from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
 from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
@@ -141,7 +141,7 @@ class Applied:
     is_natural: ClassVar[bool] = False
     bends: ClassVar[bool] = False  # whether `change` has a derivative other than 1
 
-    def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
+    def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
         """What this thread's gradients of scores add to the gradient of the feature's number, for
         each row. Features with `gradient_of` "rows" define it; others raise TypeError.
         """
@@ -162,10 +162,10 @@ class Applied:
         """The feature for products that are multiplied by `factor` first."""
         return self
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """Change this thread's scores, in units of log2; multiply `slopes` by the derivatives."""
 
-    def hide(self, S: Fragment, places: ScorePlaces) -> None:
+    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
         """Set this thread's scores of hidden keys to -inf, if `change` has not."""
 
     def hides(self, row: Value, key: Value) -> Value | None:
@@ -205,7 +205,9 @@ class Applied:
         """
         return []
 
-    def drop(self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None) -> None:
+    def drop(
+        self, P: Fragment, places: ScoreCoordinates, also: Callable[[int, int], None] | None = None
+    ) -> None:
         """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
         before weight [i, j] is.
         """

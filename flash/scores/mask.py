@@ -9,7 +9,7 @@ from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ, PER_SCORE, Numb
 from flash.operands.dtypes import BOOL
 from flash.operands.words import AnyArray
 from flash.scores.feature import NEG_INF, Applied, Array, Block, Inputs, Scored, ScoreFeature
-from flash.scores.places import ScorePlaces, ScorePlane
+from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 from ptxgen.types import u32
@@ -102,7 +102,7 @@ class AppliedMask(Applied):
         """See `Applied.begin`."""
         return self.plane.begin
 
-    def hide(self, S: Fragment, places: ScorePlaces) -> None:
+    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
         """See `Applied.hide`."""
         k = self.k
 

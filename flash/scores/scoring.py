@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flash.scores.feature import LN2, LOG2E, Applied
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 
@@ -19,7 +19,7 @@ class Scoring:
     scale: Value
     steps: Sequence[Applied]
 
-    def apply(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def apply(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """Replace this thread's products by scores; multiply `slopes` by the derivatives of scores by
         scaled products.
         """

@@ -12,7 +12,7 @@ from flash.mods.hyperbolic import tanh
 from flash.operands.declared import Number
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.options import is_scale, number
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
@@ -137,7 +137,7 @@ class AppliedSoftcap(Applied):
         """See `Applied.times`."""
         return replace(self, scale=self.scale * factor)
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
         factor, top = self.scale * k.rcp_rn(self.cap), self.cap * LOG2E

@@ -13,7 +13,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ, Number
 from flash.operands.words import Causal
 from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature, TypeOf
 from flash.scores.options import number
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.marks import marked
@@ -309,7 +309,7 @@ class Reach:
         return k.max(self.last_key(k, last_row) + 1, 0)
 
     @marked("window: unseen keys")
-    def hide(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool) -> None:
+    def hide(self, k: KernelBuilder, S: Fragment, places: ScoreCoordinates, *, in_front: bool) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.
         """

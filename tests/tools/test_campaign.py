@@ -257,11 +257,11 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
 @pytest.mark.parametrize(
     ("kind", "change", "function", "who", "what"),
     [
-        ("barrier", "deleted", "AppendedRows._write_all", "sanitizer", "cp.async"),  # read too early
-        ("bound", "+1", "AppendedRows._is_own", "value", "K["),  # the first row of the cache is left out
-        ("bound", "inverted", "AppendedRows._is_own", "sanitizer", "cp.async"),  # by another part
-        ("bound", "ge to gt", "AppendedRows._is_own", "value", "O["),  # by no part
-        ("loop-bound", "lt to le", "AppendedRows._write_all", "trap", "k_new"),  # one row more
+        ("barrier", "deleted", "AppendedKV._write_all", "sanitizer", "cp.async"),  # read too early
+        ("bound", "+1", "AppendedKV._is_own", "value", "K["),  # the first row of the cache is left out
+        ("bound", "inverted", "AppendedKV._is_own", "sanitizer", "cp.async"),  # by another part
+        ("bound", "ge to gt", "AppendedKV._is_own", "value", "O["),  # by no part
+        ("loop-bound", "lt to le", "AppendedKV._write_all", "trap", "k_new"),  # one row more
         ("bound", "+1", "_inside", "sanitizer", "st.global"),  # a column twice, turned and not
     ],
 )

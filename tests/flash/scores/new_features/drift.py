@@ -12,7 +12,7 @@ from flash.operands.dtypes import F32
 from flash.operands.words import AnyArray
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.heads import PackedNumbers
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 from ptxgen.types import f32
@@ -110,7 +110,7 @@ class AppliedDrift(Applied):
     drift: Value | PackedNumbers
     diagonal: Value
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, drift = self.k, self.drift
         for i, scores in enumerate(S):
@@ -120,7 +120,7 @@ class AppliedDrift(Applied):
             for key, score in zip(places.keys, scores, strict=True):
                 k.fma(float(key) - ahead, number * LOG2E, score, into=score)
 
-    def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
+    def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
         """See `Applied.row_gradients`."""
         k, found = self.k, []
         for i, gradients in enumerate(dS):

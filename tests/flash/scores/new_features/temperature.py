@@ -10,7 +10,7 @@ from flash.operands.dtypes import F32
 from flash.operands.words import AnyArray
 from flash.scores.feature import UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.heads import PackedNumbers
-from flash.scores.places import ScorePlaces
+from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 
@@ -89,7 +89,7 @@ class AppliedTemperature(Applied):
 
     bends: ClassVar = True
 
-    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, factor = self.k, self.temperature
         for i, scores in enumerate(S):

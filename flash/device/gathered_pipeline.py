@@ -9,13 +9,11 @@ and V do not have, become zero and are not read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from flash.device.cta import Cta
 from flash.device.pages import PagedMatrix
-from flash.device.wgmma_rings import Rings
-from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.device.tma_pipeline import TmaPipeline
 from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, Var
 from ptxgen.dsl.hopper import BoxTile, Layout
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
@@ -24,28 +22,16 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.tensormap import CHUNK
 from ptxgen.types import b16, s32, s64, u32, u64
 
-if TYPE_CHECKING:
-    from typing import Self
 
+class GatheredPipeline(TmaPipeline):
+    """See `TmaPipeline`; the producer copies the rows of K and V one by one. Q and O have tensor maps."""
 
-@dataclass(frozen=True)
-class GatheredRings(Rings):
-    """The rings of a kernel whose `producer` copies the rows of K and V one by one. Q and O have tensor maps
-    as elsewhere.
-    """
+    gathered: ClassVar[bool] = True
 
-    producer: Role
-
-    @classmethod
-    def declare(
-        cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
-    ) -> Self:
-        """Declare the tensor maps, behind the other parameters, and the rings."""
-        return cls(**cls.declared(k, config, t, producer, consumer, gathered=True), producer=producer)
-
-    def fill(self, k: KernelBuilder, cta: Cta) -> None:
-        """See `Rings.fill`."""
-        self._fill_queries(k, cta)
+    def load(self, cta: Cta) -> None:
+        """See `TmaPipeline`."""
+        k = self.k
+        self.load_queries(cta)
         assert isinstance(cta.K, PagedMatrix)  # rows are gathered from pages
         assert isinstance(cta.V, PagedMatrix)
         first, ahead = self.first_key(-cta.tiles), not cta.mask.has_gaps
@@ -53,15 +39,15 @@ class GatheredRings(Rings):
         values = Copier(k, self.producer, cta.V, self.values.tile("v"))
         of_keys = Lookup(k, keys, first, ahead=ahead)
         of_values = of_keys if values.share == keys.share else Lookup(k, values, first, ahead=ahead)
-        with self._each_tile(k, cta) as (n, row):
+        with self.each_tile(cta) as (n, row):
             rows = of_keys.rows(row)
             with self.keys.gather() as stage:
                 keys.copy(stage.k, rows)
             rows = rows if of_values is of_keys else of_values.rows(row)
-            clearing = self._clearing(cta, row, self._follows(cta, n))
-            with clearing as cut, self.values.gather(reworked=cut) as stage:
+            clearing = self.clearing(cta, row, self.follows(cta, n))
+            with clearing as hides, self.values.gather(reworked=hides) as stage:
                 values.copy(stage.v, rows)
-        self._end_fills(cta)
+        self.end_loads(cta)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 
 @dataclass(frozen=True)
-class ScorePlaces:
+class ScoreCoordinates:
     """The row and key of each of a thread's scores: `rows` are counted from `first_row`, `keys`
     from key `first_key` + `lane`. The tile begins with `first_key`; `lane` is u32.
     """
@@ -67,7 +67,9 @@ class ScorePlane:
     dtype: ScalarType
     begin: Value | None = None
 
-    def each(self, k: KernelBuilder, places: ScorePlaces, use: Callable[[int, int, Value], None]) -> None:
+    def each(
+        self, k: KernelBuilder, places: ScoreCoordinates, use: Callable[[int, int, Value], None]
+    ) -> None:
         """Call `use(i, j, element)` for row i and key j of `places`; a row that does not exist gets
         the element of the last query. Code that `use` emits only runs for keys that exist and have
         a column.
@@ -112,7 +114,9 @@ class ScorePlane:
         """The offset in bytes of an existing row; None if all rows are the same."""
         return None if self.row_bytes is None else self._offset(k, row, self.row_bytes)
 
-    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value | None:
+    def _offset_of(
+        self, k: KernelBuilder, places: ScoreCoordinates, i: int, last_query: Value
+    ) -> Value | None:
         """The offset in bytes of row i, or, if that does not exist, of the last query's row; None
         if all rows are the same.
         """
@@ -145,7 +149,7 @@ class PackedPlane(ScorePlane):
             return self._offset(k, self.packing.head(row), self.head_bytes)
         return self.packing.offset(k, row, self.row_bytes, self.head_bytes)
 
-    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
+    def _offset_of(self, k: KernelBuilder, places: ScoreCoordinates, i: int, last_query: Value) -> Value:
         query = places.query(i)
         if self.row_bytes is None:
             return self._offset(k, places.head(i, query), self.head_bytes)

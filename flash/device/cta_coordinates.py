@@ -69,7 +69,7 @@ class ValueSlice:
 
 
 @dataclass(frozen=True)
-class GridPlace:
+class CtaCoordinates:
     """A CTA's coordinates in the grid, which is flat. From fastest to slowest: slices of values,
     whose CTAs read the same queries and keys; splits of the keys; query blocks; heads (of K and V
     if rows are packed); batches. Causal kernels order query blocks and heads as
@@ -82,7 +82,7 @@ class GridPlace:
     nth_block: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> GridPlace:
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> CtaCoordinates:
         """The coordinates of this CTA, where each head has `blocks` query blocks."""
         t, splits = config.tiling, given.numbers.get("splits")
         rest, slice, part = k.signed(k.block_id() if given.part is None else given.part), None, None

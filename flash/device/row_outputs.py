@@ -1,0 +1,69 @@
+"""What a forward kernel writes for each row beside O: its log-sum-exp.
+
+Another number of a row is another `RowOutput`, which `Cta.of` lists where it is wanted: all kernels store
+what is listed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from flash.device.cta_coordinates import SplitOfKeys
+from flash.device.softmax import FinishedRow
+from flash.operands.dtypes import F32_BYTES
+from flash.scores.heads import Packing
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.records import dataclass
+from ptxgen.types import s64, u64
+
+
+class RowOutput(Protocol):
+    """A number of each row that a kernel writes."""
+
+    def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
+        """Write that of a row of the CTA, by one thread."""
+
+
+def store_row_outputs(
+    k: KernelBuilder, outputs: Sequence[RowOutput], row: Value, finished: FinishedRow
+) -> None:
+    """Write all numbers of a row."""
+    for output in outputs:
+        output.store(k, row, finished)
+
+
+@dataclass(frozen=True)
+class LogSums:
+    """Where a CTA writes the log-sum-exp of its rows: `rows` f32 for each head. With packing,
+    `head` is a head of K and V, whose heads of Q have `all_rows` rows together; of packed sequences
+    (`all_rows` None) it is the first of these heads of Q. The LSEs of all splits of one row are
+    adjacent.
+    """
+
+    first: Pointer
+    head: Value
+    rows: Value
+    packing: Packing | None
+    all_rows: Value | None
+    part: SplitOfKeys | None
+
+    @marked("finished rows: LSE")
+    def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
+        """See `RowOutput`."""
+        k.store(self._at(k, row), finished.lse)
+
+    def _at(self, k: KernelBuilder, row: Value) -> Pointer:
+        """The address of the LSE of a row."""
+        if self.packing is None:
+            place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
+        else:
+            query = k.cvt(self.packing.query(row), dtype=s64)
+            head = self.packing.head(row)
+            if self.all_rows is None:
+                place = k.mad_wide(self.head + head, self.rows, query)
+            else:
+                place = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
+        if self.part is not None:
+            place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
+        return self.first.plus((place * F32_BYTES).as_(u64))

@@ -1,0 +1,221 @@
+"""Tiles of Q, K and V on their way to shared memory by tensor copies, and of O on its way back."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import ClassVar, Final
+
+from flash.device.cleared_values import ClearedValues
+from flash.device.cta import Cta
+from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.nonfinite import RestoredValues, hides_rows
+from flash.device.pages import PagedMatrix
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.hopper import BoxTile, Corner, Ring
+
+_BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, columns
+
+
+class TmaPipeline:
+    """The tensor maps of arrays, behind the other parameters, and the rings of tiles that the producer fills.
+    `queries` is a tile that consumers fill themselves if Q has no tensor map. O leaves from `out`, which
+    lies in the tile of Q if it has room there; splits that are to be merged, which are f32, leave from
+    registers (None).
+    """
+
+    reworked: ClassVar[bool] = False  # whether the producer works on all tiles that have been copied
+    gathered: ClassVar[bool] = False  # whether threads of the producer copy the rows of K and V
+    clears_copies: ClassVar[bool] = True  # whether the producer clears tiles of V as they were copied
+
+    queries: Ring | BoxTile
+    keys: Ring
+    values: Ring
+    out: BoxTile | None
+    nonfinite: RestoredValues | None  # what clears NaN and infinity in V
+
+    def __init__(
+        self, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+    ) -> None:
+        self.k = k
+        self.config = config
+        self.tile = t.tile  # keys
+        self.producer = producer
+        self.maps = {
+            array: k.tma.tensor_map(map_name(array), config.element_of(array).scalar, rank_of(config, array))
+            for array in mapped(config)
+        }
+        self.declare(t, consumer)
+
+    def declare(self, t: WgmmaTiling, consumer: Role) -> None:
+        """Declare the rings of tiles."""
+        k, config, producer = self.k, self.config, self.producer
+        keys, values = (layout_of(t, config.dtype, array) for array in "KV")
+        over = self.declare_queries(t, consumer)
+        clears = self.clears_copies and hides_rows(config)
+        ring = functools.partial(k.tma.ring, t.stages, producer, consumer, gathered=self.gathered)
+        self.keys = ring(reworked=self.reworked, k=keys)
+        self.values = ring(reworked=self.reworked or clears, v=values)
+        self.declare_output(t, over if t.output_is_over_queries else None)
+        self.nonfinite = ClearedValues(k, config, producer, consumer, self.values) if clears else None
+
+    def declare_queries(self, t: WgmmaTiling, consumer: Role) -> BoxTile:
+        """Declare the ring of Q, or its tile if Q has no tensor map; returns the tile in either case."""
+        k, q = self.k, layout_of(t, self.config.dtype, "Q")
+        if "Q" in mapped(self.config):
+            self.queries = k.tma.ring(1, self.producer, consumer, q=q)
+            return self.queries.tile("q")
+        self.queries = k.tma.tile("Q_tile", q.shape, q.dtype, swizzle=q.swizzle)
+        return self.queries
+
+    def declare_output(self, t: WgmmaTiling, over: BoxTile | None) -> None:
+        """Declare the tile from which O leaves, `over` memory of another one."""
+        out = layout_of(t, self.config.element_of("O"), "O")
+        self.out = None
+        if not self.config.features.splits:
+            self.out = self.k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)
+
+    def place(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
+        """The place of a row of the CTA's head, or of its head of K and V, in an array, from `column` on."""
+        of = self.maps[array]
+        batch, head, begin = cta.batch, cta.head, cta.queries_from
+        if array in ("K", "V"):
+            batch, head, begin = cta.kv_sequence, cta.kv_head, cta.keys_from
+        outer = (batch, head) if of.type.rank == _BATCHED else (head,)
+        return of[(*outer, row if begin is None else begin + row, column)]
+
+    def first_key(self, n: Value) -> Value:
+        """The first key of the tile with -n - 1 tiles before it."""
+        return (-1 - n) * self.tile
+
+    @marked("wgmma rings: fill")
+    def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:
+        """What the producer does for a work tile, which may have no tiles of keys."""
+        with self._sent_findings(), self.k.when(has_tiles, uniform=True):
+            self.load(cta)
+
+    @contextmanager
+    def _sent_findings(self) -> Iterator[None]:
+        """Run the body, which loads the tiles of a work tile, and send to consumers whether NaN or infinity
+        were found in V.
+        """
+        if isinstance(self.nonfinite, ClearedValues):
+            self.nonfinite.begin()
+        yield
+        if isinstance(self.nonfinite, ClearedValues):
+            self.nonfinite.send_findings()
+
+    @marked("wgmma rings: fill")
+    def load(self, cta: Cta) -> None:
+        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
+        but for those between others that no query sees. There is at least one, and the last is always
+        loaded, so that consumers begin with it.
+        """
+        self.load_queries(cta)
+        with self.each_tile(cta) as (n, row):
+            self.load_keys(cta, row)
+            self.load_values(cta, row, self.follows(cta, n))
+        self.end_loads(cta)
+
+    @contextmanager
+    @marked("wgmma rings: fill")
+    def each_tile(self, cta: Cta) -> Iterator[tuple[Value, Value]]:
+        """Run the body for each tile of keys that is loaded, the last first. Gives `n`, before which there
+        are -n - 1 tiles, and the first key of the tile; both are s32.
+        """
+        k = self.k
+        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+            row = self.first_key(n)
+            seen = cta.mask.sees_tile(row)
+            wanted = None if seen is None else seen | (n == -cta.tiles)
+            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
+                yield n, row
+
+    @marked("wgmma rings: fill")
+    def load_queries(self, cta: Cta) -> None:
+        """Have the queries of the CTA copied, unless consumers load them."""
+        if isinstance(self.queries, Ring):
+            with self.queries.fill() as stage:
+                self.k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+
+    @marked("wgmma rings: fill")
+    def load_keys(self, cta: Cta, row: Value) -> None:
+        """Have the tile of K copied whose first key is `row`."""
+        with self.keys.fill() as stage:
+            self.k.tma.load(stage.k, self.places("K", cta, row))
+
+    @marked("wgmma rings: fill")
+    def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
+        """Have the tile of V copied whose first key is `row`. `follows` is whether there is one before, which
+        may have to be cleared.
+        """
+        with self.clearing(cta, row, follows) as hides, self.values.fill(reworked=hides) as stage:
+            self.k.tma.load(stage.v, self.places("V", cta, row))
+
+    def clearing(self, cta: Cta, row: Value, follows: Value | bool) -> AbstractContextManager[Value | None]:
+        """The context in which a tile of V is filled: see `ClearedValues.fills`."""
+        clears = self.nonfinite
+        return clears.fills(cta, row, follows) if isinstance(clears, ClearedValues) else nullcontext()
+
+    def follows(self, cta: Cta, n: Value) -> Value | bool:
+        """Whether there is a tile before the one with -n - 1 tiles before it; False if nobody asks."""
+        return n != -cta.tiles if isinstance(self.nonfinite, ClearedValues) else False
+
+    def end_loads(self, cta: Cta) -> None:
+        """All tiles of V have been loaded; there is one."""
+        if isinstance(self.nonfinite, ClearedValues):
+            self.nonfinite.clear_last(cta)
+
+    def cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
+        """The keys, first and end, in whose values NaN and infinity were cleared: those of tiles with hidden
+        keys, and of the last tile.
+        """
+        k = self.k
+        found: list[tuple[Value | int, Value]] = []
+        for end, first, masking in masked_tiles(k, cta, lambda: cta):
+            if masking is Masking.FULL:
+                first = k.min(first, k.max(cta.tiles - 1, 0))
+            if masking.hides:
+                found.append((cta.first_key_of(k, first), end * self.tile))
+        return found
+
+    def places(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner | list[Corner]:
+        """Where the rows of a tile of K or V are, from `row` and `column` on: of keys in pages several
+        places.
+        """
+        if not isinstance(cta.K, PagedMatrix):
+            return self.place(array, cta, row, column)
+        pages, of = cta.K.pages, self.maps[array]
+        rows = math.gcd(pages.page_size, self.tile)
+        boxes = pages.boxes(self.k, row, rows, self.tile // rows)
+        return [of[page, cta.kv_head, down, column] for page, down in boxes]
+
+
+class PersistentPipeline(TmaPipeline):
+    """See `TmaPipeline`; stages and phases of the rings go on from work tile to work tile."""
+
+    @marked("persistent rings: fill")
+    def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:
+        """See `TmaPipeline`; the order is another one. The memory of Q is free last, when O has left it or
+        the last scores are there; so the first tile of keys is fetched before. Q comes also where no keys
+        are seen, so that nobody writes its memory while it belongs to consumers.
+        """
+        k = self.k
+        with self._sent_findings():
+            with k.when(has_tiles, uniform=True):
+                self.load_keys(cta, self.first_key(-cta.tiles))
+            self.load_queries(cta)
+            with k.when(has_tiles, uniform=True):
+                self.load_values(cta, self.first_key(-cta.tiles))
+                with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+                    row = self.first_key(n)
+                    seen = cta.mask.sees_tile(row)
+                    with nullcontext() if seen is None else k.when(seen, uniform=True):
+                        self.load_keys(cta, row)
+                        self.load_values(cta, row, follows=True)
+                self.end_loads(cta)

@@ -1,0 +1,231 @@
+"""The two roles of a kernel with `wgmma`: a producer, the warpgroup that has tiles of Q, K and V copied to
+shared memory, and consumers, the warpgroups that compute. Here is what the consumers of all kernels do; in
+what order they multiply, a subclass says (`flash/kernels/wgmma_forward.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import ClassVar, Final
+
+from flash.device.append_in_place import AppendedKV
+from flash.device.cta import Cta
+from flash.device.finished_rows import finish_rows
+from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.mma_products import fragment_columns
+from flash.device.overlapped_softmax import OverlappedSoftmax
+from flash.device.parameters import Parameters
+from flash.device.softmax import FirstTerms
+from flash.device.tile_scores import TileScores
+from flash.device.tma_pipeline import PersistentPipeline, TmaPipeline
+from flash.device.wgmma_outputs import ROWS, Outputs, store_outputs
+from flash.device.wgmma_queries import Queries
+from flash.device.work_tiles import WorkTile, WorkTiles
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
+from flash.scores.scoring import Scoring
+from flash.scores.window import Window
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.hopper import Accumulator
+from ptxgen.dsl.matrices.lanes import QUAD_LANES
+from ptxgen.target import WARP_SIZE
+
+SLACK: Final = 8.0  # P is at most 2 ** SLACK, which every 16-bit type holds with room to spare
+
+
+@marked("wgmma: roles")
+def attention_module(
+    config: KernelConfig,
+    t: WgmmaTiling,
+    pipeline_of: type[TmaPipeline],
+    consumer_of: Callable[[WorkTile], Consumer],
+) -> ir.Module:
+    """The module with a kernel whose producer fills such a pipeline, and whose other warpgroups are
+    such consumers.
+    """
+    # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
+    appends = config.features.appended is not None
+    short = not (config.packed or appends or config.features.turned is not None)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
+    parameters = Parameters.declare(k, config)
+    pipeline_of = PersistentPipeline if config.is_persistent else pipeline_of
+    takes_some = config.is_persistent or config.features.splits
+    keeps_more = takes_some and config.features.has(Window)
+    to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
+    producer = k.warpgroup_role("producer", registers=to_copy)
+    consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)
+    pipeline = pipeline_of(k, config, t, producer, consumer)
+    work_tiles = WorkTiles.of(k, config, parameters, (producer, consumer))
+    if appends:
+        AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
+    with producer, work_tiles.each() as parameters:
+        cta = Cta.of(k, config, parameters)
+        pipeline.load_work_tile(cta, has_tiles(cta))
+    with consumer, work_tiles.each() as parameters:
+        cta = Cta.of(k, config, parameters)
+        consumer_of(WorkTile(k, config, t, parameters, cta, consumer, pipeline)).run()
+    return k.build(drop_unread=True)
+
+
+@marked("wgmma: whether there is a tile")
+def has_tiles(cta: Cta) -> Value:
+    """Whether the CTA has rows, and they see a tile of keys."""
+    sees = cta.tiles > (0 if cta.first_tile is None else cta.first_tile)
+    # The grid is sized for the longest of packed sequences.
+    return sees if cta.queries_from is None else sees & (cta.first_row < cta.O.rows)
+
+
+class Consumer(ABC):
+    """What a warpgroup that computes does for a work tile. A subclass declares the sums S and O, a `softmax`,
+    and `outputs` that write O.
+    """
+
+    queries_of: ClassVar[type[Queries]] = Queries
+    shares_rows: ClassVar[bool] = False  # whether all warpgroups have the same rows
+    group: Value  # if they do: the number of this one
+    group_row: Value  # if not: the first row of this one
+    softmax: OverlappedSoftmax
+    outputs: Outputs
+    lane: Value  # the number of this thread among those that share its rows
+
+    @marked("wgmma: tiles of a consumer")
+    def __init__(self, work: WorkTile, S: Accumulator, O: Accumulator) -> None:
+        self.work = work
+        k, t, cta = work.k, work.t, work.cta
+        self.k = k
+        self.config = work.config
+        self.cta = cta
+        self.role = work.role
+        self.queries = self.queries_of(work)
+        self.ping_pong = k.turns(work.role) if t.takes_turns else None
+        self.S = S
+        self.O = O
+        # The assembler knows that this number of the warpgroup is the same in all lanes: descriptors made of
+        # it are in uniform registers.
+        self.uniform_group = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers
+        if self.shares_rows:
+            self.group = self._group()
+        else:
+            self.group_row = self.uniform_group * WGMMA_ROWS
+        first_row = self._first_row(cta)
+        query_of = None
+        if cta.packs_queries:
+            query_of = [cta.query(first_row + down) for down in ROWS].__getitem__
+        self.in_quad = self.lane = k.thread_id() % QUAD_LANES
+        self.scores = TileScores(
+            k=k,
+            cta=cta,
+            tile=t.tile,
+            first_key=work.pipeline.first_key,
+            first_row=first_row,
+            rows=ROWS,
+            first_column=self._first_column,
+            keys=fragment_columns(t.tile),
+            query_of=query_of,
+            mask=lambda: cta.mask,
+        )
+
+    @abstractmethod
+    def walk(self) -> None:
+        """Take the tiles of keys, of which there is one at least, from the last to the first."""
+
+    @marked("wgmma: tiles of a consumer")
+    def run(self) -> None:
+        """Compute and store the rows of O."""
+        k, t, is_persistent = self.k, self.work.t, self.config.is_persistent
+        if is_persistent:  # also where there are no keys (`PersistentPipeline.load_work_tile`)
+            self.queries.acquire()
+        with k.when(has_tiles(self.cta), uniform=True):
+            if self.ping_pong is not None:
+                self.ping_pong.begin()
+            if not is_persistent:
+                self.queries.acquire()
+            self.queries.prepare()
+            self.walk()
+            if self.ping_pong is not None:
+                self.ping_pong.end()
+        if self.config.begins_next:
+            k.note("the grid that merges the parts may begin")
+            k.griddepcontrol_launch_dependents()
+        if t.own_output:
+            self.queries.release()
+        self._finish()
+        if is_persistent:
+            self._end_work_tile()
+
+    def each_tile(self, take: Callable[[Value, Masking], None], *, after_last: bool = False) -> None:
+        """Emit `take(n, masking)` for the tiles of keys with -n - 1 tiles before them, from the last to the
+        first, or from the one after the last: but for those that no row sees.
+        """
+        k, cta = self.k, self.cta
+        for end, first, masking in masked_tiles(k, cta, self.work.cta_again):
+            if after_last:
+                if masking is Masking.FULL and not cta.mask.hides_keys:
+                    continue  # at most one tile, the last
+                end = k.min(end, cta.tiles - 1)
+            with k.loop(-end, first if isinstance(first, int) else -first) as n:
+                seen = cta.mask.sees_tile(self.work.pipeline.first_key(n)) if cta.mask.has_gaps else None
+                if seen is not None and not after_last:
+                    seen = seen | (n == -cta.tiles)  # the last is always there
+                with nullcontext() if seen is None else k.when(seen, uniform=True):
+                    take(n, masking)
+
+    def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:
+        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it, in the registers of S."""
+        S = self.S.rows_of_thread
+        places = self.scores.finish(S, n, masking, scoring)
+        self.k.note("P = exp2(scale * S - shift)")
+        self.softmax.weigh(S)
+        self.scores.drop(S, places)
+
+    @marked("wgmma: tiles of a consumer")
+    def softmax_arguments(self, scale: Value | None = None) -> tuple[Value | None, Sequence[FirstTerms]]:
+        """What products are multiplied by, in units of log2, None if features do it, by default the `scale`
+        of the CTA; and the first terms of sums.
+        """
+        sinks = self.cta.sinks(self.k, self.lane, ROWS, lambda: self.scores.first_row)
+        if self.cta.scoring is not None:
+            return None, sinks
+        return self._positive_scale() if scale is None else scale, sinks
+
+    def _first_column(self) -> Value:
+        return self.in_quad * 2
+
+    def _positive_scale(self) -> Value:
+        return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)
+
+    def _group(self) -> Value:
+        """The number of this warpgroup, which proofs follow."""
+        return self.k.thread_id() // WARPGROUP % self.work.t.consumers
+
+    def _first_row(self, cta: Cta) -> Value:
+        """The first row of this thread."""
+        if self.shares_rows:
+            return cta.first_row + self.k.signed(self.S.row)
+        group = self._group()
+        return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
+
+    @marked("wgmma: rows of O")
+    def _finish(self) -> None:
+        """O / sum, to global memory."""
+        self.k.note("O / sum, LSE")
+        cta, v_scale = self.work.cta_again(), self.work.parameters.operands.get("v_scale")
+        if v_scale is not None:
+            v_scale = v_scale.part(self.k, cta.batch)
+        first_row = self._first_row(cta)
+        of_O = None if self.config.features.scale_block else v_scale  # or the sums of the tiles have theirs
+        finish_rows(
+            self.k, cta, (first_row, ROWS), lambda: self.lane, self.softmax, self.O.rows_of_thread, of_O
+        )
+        store_outputs(self.work, cta, first_row, self.outputs, v_scale)
+
+    def _end_work_tile(self) -> None:
+        """Let the next work tile begin: nobody reads what it writes any more."""
+        if not self.work.t.own_output:
+            self.queries.release()
+        if self.queries.are_stored_by_threads:
+            self.role.barrier.sync()  # all have read the rows that threads store

@@ -1,0 +1,108 @@
+"""O of the warpgroups that compute, on its way from registers to global memory: as f32 if other splits of the
+keys have parts of it, else through a tile in shared memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol
+
+from flash.device.box_rows import BoxRows
+from flash.device.cleared_values import ClearedValues
+from flash.device.cta import Cta
+from flash.device.parameters import ScoreArray
+from flash.device.stored_sums import LaneColumns, store_sums
+from flash.device.team import Team
+from flash.device.work_tiles import WorkTile
+from ptxgen.dsl import Role, Value, marked
+from ptxgen.dsl.hopper import Accumulator, BoxTile
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP
+from ptxgen.records import dataclass
+from ptxgen.types import s32
+
+ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted from its first row
+
+
+class Outputs(Protocol):
+    """O in the registers of a warpgroup."""
+
+    @property
+    def sums(self) -> Accumulator:
+        """The registers."""
+
+    def write(self, tile: BoxTile) -> None:
+        """Write O to a tile, which other warpgroups may have read."""
+
+    def lane_columns(self, width: int) -> LaneColumns:
+        """The columns of this thread, of O with `width` columns."""
+
+
+@dataclass(frozen=True)
+class WarpgroupOutputs:
+    """All columns of the rows from `row` (u32) of the CTA on."""
+
+    sums: Accumulator
+    role: Role
+    row: Value
+    in_quad: Value
+
+    @marked("wgmma: rows of O")
+    def write(self, tile: BoxTile) -> None:
+        """See `Outputs`."""
+        self.role.barrier.sync()  # O may lie where rows of Q, or values, of another warpgroup were
+        self.sums.write(tile, self.row)
+
+    def lane_columns(self, width: int) -> LaneColumns:
+        """See `Outputs`."""
+        return LaneColumns.of_tiles(self.in_quad.as_(s32) * 2, width)
+
+
+@marked("wgmma: rows of O")
+def store_outputs(
+    work: WorkTile, cta: Cta, first_row: Value, outputs: Outputs, v_scale: ScoreArray | None
+) -> None:
+    """Store O, of which `first_row` is this thread's first row, and add NaN and infinity that were cleared in
+    V, times its scale, to the rows that see them. `cta` is `work.cta`, computed again.
+    """
+    k, t, pipeline, nonfinite = work.k, work.t, work.pipeline, work.pipeline.nonfinite
+    with _findings(work) as found:
+        if pipeline.out is None:
+            columns = outputs.lane_columns(t.head_dim_v)
+            store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, outputs.sums.rows_of_thread)
+        else:
+            outputs.write(pipeline.out)
+            _send(work, cta, pipeline.out, visible=found)
+        if nonfinite is not None:
+            nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)
+
+
+def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
+    """The context in which O is stored and restored; gives whether threads read what is stored of it."""
+    nonfinite = work.pipeline.nonfinite
+    if isinstance(nonfinite, ClearedValues):
+        return nonfinite.received_findings()
+    return nullcontext(nonfinite is not None)
+
+
+@marked("wgmma: store of O")
+def _send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
+    """Store the tile of O: by a tensor copy, unless rows after those of the CTA, or between them, are
+    of others. `visible` is whether threads read what it has stored.
+    """
+    k, whole = work.k, None
+    if work.config.packed:
+        _send_rows(work, cta, out)
+        return
+    if cta.queries_from is not None:
+        whole = cta.first_row + work.t.block_q <= cta.O.rows
+    with nullcontext() if whole is None else k.when(whole, uniform=True):
+        k.tma.store(out, work.pipeline.place("O", cta, cta.first_row), visible=visible)
+    if whole is not None:
+        with k.otherwise():
+            _send_rows(work, cta, out)
+
+
+def _send_rows(work: WorkTile, cta: Cta, out: BoxTile) -> None:
+    """Store the rows of O that the CTA has."""
+    work.role.barrier.sync()
+    BoxRows(work.k, Team(work.role), out).store(cta.O, cta.first_row)

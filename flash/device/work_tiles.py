@@ -1,0 +1,71 @@
+"""The work tiles of a CTA, each a block of rows of a head: one, or in kernels with persistent CTAs several,
+one after another.
+
+There barriers are initialised and tensor maps fetched once, and the tiles of a work tile are on their way
+while the one before is finished. `flash/problem/persistence.py` says which kernels are offered in this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from flash.device.cta import Cta
+from flash.device.parameters import Parameters
+from flash.device.tma_pipeline import TmaPipeline
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.persistence import MIRRORED
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Role
+from ptxgen.dsl.hopper import TicketScheduler, TileScheduler
+from ptxgen.records import dataclass
+
+
+@dataclass(frozen=True)
+class WorkTile:
+    """A work tile in the hands of a role, to which the pipeline brings Q, K and V."""
+
+    k: KernelBuilder
+    config: KernelConfig
+    t: WgmmaTiling
+    parameters: Parameters
+    cta: Cta
+    role: Role
+    pipeline: TmaPipeline
+
+    def cta_again(self) -> Cta:
+        """What the CTA computes, computed again: through the loops it would take registers."""
+        return Cta.of(self.k, self.config, self.parameters)
+
+
+@dataclass(frozen=True)
+class WorkTiles:
+    """The work tiles of a CTA: those that `scheduler` deals to it, or, if it is None, the one that has the
+    CTA's index.
+    """
+
+    parameters: Parameters
+    scheduler: TileScheduler | TicketScheduler | None
+
+    @classmethod
+    def of(
+        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, roles: tuple[Role, Role]
+    ) -> WorkTiles:
+        """The work tiles of this CTA, whose roles are a producer, which takes tickets, and a consumer."""
+        if not config.is_persistent:
+            return cls(parameters, None)
+        count = parameters.numbers["parts"]
+        if parameters.tickets is not None:
+            counter = parameters.tickets
+            return cls(parameters, k.tile_scheduler(count, order="ticket", counter=counter, roles=roles))
+        return cls(parameters, k.tile_scheduler(count, mirrored=config.scheduler == MIRRORED))
+
+    @contextmanager
+    def each(self) -> Iterator[Parameters]:
+        """Run the body for each work tile; gives the parameters with its number."""
+        if self.scheduler is None:
+            yield self.parameters
+            return
+        with self.scheduler.tiles() as number:
+            yield replace(self.parameters, part=number)
