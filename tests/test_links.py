@@ -34,3 +34,10 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         if not to.exists() or (anchor and to.suffix == ".md" and anchor not in anchors(to)):
             wrong.append(link)
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    told = re.findall(r"`((?:ptxgen|flash|templates|benchmarks|tools|tests)/[\w/.-]+\.\w+)`", text)
+    assert [path for path in told if not (ROOT / path).exists()] == []
