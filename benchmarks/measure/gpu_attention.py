@@ -116,6 +116,11 @@ class Call:
         return found | {name: number for name, number in shape.items() if number is not None}
 
     @property
+    def label(self) -> str:
+        """The call as the label of a job."""
+        return " ".join(f"{name}={setting}" for name, setting in self.settings.items())
+
+    @property
     def flops(self) -> float:
         """Operations that the result needs: 2 * (head_dim + head_dim_v) for each key that a query sees."""
         (batch, heads, seq, dim), of_values = self.size, self.sizes[2][3]
@@ -158,7 +163,7 @@ def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     jobs.append(Job("assemble the kernels", lambda: prepared(gpu, every)))
     for call in every:
         run = functools.partial(forward, gpu, call, rounds, batch)
-        jobs.append(Job(" ".join(f"{n}={v}" for n, v in call.settings.items()), run))
+        jobs.append(Job(call.label, run))
     if gpu.target.name == WGMMA_TARGET:
         for dim in (128,) if quick else (64, 96, 128, 192, 256):
             for causal in (False, True):

@@ -1,22 +1,24 @@
 """How long a launch takes: blocks of queries on multiprocessors, by the clocks of the issue model.
 
-A block of n tiles of keys takes n iterations of the main loop (`issue_model`), and beside them
+A block of a kernel with warpgroups takes a CTA the clocks of its instructions, from first to last
+(`ptxgen.report.issue_block`), and beside them
 
-* for W warpgroups, which begin one after another, 1 - 1 / W iterations;
-* the last product, half of the clocks that a warpgroup keeps tensor cores busy in an iteration, and 49
-  clocks until its sums are there (`issue_model`);
 * Q and O once through DRAM at the multiprocessor's share of its bandwidth, because multiprocessors begin
-  and end their blocks at about the same time;
-* in a grid, half an iteration more, which persistent CTAs hide (`flash.launch.scheduler_choice.HIDDEN`).
+  and end their blocks at about the same time: the memory of Q is free for the next block when O has left it;
+* DRAM_CLOCKS until Q comes, and where the kernel waits until O is in memory, CACHE_CLOCKS until it is.
+
+A persistent CTA prepares its barriers once. A block of n tiles of other kernels takes n iterations of the
+main loop (`issue_model`), and beside them the rows of Q and O, the last product, half of the clocks that a
+warp keeps tensor cores busy in an iteration, and half an iteration, which persistent CTAs hide.
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
-It knows neither clocks that fall under load, nor what the cache keeps of Q and O, nor that tiles which a
-mask cuts take longer. Beside rates that an H200 measured it is right within a tenth for full attention
-(docs/tuning.md, "Launches beside the clock").
+It knows neither clocks that change with the load, nor how long a CTA takes to begin, nor what the cache
+keeps of Q and O. docs/tuning.md ("Launches beside the clock") has what an H200 said.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -29,13 +31,23 @@ from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE
 from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
 from flash.problem.persistence import GRID
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.report.issue_model import WARPGROUP_CLOCKS, Busy
+from ptxgen.report.issue_block import BlockClocks, block_clocks
+from ptxgen.report.issue_model import Busy
 from ptxgen.report.rates import Device
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.runtime.sass import SassInstr, block_of, find_disassembler
+from ptxgen.target import Target
 
 # NVIDIA H200 Tensor Core GPU, data sheet: 4.8 TB/s; otherwise an H100 SXM (`ptxgen.report.rates`).
 H200: Final = Device("H200 SXM 141 GB", 132, 1980, 4800, 2048)
 CACHE_BYTES: Final = 60 << 20  # L2 of an H200, as its driver says
+# Clocks until global memory answers, from DRAM and from L2, of an H100: Luo et al., "Benchmarking and
+# Dissecting the Nvidia Hopper GPU Architecture" (2024).
+DRAM_CLOCKS: Final = 479
+CACHE_CLOCKS: Final = 260
+_LEFT: Final = "cp.async.bulk.wait_group.read"  # waits until O has left shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +137,79 @@ class Estimate:
         return self.operations * device.mhz * 1e6 / self.clocks / 1e12
 
 
-def estimate(forward: Build, busy: Busy, ctas: int, sizes: Sizes, device: Device) -> Estimate:
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The clocks `of` a kernel's blocks of queries, and whether it waits until O is in memory."""
+
+    of: BlockClocks
+    awaits_rows: bool
+
+
+def estimate(
+    forward: Build, busy: Busy, ctas: int, sizes: Sizes, device: Device, block: Blocks | None = None
+) -> Estimate:
     """The estimate of a launch of a forward kernel, of which so many CTAs are resident on a multiprocessor
-    and whose main loop is `busy`. Raises `KeyError` for the scheduler "ticket", which is not in the model.
+    and whose main loop is `busy`; `block` are the clocks of its blocks (`clocks_of_blocks`), if they are
+    known. Raises `KeyError` for the scheduler "ticket", which is not in the model.
     """
     kernel, resources = forward.config, forward.resources
     t = kernel.tiling
-    warpgroups = t.consumers if isinstance(t, WgmmaTiling) else 1
     iteration = busy.clocks_of_ctas(threads_of_loop(t), ctas)
-    of_rows = t.block_q * (t.head_dim * kernel.dtype.nbytes + t.head_dim_v * kernel.output.nbytes)
-    last = busy.tensor * iteration / warpgroups / 2 + WARPGROUP_CLOCKS
-    beside = 1 - 1 / warpgroups + (last + of_rows / device.bytes_per_clock) / iteration
-    beside += HIDDEN * BESIDE * (kernel.scheduler == GRID)
     heads = sizes.batch * sizes.heads
     group = sizes.heads // sizes.kv_heads
     one_head = sizes.keys * (t.head_dim + t.head_dim_v) * kernel.dtype.nbytes
-    tiles = resources.tiles_of_blocks(sizes.queries, sizes.keys)
-    launch = Launch(
-        heads, group, tuple(map(int, tiles)), heads_per_section(heads, group, one_head, CACHE_BYTES)
-    )
+    tiles = tuple(map(int, resources.tiles_of_blocks(sizes.queries, sizes.keys)))
+    launch = Launch(heads, group, tiles, heads_per_section(heads, group, one_head, CACHE_BYTES))
     order = sections if kernel.hides_keys else by_head_from_first
+    memory = t.block_q * (t.head_dim * kernel.dtype.nbytes + t.head_dim_v * kernel.output.nbytes)
+    beside = memory / device.bytes_per_clock
+    if block is None:
+        beside += busy.tensor * iteration / 2 + iteration * HIDDEN * BESIDE * (kernel.scheduler == GRID)
+        costs = [beside + iteration * n for n in tiles]
+    else:
+        beside += DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows
+        cut = cut_tiles(launch, t.block_q, t.tile, sizes) if kernel.hides_keys else (0,) * len(tiles)
+        persistent = kernel.scheduler != GRID
+        costs = [
+            beside + block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)
+        ]
     slots = device.multiprocessors * ctas
-    clocks = iteration * times_of_schedulers(launch, order, slots, 0.0, beside)[kernel.scheduler]
+    clocks = _time(kernel.scheduler, [costs[nth] for _, nth in order(launch)], slots)
     needed = resources.useful_flops(sizes.batch, sizes.heads, sizes.queries, sizes.keys)
-    work = busy.tensor * iteration * heads * float(tiles.sum())
+    work = busy.tensor * iteration * heads * sum(tiles)
     return Estimate(clocks, needed, work / (slots * clocks))
+
+
+def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
+    return {
+        "grid": lambda: time_of_grid(costs, slots),
+        "static": lambda: time_in_turn(costs, slots),
+        "mirrored": lambda: time_mirrored(np.asarray(costs), slots, 0.0),
+    }[scheduler]()
+
+
+def cut_tiles(launch: Launch, block_q: int, tile: int, sizes: Sizes) -> tuple[int, ...]:
+    """How many tiles of each block of queries a causal mask cuts: those that the first row does not see
+    whole.
+    """
+    first_sees = (nth * block_q + 1 + sizes.keys - sizes.queries for nth in range(len(launch.tiles)))
+    return tuple(n - max(keys, 0) // tile for n, keys in zip(launch.tiles, first_sees, strict=True))
+
+
+@functools.lru_cache(maxsize=1)
+def machine_code(text: str, target: Target) -> list[SassInstr]:
+    """The instructions of a kernel's text. Raises `BackendError` without the tools for it."""
+    made = find_assembler(target=target.name).assemble(text, target.name)
+    return find_disassembler().instructions(made.cubin)
+
+
+def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks | None:
+    """The clocks of a block of queries of a forward kernel, or of its `text` of another time; None for
+    kernels without warpgroups that take whole tiles. Raises `BackendError` without the tools for it.
+    """
+    t = forward.config.tiling
+    if not isinstance(t, WgmmaTiling) or isinstance(t, SplitWgmmaTiling):
+        return None
+    text = text or forward.text
+    block = block_of(machine_code(text, target))
+    return None if block is None else Blocks(block_clocks(block, target, t.consumers), _LEFT not in text)

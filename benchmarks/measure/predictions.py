@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.measure.launch_model import H200, Sizes, estimate
+from benchmarks.measure.launch_model import H200, Sizes, clocks_of_blocks, estimate
 from benchmarks.measure.static_hopper_f32 import moved_bytes
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
@@ -116,11 +116,11 @@ def predict(case: Case) -> dict[str, Any]:
     moved = moved_bytes(t) if isinstance(t, SplitWgmmaTiling) else None
     busy, ctas = _busy(Subject.of(forward), threads, target, moved)
     launches = []
-    device = device_of(case.on)
+    device, block = device_of(case.on), clocks_of_blocks(forward, target)
     for n in LENGTHS:
         heads = COLUMNS // case.config.head_dim
         sizes = Sizes(TOKENS // n, heads, heads, n, n)
-        said = estimate(forward, busy, ctas, sizes, device)
+        said = estimate(forward, busy, ctas, sizes, device, block)
         launches.append(
             {"batch": sizes.batch, "heads": heads, "queries": n, "keys": n}
             | {"clocks": round(said.clocks), "tflops": round(said.tflops(device), 1)}

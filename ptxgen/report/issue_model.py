@@ -30,8 +30,8 @@ register_bandwidth.md), not on kernels of this project:
   each. That it holds for products without a gap, and of more columns, is assumed.
 
 Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
-conflicts, nor how long named barriers and branches take, nor what comes before and after the loop
-(`launch_model`). Beside the H200's counters it is right within 5 points for three of four kernels, and
+conflicts, nor how long named barriers and branches take; what comes before and after the loop is
+`issue_block`'s. Beside the H200's counters it is right within 5 points for three of four kernels, and
 tells of head_dim 256 too little (docs/tuning.md, "The model beside the counters"): it ranks kernels, and
 promises no time.
 """
@@ -66,7 +66,7 @@ _STARTS: Final = 5  # ways for CTAs to begin, of which the mean is taken
 _SPREAD: Final = 2500  # clocks within which CTAs begin
 _SCOREBOARDS: Final = 6
 _READ_CLOCKS: Final = 10  # until operands of a memory access have been read
-_NEVER: Final = float("inf")
+NEVER: Final = float("inf")
 _ARRIVES: Final = "BAR.ARV"
 _GROUP_ENDS: Final = "gsb0"
 _OF_MBARRIERS: Final = "SYNCS"
@@ -115,7 +115,7 @@ class Busy:
 
 
 @dataclass(slots=True)
-class _Step:
+class Step:
     """One instruction of the loop, as the model needs it."""
 
     instr: SassInstr
@@ -134,7 +134,8 @@ class _Step:
     writes_register: bool  # and is no product
 
     @classmethod
-    def of(cls, instr: SassInstr, target: Target) -> _Step:
+    def of(cls, instr: SassInstr, target: Target) -> Step:
+        """The step of an instruction. Raises `ValueError` if it has no control word."""
         control, unit = instr.control, unit_of(instr)
         if control is None:
             raise ValueError("the issue model needs instructions with their control words")
@@ -173,6 +174,11 @@ class _Step:
         return self.instr.opcode.startswith("WARPGROUP.DEPBAR")
 
     @property
+    def arrives(self) -> bool:
+        """Whether it gives the turn to the next warpgroup."""
+        return self.instr.opcode.startswith(_ARRIVES)
+
+    @property
     def is_product_of_warpgroup(self) -> bool:
         """Whether it is an asynchronous product."""
         return self.instr.name in OF_WARPGROUPS
@@ -186,7 +192,7 @@ class _Product:
 
 
 @dataclass(slots=True)
-class _Shared:
+class Shared:
     """What the warps of a scheduler share: when each unit is `free`, and what it has been busy for;
     `passing` are the bytes that copies move through shared memory for each clock of the tensor cores,
     `owed` the clocks for which warps used it while a product was executed, `queued` the last products, and
@@ -202,7 +208,7 @@ class _Shared:
         default_factory=lambda: deque((_Product() for _ in range(_QUEUED)), _QUEUED)
     )
 
-    def take(self, step: _Step, clock: float) -> None:
+    def take(self, step: Step, clock: float) -> None:
         """Start an instruction that is no product of a warpgroup."""
         if step.unit is not Unit.NONE:
             self.free[step.unit] = clock + step.clocks
@@ -223,7 +229,7 @@ class _Shared:
                 product.done += _WRITE_CLOCKS
         return _WRITE_CLOCKS
 
-    def multiply(self, step: _Step, clock: float) -> _Product:
+    def multiply(self, step: Step, clock: float) -> _Product:
         """Start a product of a warpgroup after those that are queued."""
         if self.free[Unit.TENSOR] <= clock:
             self.owed = self.spare = 0.0
@@ -240,7 +246,7 @@ class _Shared:
 
 
 @dataclass(slots=True, eq=False)
-class _Warp:
+class Warp:
     """Where a warp is, and what it waits for."""
 
     cta: int
@@ -255,14 +261,14 @@ class _Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    turn: float = _NEVER  # since when it is the warp's turn
+    turn: float = NEVER  # since when it is the warp's turn
 
     @property
     def place(self) -> tuple[int, int]:
         """How far the warp is."""
         return self.turns, self.at
 
-    def note_waits(self, step: _Step, clock: float, shared: _Shared) -> None:
+    def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
         """Count what the warp has waited for since its last instruction, before it issues the next one."""
         free = shared.free
         memory = [self.memory[n] for n in step.waits]
@@ -284,14 +290,14 @@ class _Warp:
             self.waits[wait] += until - begin
             begin = until
 
-    def _ends_of_groups(self, step: _Step) -> list[float]:
+    def _ends_of_groups(self, step: Step) -> list[float]:
         """When the groups of products that the step waits for have their results."""
         if not step.waits_for_products:
             return []
         waited = self.products[: max(len(self.products) - step.pending, 0)]
         return [product.done + WARPGROUP_CLOCKS for product in waited]
 
-    def earliest(self, step: _Step, shared: _Shared) -> float:
+    def earliest(self, step: Step, shared: Shared) -> float:
         """When the warp may issue the step."""
         when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
         if self.results:
@@ -309,7 +315,7 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
     copies bring, and bulk reductions take, in a turn of a CTA, by default what its products read as B
     (`copied_bytes`). Raises `ValueError` if the instructions have no control words.
     """
-    steps = [_Step.of(instr, target) for instr in loop.path]
+    steps = [Step.of(instr, target) for instr in loop.path]
     of_cta = max(1, threads // WARP_SIZE // SCHEDULERS)
     passes = copied_bytes(loop.path) if copied is None else copied
     multiplies = of_cta * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
@@ -318,16 +324,16 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
     found = []
     for _ in range(_STARTS if ctas > 1 else 1):
         starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
-        warps = [_Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
-        found.append(_run(steps, warps, _Shared(passing)))
+        warps = [Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
+        found.append(_run(steps, warps, Shared(passing)))
     shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
     waits = {wait: mean(busy.waits[wait] for busy in found) for wait in Wait}
     return Busy(shares, mean(busy.clocks_of_turn for busy in found), waits)
 
 
-def _run(steps: Sequence[_Step], warps: list[_Warp], shared: _Shared) -> Busy:
+def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
-    in_turns = any(step.instr.opcode.startswith(_ARRIVES) for step in steps)
+    in_turns = any(step.arrives for step in steps)
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
             warp.turn = warp.ready  # the first of a CTA begins
@@ -346,8 +352,8 @@ def _run(steps: Sequence[_Step], warps: list[_Warp], shared: _Shared) -> Busy:
             warp.note_waits(step, clock, shared)
             count += 1
         if in_turns and step.instr.name == "BAR":
-            _turn(warp, step, clock, warps)
-        _issue(warp, step, clock, shared)
+            pass_turn(warp, step, clock, warps)
+        issue(warp, step, clock, shared)
         if warp.at == len(steps):
             warp.at, warp.turns = 0, warp.turns + 1
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
@@ -362,33 +368,31 @@ def _run(steps: Sequence[_Step], warps: list[_Warp], shared: _Shared) -> Busy:
     )
 
 
-def _turn(warp: _Warp, step: _Step, clock: float, warps: Sequence[_Warp]) -> None:
+def pass_turn(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
     """Take the turn of a warp, or give it to the next one of its CTA."""
-    if step.instr.opcode.startswith(_ARRIVES):
+    if step.arrives:
         mates = [mate for mate in warps if mate.cta == warp.cta]
         mates[(mates.index(warp) + 1) % len(mates)].turn = clock
     else:
-        warp.turn = _NEVER
+        warp.turn = NEVER
 
 
-def _when(
-    warp: _Warp, steps: Sequence[_Step], shared: _Shared, warps: Sequence[_Warp], in_turns: bool
-) -> float:
+def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], in_turns: bool) -> float:
     """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
     step = steps[warp.at]
     when = warp.earliest(step, shared)
-    if step.instr.name != "BAR" or step.mates == 1 or step.instr.opcode.startswith(_ARRIVES):
+    if step.instr.name != "BAR" or step.mates == 1 or step.arrives:
         return when
     if in_turns:
         return max(when, warp.turn)
     mates = [mate for mate in warps if mate.cta == warp.cta]
     if any(mate.place < warp.place for mate in mates):
-        return _NEVER
+        return NEVER
     here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.place == warp.place]
     return max(here)
 
 
-def _issue(warp: _Warp, step: _Step, clock: float, shared: _Shared) -> None:
+def issue(warp: Warp, step: Step, clock: float, shared: Shared) -> None:
     """Issue the next step of a warp, and note what waits for its result."""
     warp.at, warp.issued, warp.ready = warp.at + 1, clock, clock + step.stall
     if step.is_product_of_warpgroup:
@@ -402,7 +406,7 @@ def _issue(warp: _Warp, step: _Step, clock: float, shared: _Shared) -> None:
     _note_result(warp, step, clock)
 
 
-def _note_result(warp: _Warp, step: _Step, clock: float) -> None:
+def _note_result(warp: Warp, step: Step, clock: float) -> None:
     """Note when the result of a step is there, and its operands have been read."""
     done = clock + step.result
     if step.unit is Unit.MEMORY:

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,8 @@ _OF_WARPS: Final = "HMMA"  # a product of a warp
 # Products of four warps, of 16 bits and of fp8, whose names say M, N and K: 64x128x16.
 _OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")
 _WARPGROUP: Final = 4  # warps
+_STORE: Final = "UTMASTG"  # a tensor copy to memory
+_WEIGHS: Final = ("MUFU", "FMNMX")  # exponentials and maxima
 # Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
 # Fragments for mma").
 _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
@@ -363,21 +365,81 @@ def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: in
     on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
     counted = _WORK[:-1] if on_tensor_cores else _WORK
 
-    def worth(block: int) -> tuple[int, int]:
+    def worth(block: int) -> tuple[int, ...]:
         end = body[block].end
         return sum(i.name in counted for i in instrs[block:end]), block - end
 
+    return _best_paths(body, head, worth).get(last, ((), []))[1]
+
+
+def _best_paths(
+    body: Mapping[int, _Block], head: int, worth: Callable[[int], tuple[int, ...]]
+) -> dict[int, tuple[tuple[int, ...], list[int]]]:
+    """The path from `head` to each block, forward only, whose blocks are worth the most together, and what
+    they are worth.
+    """
     best = {head: (worth(head), [head])}
     for block in body:
         if block not in best:
             continue
-        (done, short), path = best[block]
+        done, path = best[block]
         for way in body[block].ways:
             if way in body and way > block:
-                more, length = worth(way)
-                candidate = (done + more, short + length), [*path, way]
-                best[way] = max(best.get(way, candidate), candidate)
-    return best[last][1] if last in best else []
+                more = tuple(a + b for a, b in zip(done, worth(way), strict=True))
+                best[way] = max(best.get(way, (more, [*path, way])), (more, [*path, way]))
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a warp of a consumer executes for a block of queries: `before` its loops over tiles of keys, which
+    has the scores of the first tile, `cut` once for each further tile that a mask cuts (empty without such a
+    loop), `main` for each other one, and `after` with the last product and what is stored. The first `once`
+    instructions are not repeated for the next block of a persistent CTA.
+    """
+
+    before: tuple[SassInstr, ...]
+    cut: tuple[SassInstr, ...]
+    main: tuple[SassInstr, ...]
+    after: tuple[SassInstr, ...]
+    once: int
+
+
+def block_of(instrs: Sequence[SassInstr]) -> Block | None:
+    """The way through a kernel with products of warpgroups that has the most of them and of tensor copies to
+    memory. Beside the main loop it has the most exponentials and maxima, too: there shifts move, so that a
+    warp weighs tiles again. Else it is the shortest. None of kernels that are built in another way.
+    """
+    blocks = _blocks(instrs)
+    found = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]
+    with_products = [body for body, names in found if not names.isdisjoint(_OF_WARPGROUPS)]
+    inner = [b for b in with_products if not any(o < b and min(o) != min(b) for o in with_products)]
+    if len(inner) not in (1, 2) or len({min(body) for body in inner}) != len(inner):
+        return None
+    inner.sort(key=min)
+    main, cut = inner[-1], inner[0] if len(inner) > 1 else frozenset[int]()
+
+    def worth(block: int) -> tuple[int, ...]:
+        inside = instrs[block : blocks[block].end]
+        work = sum(i.name in (*_OF_WARPGROUPS, _STORE) for i in inside)
+        weighed = 0 if block in main else sum(i.name in _WEIGHS for i in inside)
+        return work, weighed, -len(inside)
+
+    best = _best_paths(blocks, 0, worth)
+    _, path = max(best[b] for b in best if instrs[blocks[b].end - 1].name == "EXIT")
+
+    def of(parts: Iterable[int]) -> tuple[SassInstr, ...]:
+        return tuple(i for block in parts for i in instrs[block : blocks[block].end])
+
+    inside = [n for n, block in enumerate(path) if block in cut or block in main]
+    outer = min((min(body) for body in with_products if any(body > one for one in inner)), default=0)
+    return Block(
+        of(path[: inside[0]]),
+        of(block for block in path if block in cut),
+        of(block for block in path if block in main),
+        of(path[inside[-1] + 1 :]),
+        len(of(block for block in path if block < outer)),
+    )
 
 
 def mix(instrs: Sequence[SassInstr]) -> dict[str, int]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,26 @@ def test_ceilings_are_measured_in_every_process_and_the_rest_once(process: Any) 
     units = [Unit("ceiling", dict, always=True), Unit("a", dict), Unit("b", dict)]
     _, lines = process(units, {"ceiling": [2, "passed"], "a": [2, "passed"]})
     assert [line["unit"] for line in lines if line["event"] == "begin"] == ["ceiling", "b"]
+
+
+def test_units_whose_texts_never_ran_come_first_among_those_with_known_kernels(tmp_path: Path) -> None:
+    from benchmarks.measure.gpu_attention import Call
+    from flash.silicon.ledger import RAN, key
+    from tools.commands.silicon_runs import Run, append
+    from tools.gpu.order import launched_by, new_texts_first
+
+    kernels = [launched_by(Call("f32", 64, n, causal=True, precision="ieee"), "sm_80") for n in (512, 1024)]
+    (first, second) = (kernel for kernel in kernels if kernel is not None)
+    assert launched_by(Call("f32", 64, 512, causal=True, heads=2), "sm_80") is None
+    units = [
+        *(Unit("a", dict), Unit("ran", dict, kernel=first), Unit("b", dict)),
+        Unit("new", dict, kernel=replace(second, name="of another name")),
+    ]
+    by_name = {unit.name: unit for unit in units}
+    file = tmp_path / "runs.jsonl"
+    assert new_texts_first(list(by_name), by_name, file) == list(by_name)
+    append(file, Run("a test", "a GPU", "8.0", "1", RAN, {key(first.text()): first.words}))
+    assert new_texts_first(list(by_name), by_name, file) == ["a", "new", "b", "ran"]
 
 
 def test_no_unit_begins_when_the_time_is_over(process: Any) -> None:

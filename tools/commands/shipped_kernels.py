@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
 from typing import Any, Final
@@ -78,6 +78,12 @@ def chosen(config: AttentionConfig, seq: int, device: Device = USUAL_DEVICE) -> 
     q, k, v = (array(columns, config.element) for columns in (*[config.head_dim] * 2, config.value_dim))
     geometry = check(config, q, k, v, array(config.value_dim, config.output))
     return kernel_of(config, geometry, device=device)
+
+
+def of_launch(config: AttentionConfig, seq: int, target: str) -> Shipped:
+    """The kernel of that launch on a target."""
+    kernel = chosen(replace(config, target=target), seq)
+    return Shipped("forward", target, kernel.name, partial(emit, kernel))
 
 
 def _configs(target: str, dtypes: Iterable[Any], **settings: Any) -> Iterator[AttentionConfig]:

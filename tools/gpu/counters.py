@@ -17,6 +17,7 @@ from flash.commands.measure.device import open_gpu
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
 from tools.commands.launched_texts import launched
+from tools.gpu.order import launched_by
 from tools.gpu.rooms import ROOT
 from tools.gpu.unit import MissingError, Unit
 
@@ -63,8 +64,9 @@ def calls(rehearse: bool) -> Mapping[str, Call]:
 def units(arguments: argparse.Namespace) -> list[Unit]:
     """A unit for each call."""
     how = ("--rehearse",) if arguments.rehearse else ()
+    target = open_gpu(cuda_backend()).target.name
     return [
-        Unit(name, functools.partial(counted, name, call, how))
+        Unit(name, functools.partial(counted, name, call, how), kernel=launched_by(call, target))
         for name, call in calls(arguments.rehearse).items()
     ]
 

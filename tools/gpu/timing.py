@@ -6,6 +6,7 @@ import argparse
 import functools
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.measure import gpu_attention, gpu_decode, gpu_gradients, gpu_serving
@@ -17,6 +18,7 @@ from flash.commands.measure.record import Found, Job, Measurement
 from flash.commands.measure.torch_peer import with_torch
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
+from tools.gpu.order import launched_by
 from tools.gpu.unit import MissingError, Unit
 
 # Names of contestants in rows, as in benchmarks/results/h200-first-runs.json.
@@ -41,7 +43,8 @@ def units(arguments: argparse.Namespace) -> list[Unit]:
     result = [_unit("ceiling", job, always=True) for job in ceilings]
     for round_of in itertools.zip_longest(*([(kind, job) for job in jobs] for kind, jobs in kinds.items())):
         result += [_unit(*pair) for pair in round_of if pair is not None]
-    return result
+    calls = {call.label: call for call in gpu_attention.calls(quick=False)}
+    return [replace(unit, kernel=launched_by(calls.get(unit.name), gpu.target.name)) for unit in result]
 
 
 def _all(gpu: Gpu) -> tuple[list[Job], dict[str, list[Job]]]:

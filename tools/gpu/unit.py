@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tools.commands.shipped_kernels import Shipped
 
 
 class MissingError(Exception):
@@ -14,9 +17,11 @@ class MissingError(Exception):
 @dataclass(frozen=True, slots=True)
 class Unit:
     """`work` returns what is stored: rows of `calls` or `counters`, `said`, `texts`, and a `verdict` unlike
-    passed. What others are held against is done `always`, in every process.
+    passed. What others are held against is done `always`, in every process. `kernel` is the one that it
+    launches, where that is known before.
     """
 
     name: str
     work: Callable[[], Mapping[str, Any]]
     always: bool = False
+    kernel: Shipped | None = None

@@ -26,6 +26,7 @@ from tools.commands.silicon_runs import Run, append
 from tools.commands.witness_launch import ORDINAL
 from tools.gpu import device
 from tools.gpu.journal import BEGIN, COMPLETE, END, UNITS, Journal
+from tools.gpu.order import new_texts_first
 from tools.gpu.parts import DEVICE, LEDGER
 from tools.gpu.predictions import predicted
 from tools.gpu.results import FAILED, MISSING, PASSED, ordered
@@ -101,7 +102,9 @@ def do_all(units: Sequence[Unit], journal: Journal, arguments: argparse.Namespac
     began = time.monotonic()
     by_name = {unit.name: unit for unit in units}
     journal.write(UNITS, units=list(by_name))
-    todo = ordered(by_name, history_of(arguments), arguments.run)
+    todo = new_texts_first(
+        ordered(by_name, history_of(arguments), arguments.run), by_name, arguments.output / LEDGER
+    )
     first = [unit.name for unit in units if unit.always] if todo else []
     for name in [*first, *(name for name in todo if name not in first)]:
         if time.monotonic() - began >= arguments.seconds:
