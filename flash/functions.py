@@ -19,7 +19,7 @@ from flash.launch.signature import (
 )
 from flash.no_columns import AttentionOfNoColumns
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
-from flash.operands.words import A, AnyArray, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
+from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
@@ -52,6 +52,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionArguments],
 ) -> A: ...
 @overload
@@ -68,6 +69,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionArguments],
 ) -> tuple[A, A]: ...
 @overload
@@ -84,6 +86,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionArguments],
 ) -> A | tuple[A, A]: ...
 @takes(AttentionArguments)
@@ -100,6 +103,7 @@ def attention(
     stream: object = None,
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
+    splits: int | Auto = AUTO,
     **arguments: Unpack[AttentionArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
@@ -112,11 +116,15 @@ def attention(
 
     q, k and v of fp8 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
     `out_dtype` are as in `AttentionConfig`.
+
+    `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto"
+    a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
+    device; with a number they do not.
     """
     scores, narrow = (
         split_narrow(with_captured(_OfAttention.who, arguments)) if arguments else (arguments, _NO_NARROW)
     )
-    return kernel_of_attention(q, v, causal, precision, scores, narrow).launch(
+    return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
         v,
@@ -151,6 +159,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A: ...
 @overload
@@ -173,6 +182,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> tuple[A, A]: ...
 @overload
@@ -195,6 +205,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
+    splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> A | tuple[A, A]: ...
 @takes(AttentionVarlenArguments, rotary_interleaved=False)
@@ -217,6 +228,7 @@ def attention_varlen(
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
+    splits: int | Auto = AUTO,
     **arguments: Unpack[AttentionVarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
@@ -235,6 +247,9 @@ def attention_varlen(
     (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2], rotate the rows of q by their
     positions among keys in pages, which are rotated already; more in `AttentionKernel.launch`.
+
+    `splits` is 1 or "auto": keys of packed sequences are not divided. With 1 the bits of a row do not
+    depend on the other sequences; "auto" chooses a kernel by the longest of them.
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
@@ -242,7 +257,7 @@ def attention_varlen(
         split_narrow(with_captured(_OfVarlen.who, arguments)) if arguments else (arguments, _NO_NARROW)
     )
     rotary, angles = rotary_of_call(_OfVarlen.who, scores, q, page_size) if scores else (NO_ROTATION, {})
-    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, rotary).launch(
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits, rotary).launch(
         q,
         k,
         v,
@@ -270,6 +285,7 @@ def kernel_of_attention(
     causal: Causal,
     precision: Precision | None,
     scores: ScoreArguments,
+    splits: int | Auto = AUTO,
     narrow: NarrowArguments | None = None,
 ) -> AttentionKernel:
     """The kernel of a call of `attention`; `narrow` are its arguments of fp8, which None does not take.
@@ -289,6 +305,7 @@ def kernel_of_attention(
         False,
         False,
         None,
+        splits,
         NO_ROTATION,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
@@ -304,6 +321,7 @@ def kernel_of_varlen(
     scores: VarlenArguments,
     page_size: int | None = None,
     narrow: NarrowArguments | None = None,
+    splits: int | Auto = AUTO,
     rotary: RotarySetting = NO_ROTATION,
 ) -> AttentionKernel:
     """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
@@ -323,6 +341,7 @@ def kernel_of_varlen(
         True,
         *used,
         page_size,
+        splits,
         rotary,
         *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
@@ -382,6 +401,7 @@ def _kernel(
     seqused_q: bool,
     seqused_k: bool,
     page_size: int | None,
+    splits: int | Auto,
     rotary: RotarySetting,
     scale_block: int | None,
     out_dtype: DTypeLike | None,
@@ -398,6 +418,7 @@ def _kernel(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         page_size=page_size,
+        splits=splits,
         rotary_dim=rotary.rotary_dim,
         rotary_interleaved=rotary.interleaved,
         scale_block=scale_block,

@@ -90,6 +90,10 @@ def attention_with_kvcache(
     there are rotary tables; these tables are then float32. Work is put on `stream`, by default the
     current one of q's library.
 
+    `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto"
+    chooses by the longest sequence of the call, or for a `DecodeStep` by the capacity of the cache. On
+    "cpu" and "compiled" the result of a batch item depends neither on `splits` nor on the other items.
+
     Raises `LaunchError` with problems of the arguments, `ConfigError` for what `AttentionConfig`
     refuses and for unknown backends, `CacheFullError` if there is no room for k and v. After these
     and any other exception the cache is as it was; `out` may have been written.

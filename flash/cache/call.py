@@ -24,8 +24,9 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
-from flash.operands.words import AnyArray, Backend, Causal
+from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
+from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened, with_captured
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
 from ptxgen.arrays import streams
@@ -46,6 +47,7 @@ class CachedOptions(CacheArguments, total=False):
     rotary_sin: AnyArray | None
     rotary_interleaved: bool
     out: AnyArray | None
+    splits: int | Auto
     backend: Backend
     stream: object
 
@@ -61,6 +63,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "causal": True,
     "rotary_interleaved": False,
     "return_lse": False,
+    "splits": AUTO,
     "backend": AUTO,
 }
 _ARRAYS: Final = ("out", "rotary_cos", "rotary_sin", *CACHE_ARRAYS)
@@ -150,6 +153,7 @@ def checked(
     arguments: Mapping[str, Any] = with_captured(who, {**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
     name = check_choices(who, cache, arguments)
+    how = {"splits": splits_of(who, arguments["splits"])}
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     layer = cache.check_layer(who, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
@@ -199,7 +203,7 @@ def checked(
         rows.padding,
         views,
         arguments["rotary_interleaved"],
-        {},
+        how,
         longest,
         explicit,
         views["out"] if "out" in views else view(made, "out"),

@@ -10,8 +10,10 @@ from typing import Any, Final, TypedDict
 
 from flash.host.caller import flag
 from flash.launch.varlen import rows_at_most
-from flash.operands.words import Backend, Causal, KVLayout, Precision
+from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
+from flash.problem.splits import splits_of
 from ptxgen.arrays.streams import stream_handle
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.records import dataclass
 from ptxgen.runtime.settings import AUTO
 
@@ -25,10 +27,13 @@ class ModelOptions(TypedDict, total=False):
 
     backend: Backend
     deterministic: bool
+    splits: int | Auto
 
 
 class KeyOptions(TypedDict, total=False):
     """The options of a function that has the signature of another library."""
+
+    splits: int | Auto
 
 
 class CommonOptions(TypedDict, total=False):
@@ -40,6 +45,7 @@ class CommonOptions(TypedDict, total=False):
     deterministic: bool
     return_lse: bool
     backend: Backend
+    splits: int | Auto
 
 
 class AttentionOptions(CommonOptions, total=False):
@@ -92,6 +98,11 @@ def _as_flag(_: str, value: Any) -> bool:
     return bool(value)
 
 
+def _number_of_splits(who: str, value: Any) -> int:
+    """0 for "auto": a schema has no numbers that may be words."""
+    return splits_of(who, value, LaunchError if who == CACHED else ConfigError) or 0
+
+
 OPTIONS: Final = (
     Option(
         "causal",
@@ -123,6 +134,18 @@ OPTIONS: Final = (
         of_results=False,
         of_gradients=True,
         of_model="of gradients, as in `flash.adapters.torch.attention`",
+    ),
+    Option(
+        "splits",
+        AUTO,
+        "SymInt",
+        also=(str,),
+        plain=_number_of_splits,
+        value=lambda number: number or AUTO,
+        packed=lambda value: 1 if value == 1 else AUTO,
+        of_model="of the keys, as in `flash.attention`, and over a `FlashCache` as in "
+        "`flash.attention_with_kvcache`: with a number the bits of an item do not depend on the batch",
+        of_config=True,
     ),
     Option("max_seqlen_q", None, "SymInt?", (VARLEN,), of_gradients=True),
     Option(

@@ -61,7 +61,7 @@ def element_types_in_any_spelling() -> None:
 
 def caches(q: Floats, k: Floats, v: Floats) -> None:
     cache = flash.KVCache(2, 1, 2, 64, 100, dtype="e4m3", page_size=16, backend="interpreter")
-    assert_type(flash.attention_with_kvcache(q, cache, k, v, layer=0, causal=True), Floats)
+    assert_type(flash.attention_with_kvcache(q, cache, k, v, layer=0, causal=True, splits="auto"), Floats)
     both = flash.attention_with_kvcache(q, cache, layer=0, return_lse=True, leftpad=[3])
     assert_type(both, tuple[Floats, Floats])
     assert_type(flash.merge_partials([q, q], [k, k]), tuple[Floats, Floats])

@@ -62,6 +62,7 @@ def caches(q: Floats) -> None:
     flash.KVCache(2, 1, 2, 64, 100, backend="gpu")  # wrong
     flash.attention_with_kvcache(q, cache)  # wrong
     flash.attention_with_kvcache(q, q, layer=0)  # wrong
+    flash.attention_with_kvcache(q, cache, layer=0, splits="many")  # wrong
     flash.merge_partials(q)  # wrong
 
 

@@ -16,6 +16,7 @@ from flash.scores.options import is_scale
 from flash.scores.window import Sides
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.settings import AUTO
 
 _UNLIMITED: Final = -1  # a side of a window
 _SIDES: Final = 2
@@ -211,12 +212,13 @@ def tuned(who: str, num_splits: object) -> dict[str, Any]:
     """The options of `flash.attention` that flash-attn's arguments of tuning ask for. Raises `LaunchError`
     for no number of splits.
     """
-    if integer(num_splits, 0, MAX_SPLITS) is None:
+    found = integer(num_splits, 0, MAX_SPLITS)
+    if found is None:
         raise LaunchError(
             f"{who}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
             f"of keys, got {shown(num_splits)}"
         )
-    return {}
+    return {"splits": found or AUTO}
 
 
 def dense_rows(x: torch.Tensor) -> torch.Tensor:

@@ -130,6 +130,7 @@ WANTED = {
     "return_lse": FLAG,
     "backend": "one of auto, cuda, interpreter, cpu, compiled",
     "stream": STREAM,
+    "splits": SPLITS,
 }
 OF_PACKED = {
     **{name: words for name, words in WANTED.items() if name != "layout"},
@@ -139,7 +140,10 @@ OF_PACKED = {
 }
 OF_ADAPTER = {"deterministic": FLAG}
 OF_CACHE = {
-    **{name: WANTED[name] for name in ("softmax_scale", "window", "softcap", "return_lse", "backend")},
+    **{
+        name: WANTED[name]
+        for name in ("softmax_scale", "window", "softcap", "return_lse", "backend", "splits")
+    },
     "layer": "an integer from 0 to 0",
     "rotary_interleaved": FLAG,
 }

@@ -283,6 +283,17 @@ def test_splits_do_not_change_what_is_computed(torch: ModuleType, flash_attn: An
         torch.testing.assert_close(a, b)
 
 
+def test_splits_are_those_of_the_caller_or_chosen(
+    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k_cache, v_cache, *_ = step_tensors(torch)
+    seen = []
+    monkeypatch.setattr("flash.DecodeKernel.launch", lambda *_, splits, **__: seen.append(splits))
+    for number in (0, 1, 3):
+        flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, num_splits=number)
+    assert seen == ["auto", 1, 3]
+
+
 @pytest.mark.slow
 def test_prefill_and_steps_give_what_one_call_over_all_tokens_gives(
     torch: ModuleType, flash_attn: Any

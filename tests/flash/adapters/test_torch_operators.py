@@ -50,6 +50,7 @@ def settings(function: str = "attention", **changed: Any) -> tuple[Any, ...]:
         "causal": "",
         "return_lse": True,
         "backend": "cpu",
+        "splits": 0,
         "dropout": 0.0,
         "score_mod": "",
         "mask_mod": "",

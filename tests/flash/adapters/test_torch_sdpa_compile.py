@@ -108,7 +108,7 @@ def test_arguments_of_the_block(ours: Any, torch: Any, graphs: Graphs) -> None:
     q = torch.randn(1, 2, 5, 8)
     compiled = torch.compile(functions()["attribute"], fullgraph=True, backend=graphs)
     with ours.replace_sdpa():
-        with ours.replace_sdpa(fallback=True):
+        with ours.replace_sdpa(splits=1):
             compiled(q, q, q)
         compiled(q, q, q)
         assert graphs.calls == [OURS, OURS]

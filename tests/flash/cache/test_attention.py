@@ -422,6 +422,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"out": np.lib.stride_tricks.as_strided(V, (3, 4, 2, 8), (256, 64, 32, 4))},
         "out must not share memory with v; leave out=None, or pass an array of its own",
     ),
+    "splits": ({"splits": 0}, "splits must be 'auto' or an integer from 1 to 32768, got 0"),
     "place": (
         {"backend": "cuda"},
         "backend 'cuda' computes on a GPU, but the cache is of 'cpu'; make one with backend='cuda'",

@@ -362,8 +362,9 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
 
 
 @ON_HARDWARE
+@pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("page_size", [None, 4])
-def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None) -> None:
+def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, splits: int) -> None:
     gpu, before, tokens = Gpu(cuda_backend()), 7, 6
     new = [rows("bf16", before + tokens, DIM, seed) for seed in range(2)]  # of each layer
     cache = gpu.cache("bf16", page_size, DIM, before + tokens)
@@ -371,7 +372,10 @@ def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None) -> No
         cache.append(layer, k[:, :, :before], v[:, :, :before])
     kept = [[gpu.there(x[:, :, :1]) for x in of_layer] for of_layer in new]
     with own_stream(gpu) as stream:
-        steps = [flash.DecodeStep(q, cache, k, v, layer=n, stream=stream) for n, (q, k, v) in enumerate(kept)]
+        steps = [
+            flash.DecodeStep(q, cache, k, v, layer=n, splits=splits, stream=stream)
+            for n, (q, k, v) in enumerate(kept)
+        ]
 
         def launch() -> None:
             for step in steps:

@@ -148,7 +148,7 @@ def _step(which: list[int] | None, part: str) -> Case:
         q, k, v = (place.put(x) for x in tokens(2, 8, BATCH if which is None else len(which)))
 
         def make() -> Any:
-            return flash.DecodeStep(q, cache, k, v, layer=0, cache_batch_idx=which, return_lse=True)
+            return flash.DecodeStep(q, cache, k, v, layer=0, cache_batch_idx=which, splits=2, return_lse=True)
 
         if part == "made":
             return lambda: (make(), None)[1]
@@ -177,7 +177,7 @@ CASES: dict[str, Case] = {
     "fork": lambda _, cache: lambda: cache.fork(1),
     "reorder": lambda _, cache: lambda: cache.reorder([1, 0, 0], [0, 1, 3]),
     "attend": _attend(None),
-    "attend by some": _attend([2, 1], return_lse=True),
+    "attend by some": _attend([2, 1], splits=2, return_lse=True),
     "attend turned": _attend([2, 1], rotary_cos=COS, rotary_sin=SIN, leftpad=[1, 0]),
     "step made": _step([2, 1], "made"),
     "step": _step(None, "call"),

@@ -88,7 +88,7 @@ def both(result: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("name", HOWS)
 def test_steps_give_the_bits_of_calls(name: str, backend: str, page_size: int | None) -> None:
-    how = {**choices(name), "layer": 0}
+    how = {**choices(name), "layer": 0, "splits": 2}
     one, other = (cache_of(backend, page_size) for _ in range(2))
     batch = len(how.get("cache_batch_idx", range(BATCH)))
     q, k, v = tokens(1, 0, batch)
@@ -108,7 +108,7 @@ def test_steps_give_the_bits_of_calls(name: str, backend: str, page_size: int | 
 def test_steps_on_a_gpu_put_equally_many_kernels_there_and_nothing_else(
     driver: FakeDriver, name: str, page_size: int | None
 ) -> None:
-    how = {**choices(name), "layer": 0}
+    how = {**choices(name), "layer": 0, "splits": 2}
     there = cache_of("cuda", page_size, cuda=CudaBackend(driver))
     here = cache_of("interpreter", page_size)
     batch = len(how.get("cache_batch_idx", range(BATCH)))
@@ -165,7 +165,7 @@ def test_launches_can_be_replayed_after_room_was_made_in_all_layers(
     there = cache_of("cuda", page_size, 2, cuda=CudaBackend(driver))
     here = cache_of("interpreter", page_size, 2)
     arrays = [[on_device(driver, x) for x in tokens(1, 0)] for _ in range(2)]
-    steps = [flash.DecodeStep(arrays[n][0], there, *arrays[n][1:], layer=n) for n in range(2)]
+    steps = [flash.DecodeStep(arrays[n][0], there, *arrays[n][1:], layer=n, splits=3) for n in range(2)]
     captured: list[Launch] = []
     driver.on_launch = captured.append
     there.grow(1)
@@ -183,7 +183,7 @@ def test_launches_can_be_replayed_after_room_was_made_in_all_layers(
             interpret(driver, launch)
         for layer, step in enumerate(steps):
             q, k, v = tokens(1, 10 * token + layer)
-            wanted = flash.attention_with_kvcache(q, here, k, v, layer=layer)
+            wanted = flash.attention_with_kvcache(q, here, k, v, layer=layer, splits=3)
             got = driver.fetch(step.out.pointer, wanted)
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert there.lengths.tolist() == here.lengths.tolist()

@@ -62,9 +62,9 @@ def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:
 @pytest.mark.parametrize("page_size", [None, 3, 16])
 def test_prefill_and_steps_are_attention_to_what_the_cache_has(dtype: str, page_size: int | None) -> None:
     cache, layer = cache_of(page_size=page_size), 1
-    for count, splits in ((37, 1), (1, 1), (3, 1)):
+    for count, splits in ((37, 1), (1, 1), (3, 2)):
         q, k, v = tokens(count, dtype)
-        out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=layer, return_lse=True)
+        out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=layer, return_lse=True, splits=splits)
         for b in range(BATCH):
             keys, values = (rows(layer, b)[None] for rows in (cache.keys, cache.values))
             assert_attention_is_accurate(
@@ -86,7 +86,7 @@ def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
         cache = cache_of(backend)
         for count in (20, 2):
             q, k, v = tokens(count, "f16")
-            out = flash.attention_with_kvcache(q, cache, k, v, layer=0, **how)
+            out = flash.attention_with_kvcache(q, cache, k, v, layer=0, splits=3, **how)
         outs.append(out.astype(np.float64))
     np.testing.assert_allclose(outs[1], outs[0], atol=2e-3 * np.abs(outs[0]).max())
 

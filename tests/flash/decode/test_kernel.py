@@ -945,7 +945,7 @@ def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: in
         wanted, sums = flash.attention_with_kvcache(q, here, k, v, layer=0, return_lse=True, **how)
         driver.calls.clear()
         out, lse = flash.attention_with_kvcache(
-            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True, **how
+            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True, splits=2, **how
         )
         assert "cuMemcpyDtoHAsync" not in driver.names()
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
@@ -993,7 +993,7 @@ def test_new_rows_on_a_gpu_are_appended_and_turned_by_a_kernel(
         driver.launches.clear()
         new = [on_device(driver, array) for array in (q, k, v)]
         placed_tables = {name: on_device(driver, table) for name, table in at_home.items()}
-        out = flash.attention_with_kvcache(new[0], there, *new[1:], layer=0, **how, **placed_tables)
+        out = flash.attention_with_kvcache(new[0], there, *new[1:], layer=0, splits=1, **how, **placed_tables)
         assert len(driver.launches) == launches  # of many rows one appends, one attends
         assert not {"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"} & set(driver.names())
         got = driver.fetch(out.pointer, wanted).astype(np.float64)
@@ -1059,6 +1059,12 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
         "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"
     )
     slopes = on_device(driver, np.zeros(1, np.float32))
+    assert refusal(
+        flash.attention_with_kvcache, on_device(driver, q), **given, alibi_slopes=slopes, splits=1 << 15
+    ) == (
+        "attention_with_kvcache: a grid has at most 1000 CTAs, this call needs 131072; "
+        "split the batch, or use fewer splits"
+    )
     driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(BackendError):
         flash.attention_with_kvcache(on_device(driver, q), **given, sink=slopes)
