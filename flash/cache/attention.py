@@ -91,8 +91,8 @@ def attention_with_kvcache(
     current one of q's library.
 
     `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto"
-    chooses by the longest sequence of the call. On "cpu" and "compiled" the result of a batch item
-    depends neither on `splits` nor on the other items.
+    chooses by the longest sequence of the call, or for a `DecodeStep` by the capacity of the cache. On
+    "cpu" and "compiled" the result of a batch item depends neither on `splits` nor on the other items.
 
     Raises `LaunchError` with problems of the arguments, `ConfigError` for what `AttentionConfig`
     refuses and for unknown backends, `CacheFullError` if there is no room for k and v. After these

@@ -85,9 +85,10 @@ class Task(NamedTuple):
     """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
     the call by name, `out` and `lse` those that are written, and `results` the same as the caller
-    gets them. `longest` is the most keys that a sequence may have. `stream` is None for the current
-    stream of q's library. A task that `is_repeated` has memory of its own for its small arrays
-    (lengths, indices); that of others may be reused by the next call.
+    gets them. `how` are further arguments of `DecodeKernel.prepared`. `longest` is the most keys that a
+    sequence may have. `stream` is None for the current stream of q's library. A task that `is_repeated`
+    has memory of its own for its small arrays (lengths, indices); that of others may be reused by the
+    next call.
     """
 
     who: str
@@ -100,7 +101,7 @@ class Task(NamedTuple):
     padding: list[int]
     views: Mapping[str, ArrayView]
     interleaved: bool
-    splits: int | None
+    how: Mapping[str, Any]
     longest: int
     stream: int | None
     out: ArrayView
@@ -152,7 +153,7 @@ def checked(
     arguments: Mapping[str, Any] = with_captured(who, {**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
     name = check_choices(who, cache, arguments)
-    parts = splits_of(who, arguments["splits"])
+    how = {"splits": splits_of(who, arguments["splits"])}
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     layer = cache.check_layer(who, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
@@ -202,7 +203,7 @@ def checked(
         rows.padding,
         views,
         arguments["rotary_interleaved"],
-        parts,
+        how,
         longest,
         explicit,
         views["out"] if "out" in views else view(made, "out"),

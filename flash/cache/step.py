@@ -17,14 +17,13 @@ class DecodeStep:
 
     All arguments are those of `attention_with_kvcache`. The arrays are kept; before each call the
     caller writes new contents to them, in the order of the stream. Results are always in the same
-    arrays, `out` and `lse`. `splits="auto"` chooses by the capacity of the cache; `cache_batch_idx`
-    and `leftpad` are read once, when the step is made.
+    arrays, `out` and `lse`. `cache_batch_idx` and `leftpad` are read once, when the step is made.
 
     Calling a step does `advance` and `launch`, and returns what the function would. `launch` only
     puts kernels on the stream, always the same ones, waits for nothing and allocates nothing: a
     graph may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room
     for the rows that the steps of all layers write, or `advance` for the rows of one step. The
-    steps of a cache share memory for the partial results of splits, so they must be on one stream,
+    steps of a cache share memory for partial results, so they must be on one stream,
     or in one graph, or ordered.
 
     Raises what `attention_with_kvcache` raises; `CacheFullError` is raised by `advance`.

@@ -164,7 +164,7 @@ class CachedWork:
             new,
         )
         return _kernel(task.config, cache.cuda).prepared(
-            call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=self._task.who
+            call, backend=task.backend, room=cache.memory.workspace, who=self._task.who, **task.how
         )
 
     @property

@@ -304,8 +304,8 @@ class DecodeKernel:
         call: CacheCall,
         *,
         backend: str,
-        splits: int | None,
         room: Callable[[int], ArrayView],
+        splits: int | None = None,
         who: str = WHO,
     ) -> Callable[[int], None]:
         """A function of a stream that runs a checked call, whose arrays are on the device of

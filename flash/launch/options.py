@@ -4,6 +4,7 @@ adapters take, check and pass them by these rows, so that a new option is a row 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypedDict
 
@@ -78,6 +79,7 @@ class Option:
     plain: Callable[[str, Any], Any] | None = None
     value: Callable[[Any], Any] | None = None
     packed: Callable[[Any], Any] | None = None  # of the value: that for packed sequences
+    of_model: str = ""  # what it means for a model, all of whose layers have it
     of_config: bool = False  # whether a kernel is made for it
     of_results: bool = True  # whether forward passes have it
     of_gradients: bool = False  # whether backward passes have it
@@ -116,7 +118,12 @@ OPTIONS: Final = (
     Option("softmax_scale", None, "float?", of_gradients=True),
     Option("layout", "bhsd", "str", (ATTENTION,), of_gradients=True),
     Option("return_lse", False, "bool", plain=_as_flag),
-    Option("backend", AUTO, "str"),
+    Option(
+        "backend",
+        AUTO,
+        "str",
+        of_model="as in `flash.attention`, for calls without a `FlashCache`, whose backend is its own",
+    ),
     Option("stream", None, "int?", check=lambda who, x: None if x is None else stream_handle(x, who)),
     Option(
         "deterministic",
@@ -126,6 +133,7 @@ OPTIONS: Final = (
         check=lambda who, x: flag(who, "deterministic", x),
         of_results=False,
         of_gradients=True,
+        of_model="of gradients, as in `flash.adapters.torch.attention`",
     ),
     Option(
         "splits",
@@ -135,6 +143,8 @@ OPTIONS: Final = (
         plain=_number_of_splits,
         value=lambda number: number or AUTO,
         packed=lambda value: 1 if value == 1 else AUTO,
+        of_model="of the keys, as in `flash.attention`, and over a `FlashCache` as in "
+        "`flash.attention_with_kvcache`: with a number the bits of an item do not depend on the batch",
         of_config=True,
     ),
     Option("max_seqlen_q", None, "SymInt?", (VARLEN,), of_gradients=True),
@@ -151,6 +161,13 @@ OPTIONS: Final = (
     Option("rotary_interleaved", False, "bool", (VARLEN, CACHED), plain=_as_flag),
 )
 DEFAULTS: Final[Mapping[str, Any]] = {option.name: option.default for option in OPTIONS}
+
+
+MEANINGS: Final = tuple(
+    textwrap.fill(f"{option.name}: {option.of_model}", 100, subsequent_indent="    ")
+    for option in OPTIONS
+    if option.of_model
+)
 
 
 def options_of(who: str) -> tuple[Option, ...]:

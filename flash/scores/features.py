@@ -193,14 +193,17 @@ _MEANINGS: Final = dict(
 )
 
 
-def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
+def takes(
+    arguments: type, others: Sequence[str] = (), /, **defaults: Any
+) -> Callable[[_Function], _Function]:
     """A decorator for a function with `**name: Unpack[arguments]`: its signature, which `help`
     shows, names these arguments, with `defaults` where a default is not None, and its docstring
-    ends with what those of scores mean.
+    ends with what those of scores mean, and then the lines of `others`.
     """
     known = {**{f.argument: f.default for f in SCORES}, **defaults}
     hints = get_type_hints(arguments)
     meanings = [_MEANINGS[name] for name in hints if name in _MEANINGS]
+    lines = [*(["Arguments of scores:"] if meanings else []), *meanings, *others]
 
     def decorate(function: _Function) -> _Function:
         found = inspect.signature(function)
@@ -210,7 +213,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
             for name, kind in hints.items()
         ]
         of: Any = function
-        of.__doc__ = "\n".join((inspect.cleandoc(of.__doc__ or ""), "", "Arguments of scores:", *meanings))
+        of.__doc__ = "\n".join((inspect.cleandoc(of.__doc__ or ""), "", *lines))
         of.__signature__ = found.replace(parameters=[*own, *more])
         return function
 

@@ -103,10 +103,10 @@ def attention_varlen(
 
 def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     settings = {option.name: option.default for option in options_of(who)} | _with_captured(who, arguments)
-    del settings["stream"]  # which is that of the program
     for option in options_of(who):
-        if option.check is not None and option.name in settings:
-            settings[option.name] = option.check(who, settings[option.name])
+        value = settings.get(option.name)
+        if option.check is not None and not isinstance(value, jax.core.Tracer):  # which `split` refuses
+            settings[option.name] = option.check(who, value)
     return_lse, backend = settings.pop("return_lse"), settings.pop("backend")
     call, given = split(who, arrays, settings, return_lse, backend)
     flag(who, "return_lse", return_lse)

@@ -15,7 +15,7 @@ from flash.adapters.torch import attention, attention_varlen
 from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, Seen, read_mask
-from flash.launch.options import CACHED, DEFAULTS, OPTIONS, ModelOptions, checked_options
+from flash.launch.options import CACHED, DEFAULTS, MEANINGS, OPTIONS, ModelOptions, checked_options
 from flash.scores.feature import ScoreFeature
 from flash.scores.features import SCORES, require_known, takes
 from ptxgen.errors import ConfigError, LaunchError, shown
@@ -44,27 +44,23 @@ _FEATURES: Final = tuple(feature for feature in SCORES if feature.in_transformer
 _WEIGHTS: Final = "attentions"  # the end of the names of outputs that are weights
 
 
-@takes(ModelOptions, **DEFAULTS)
+@takes(ModelOptions, MEANINGS, **DEFAULTS)
 def register(model: Any = NAME, **options: Unpack[ModelOptions]) -> str:
     """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
 
     model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
         `attn_implementation`. Any number of models may use one name, each with caches of its own.
-    backend: as in `flash.attention`, for calls without a `FlashCache`, whose backend is its own. The
-        name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
-    deterministic: of gradients, as in `flash.adapters.torch.attention`. If it is False, the name of a
-        model's attention ends with "_non_deterministic".
-    splits: of the keys, as in `flash.attention`, and over a `FlashCache` as in
-        `flash.attention_with_kvcache`: with a number the bits of an item do not depend on the batch. The
-        name of a model's attention then ends with "_splits" and the number.
+
+    The name of a model's attention is "ptxgen" and a word for each option that is not the default: its value,
+    its name and number, or that it is not so, such as "ptxgen_interpreter_non_deterministic".
 
     Attention has the masks, softcap, sinks and biases of positions of the model, over keys of no cache, of
     one of transformers, or of a `FlashCache`. Without a `FlashCache` models train, with attention dropout
     as `flash.adapters.torch.attention` has it. What it cannot do is refused, each by name, when it is
     called.
 
-    Raises `ConfigError` for an unknown backend, for splits that no call has, for a name that has "flash"
-    in it or is that of another attention, and for models without exchangeable attention.
+    Raises `ConfigError` for options that no call has, for a name that has "flash" in it or is that of another
+    attention, and for models without exchangeable attention.
     """
     require_known("register", options, ModelOptions, register)
     check_backend(options.get("backend", AUTO), "register")
