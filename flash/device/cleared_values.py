@@ -42,10 +42,15 @@ class ClearedValues(RestoredValues):
 
     # ------------------------------------------------------------------------------ the producer's part
 
-    def begin(self) -> None:
-        """A part of the problem begins."""
+    @contextmanager
+    def sent_findings(self) -> Iterator[None]:
+        """Run the body, in which the tiles of a work tile are filled, and send to the consumer whether
+        anything was found in them.
+        """
         self._found = self.k.var(u32, 0)
         self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
+        yield
+        self._send_findings()
 
     @contextmanager
     @marked("cleared values: fill")
@@ -75,8 +80,7 @@ class ClearedValues(RestoredValues):
             self._clear()
 
     @marked("cleared values: findings")
-    def send_findings(self) -> None:
-        """Send to the consumer whether anything was found in the part, which ends."""
+    def _send_findings(self) -> None:
         k, producer = self.k, self.producer
         found = k.warp.any(self._found != 0)
         with self.findings.write() as stage, k.when(producer.is_first_lane):

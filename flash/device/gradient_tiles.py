@@ -10,7 +10,6 @@ and dS are rounded to the 16-bit type, gradients once at the end. For f32, see
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from flash.device.epilogue import store_outputs
@@ -40,11 +39,6 @@ def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
 
 def nothing() -> None:
     """Emit nothing."""
-
-
-def if_seen(k: KernelBuilder, seen: Value | None) -> AbstractContextManager[object]:
-    """A block that runs if a tile is seen; None: it is."""
-    return nullcontext() if seen is None else k.when(seen, uniform=True)
 
 
 def tiles_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from flash.operands.declared import MAX_WINDOWED_SEQ
@@ -12,6 +13,11 @@ from flash.scores.window import Reach
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.types import s32
+
+
+def if_seen(k: KernelBuilder, seen: Value | None) -> AbstractContextManager[object]:
+    """A block that runs if a tile is seen, as `Mask.sees_tile` says; None: it is."""
+    return nullcontext() if seen is None else k.when(seen, uniform=True)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ there as the products take it: rotated, negated if the scale is negative, split 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from flash.device.append_in_place import AppendedKV
@@ -15,7 +14,7 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.device.split_products import QUERIES_MARK, SplitTiles
 from flash.device.tiles import await_copies
-from flash.device.token_scales import ScaleCopies, TokenScales
+from flash.device.token_scales import ScaleCopies
 from flash.device.widening_loader import WideningLoader
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import PAIRS, MmaTiling
@@ -33,9 +32,10 @@ def start_copies(
     me: WarpCoordinates,
     appended: AppendedKV | None,
     factors: Sequence[Var],
-) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline]:
+) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline, tuple[ScaleCopies, ScaleCopies] | None]:
     """Declare the tiles of Q, K and V, and start the first copies. The tile of Q is split already if
-    tiles are to be split, and converted if there are `factors`, which are set then.
+    tiles are to be split, and converted if there are `factors`, which are set then. Returns the tiles, what
+    splits them, their pipeline, and what copies the scales of rows of K and V, if these have any.
     """
     k.note("shared memory, and the first tiles on their way there")
     dtype = config.multiplied.scalar
@@ -43,14 +43,18 @@ def start_copies(
     K_tile = k.swizzled("K_tile", (t.tile, t.score_width), dtype, stages=t.stages)
     V_tile = k.swizzled("V_tile", (t.tile, t.output_width), dtype, stages=t.stages)
     narrow = config.features.kv_dtype
-    # Eight warps share 16 long rows: by whole rows, half of them would neither copy nor split.
-    wide = functools.partial(PanelLoader, by_halves=t.has_long_rows)
-    loader = wide if narrow is None else functools.partial(WideningLoader, stored=narrow)
-    Q_loader = PanelLoader(k, cta.Q, Q_tile)
-    if cta.token_scales is None:
-        K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    of_both = list(zip((cta.K, cta.V), (K_tile, V_tile), strict=True))
+    Q_loader, scales = PanelLoader(k, cta.Q, Q_tile), _scale_copies(k, cta, (K_tile, V_tile))
+    K_loader: PanelLoader
+    V_loader: PanelLoader
+    if narrow is None:
+        # Eight warps share 16 long rows: by whole rows, half of them would neither copy nor split.
+        K_loader, V_loader = (PanelLoader(k, *both, by_halves=t.has_long_rows) for both in of_both)
     else:
-        K_loader, V_loader = _scaled_loaders(k, config, cta, (K_tile, V_tile))
+        of_rows = scales or (None, None)
+        K_loader, V_loader = (
+            WideningLoader(k, *both, narrow, copies) for both, copies in zip(of_both, of_rows, strict=True)
+        )
     split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None
     guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
@@ -85,29 +89,17 @@ def start_copies(
                 await_copies(k)
             k.barrier()
             convert_queries(k, t, me, Q_tile, factors)
-    return (Q_tile, K_tile, V_tile), split, pipeline
+    return (Q_tile, K_tile, V_tile), split, pipeline, scales
 
 
-def _scaled_loaders(
-    k: KernelBuilder, config: KernelConfig, cta: Cta, tiles: tuple[SwizzledTile, SwizzledTile]
-) -> tuple[WideningLoader, WideningLoader]:
-    """The loaders of K and V that bring a scale for each row."""
-    narrow = config.features.kv_dtype
-    assert narrow is not None
-    assert cta.token_scales is not None
-    found = []
-    for name, matrix, tile, of_rows in zip("KV", (cta.K, cta.V), tiles, cta.token_scales, strict=True):
-        there = k.shared(f"{name}_scales", (tile.stages, tile.rows), f32)
-        copies = ScaleCopies(k, of_rows, there, tile.stage_bytes)
-        found.append(WideningLoader(k, matrix, tile, narrow, copies))
-    return found[0], found[1]
-
-
-def token_scales(
-    k: KernelBuilder, me: WarpCoordinates, pipeline: KeyValuePipeline, rows: int
-) -> TokenScales | None:
-    """The scales that arrive with the rows of K and V; None if these have none of their own."""
-    of_keys, of_values = (getattr(loader, "scales", None) for loader in (pipeline.keys, pipeline.values))
-    if of_keys is None or of_values is None:
+def _scale_copies(
+    k: KernelBuilder, cta: Cta, tiles: tuple[SwizzledTile, SwizzledTile]
+) -> tuple[ScaleCopies, ScaleCopies] | None:
+    """What copies the scales of the rows of K and of V; None if these have none of their own."""
+    if cta.token_scales is None:
         return None
-    return TokenScales(k, me, of_keys, of_values, rows)
+    of_keys, of_values = (
+        ScaleCopies(k, scales, k.shared(f"{name}_scales", (tile.stages, tile.rows), f32), tile.stage_bytes)
+        for name, tile, scales in zip("KV", tiles, cta.token_scales, strict=True)
+    )
+    return of_keys, of_values

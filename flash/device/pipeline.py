@@ -10,8 +10,9 @@ FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
+from flash.device.mask import if_seen
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
@@ -84,14 +85,9 @@ class KeyValuePipeline:
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
             first_key = self.first_key(-self.tiles, ahead)
-            with self._if_seen(first_key):
+            with if_seen(k, self._sees_tile(first_key)):
                 loader.start(first_key, stage=stage, ragged=self.guarded or not ahead)
         self._commit()
-
-    def _if_seen(self, first_key: Value) -> AbstractContextManager[object]:
-        """A block that runs if the tile which begins with `first_key` is seen."""
-        seen = self._sees_tile(first_key)
-        return nullcontext() if seen is None else self.k.when(seen, uniform=True)
 
     @property
     def key_stage(self) -> Value | None:
@@ -175,11 +171,11 @@ class KeyValuePipeline:
             left = n if self.first is None else n + self.first  # minus the tiles that are left
             with k.when(left < -ahead, uniform=True):
                 first_key = self.first_key(n, ahead)
-                with self._if_seen(first_key):
+                with if_seen(k, self._sees_tile(first_key)):
                     loader.start(first_key, stage=fill.at, ragged=self.guarded)
         else:
             first_key = self.first_key(n)
-            with self._if_seen(first_key):
+            with if_seen(k, self._sees_tile(first_key)):
                 loader.start(first_key, stage=fill.at, ragged=self.guarded or ragged)
         self._commit()
         fill.advance()

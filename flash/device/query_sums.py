@@ -8,7 +8,6 @@ where the target has that; the order of such sums differs from run to run.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -47,35 +46,6 @@ class _SharedDS:
     by_keys: WarpCoordinates
     t: MmaTiling
     me: WarpCoordinates
-
-
-class _Passage(ABC):
-    """How dS passes through shared memory, and which columns of dQ a lane gets. `products` multiply what
-    passed by K.
-    """
-
-    def __init__(self, shared: _SharedDS, products: MmaOutputs | Tf32Outputs) -> None:
-        self.shared, self._products = shared, products
-
-    @abstractmethod
-    def keep(self, P: Any) -> None:
-        """Write dS of this warp's keys, as `WarpProducts.weights` gives it."""
-
-    @abstractmethod
-    def taken(self) -> Any:
-        """dS of this warp's queries and all keys, as `WarpProducts.outputs` takes it."""
-
-    def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
-        """O += P K for columns from `first` on."""
-        self._products.outputs(O, P, stage, first)
-
-    @abstractmethod
-    def first_column(self) -> Value:
-        """The column at which a lane's pieces begin, u32."""
-
-    @abstractmethod
-    def pieces(self, row: list[Var]) -> Iterator[Piece]:
-        """A lane's columns of a row: neighbours, and how far they are from its first column."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +96,7 @@ class QuerySums:
         kept = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
         by_queries = self._of_queries, self._me
         shared = _SharedDS(k, kept, of, me, *by_queries)
-        self._passage: _Passage
+        self._passage: _HalfPassage | _F32Passage
         if of.operands is HALF:
             self._passage = _HalfPassage(shared, MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar))
         else:
@@ -157,7 +127,8 @@ class QuerySums:
                 mine = k.when(self._across == across) if shares.across > 1 else nullcontext()
                 with mine:
                     dQ = k.fragment(2 * t.row_tiles, units * self._unit // QUAD_LANES)
-                    self._passage.outputs(dQ, self._passage.taken(), self._stage, first * self._unit)
+                    dS: Any = self._passage.taken()
+                    self._passage.products.outputs(dQ, dS, self._stage, first * self._unit)
                     self._send(dQ, sums, row, at, first * self._unit)
 
     def _send(self, dQ: Fragment, sums: Matrix, first_row: Value, at: Value, first: int) -> None:
@@ -190,13 +161,13 @@ class QuerySums:
             k.red(Pointer(at.value, "global", f32, at.offset + n * F32_BYTES), value, op="add", type=f32)
 
 
-class _HalfPassage(_Passage):
-    """dS of 16 bits: the pairs of the next operand A are stored as they are, and read transposed by
-    `ldmatrix`.
+class _HalfPassage:
+    """How dS of 16 bits passes through shared memory, to be multiplied by K by `products`: the pairs of the
+    next operand A are stored as they are, and read transposed by `ldmatrix`.
     """
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:
-        super().__init__(shared, products)
+        self.shared, self.products = shared, products
         self._writer = WeightsWriter(shared.k, shared.kept, shared.of_keys, shared.by_keys)
         of_eight, octet = shared.me.lane % 8, shared.me.lane // 8
         lower, right = octet % 2, octet // 2
@@ -204,31 +175,33 @@ class _HalfPassage(_Passage):
         self._from = BlockReader(shared.kept, of_eight + right * 8, first_chunk + lower)
 
     def keep(self, P: Weights) -> None:
-        """See `_Passage`."""
+        """Write dS of this warp's keys, as `WarpProducts.weights` gives it."""
         self._writer.write(P)
 
     def taken(self) -> Iterator[list[tuple[Value, ...]]]:
-        """See `_Passage`. Each step is read where it is used, which takes fewer registers."""
+        """dS of this warp's queries and all keys, as `outputs` takes it. Each step is read where it is used,
+        which takes fewer registers.
+        """
         k, t = self.shared.k, self.shared.t
         block, depth = self._from.stage(), t.operands.depth
         for j in range(t.tile // depth):
             yield [k.ldmatrix(block(m, depth * j), num="x4", trans=True) for m in range(t.row_tiles)]
 
     def first_column(self) -> Value:
-        """See `_Passage`."""
+        """The column of dQ at which a lane's pieces begin, u32."""
         return self.shared.me.in_quad * LANE_COLUMNS
 
     def pieces(self, row: list[Var]) -> Iterator[Piece]:
-        """See `_Passage`."""
+        """A lane's columns of a row of dQ: neighbours, and how far they are from its first column."""
         for n in range(0, len(row), LANE_COLUMNS):
             yield n // LANE_COLUMNS * MMA_KEYS, row[n : n + LANE_COLUMNS]
 
 
-class _F32Passage(_Passage):
-    """dS of f32: a lane stores pairs of queries of one key, and reads one query of two keys."""
+class _F32Passage:
+    """See `_HalfPassage`; of f32 a lane stores two queries of one key, and reads one query of two keys."""
 
     def __init__(self, shared: _SharedDS, products: Tf32Outputs) -> None:
-        super().__init__(shared, products)
+        self.shared, self.products = shared, products
         kept, me = shared.kept, shared.me
         self._panel = only_panel(kept)
         row, in_quad = shared.by_keys.first_row(shared.of_keys), shared.by_keys.in_quad
@@ -239,7 +212,7 @@ class _F32Passage(_Passage):
         self._from = [BlockReader(kept, me.in_quad * 2 + n, query // kept.chunk) for n in range(LANE_COLUMNS)]
 
     def keep(self, P: Fragment) -> None:
-        """See `_Passage`."""
+        """See `_HalfPassage`."""
         for n in range(P.columns // LANE_COLUMNS):
             at = self._to.moved(self._to.value ^ (BLOCK_CHUNKS * n * CHUNK_BYTES))
             for i, down in enumerate(fragment_rows(self.shared.of_keys)):
@@ -247,7 +220,7 @@ class _F32Passage(_Passage):
                 self.shared.k.store(to, P.row(i)[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)])
 
     def taken(self) -> Fragment:
-        """See `_Passage`."""
+        """See `_HalfPassage`."""
         k, t = self.shared.k, self.shared.t
         found = k.fragment(len(fragment_rows(t)), t.tile // QUAD_LANES, initial=None)
         blocks = [reader.stage(self._within) for reader in self._from]
@@ -258,11 +231,11 @@ class _F32Passage(_Passage):
         return found
 
     def first_column(self) -> Value:
-        """See `_Passage`."""
+        """See `_HalfPassage`."""
         return self.shared.me.in_quad * (LANE_COLUMNS * _NEIGHBOURS)
 
     def pieces(self, row: list[Var]) -> Iterator[Piece]:
-        """See `_Passage`; `Tf32Outputs.outputs` deals columns so."""
+        """See `_HalfPassage`; `Tf32Outputs.outputs` deals columns so."""
         panel = LANE_COLUMNS * _NEIGHBOURS
         for n in range(0, len(row), panel):
             for half in range(LANE_COLUMNS):

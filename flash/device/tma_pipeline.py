@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
+from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.nonfinite import RestoredValues, hides_rows
 from flash.device.pages import PagedMatrix
@@ -96,19 +97,13 @@ class TmaPipeline:
     @marked("wgmma rings: fill")
     def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:
         """What the producer does for a work tile, which may have no tiles of keys."""
-        with self._sent_findings(), self.k.when(has_tiles, uniform=True):
+        with self.sent_findings(), self.k.when(has_tiles, uniform=True):
             self.load(cta)
 
-    @contextmanager
-    def _sent_findings(self) -> Iterator[None]:
-        """Run the body, which loads the tiles of a work tile, and send to consumers whether NaN or infinity
-        were found in V.
-        """
-        if isinstance(self.nonfinite, ClearedValues):
-            self.nonfinite.begin()
-        yield
-        if isinstance(self.nonfinite, ClearedValues):
-            self.nonfinite.send_findings()
+    def sent_findings(self) -> AbstractContextManager[None]:
+        """The context in which a work tile is loaded: see `ClearedValues.sent_findings`."""
+        clears = self.nonfinite
+        return clears.sent_findings() if isinstance(clears, ClearedValues) else nullcontext()
 
     @marked("wgmma rings: fill")
     def load(self, cta: Cta) -> None:
@@ -132,8 +127,7 @@ class TmaPipeline:
         with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
             row = self.first_key(n)
             seen = cta.mask.sees_tile(row)
-            wanted = None if seen is None else seen | (n == -cta.tiles)
-            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
+            with if_seen(k, None if seen is None else seen | (n == -cta.tiles)):
                 yield n, row
 
     @marked("wgmma rings: fill")
@@ -206,7 +200,7 @@ class PersistentPipeline(TmaPipeline):
         are seen, so that nobody writes its memory while it belongs to consumers.
         """
         k = self.k
-        with self._sent_findings():
+        with self.sent_findings():
             with k.when(has_tiles, uniform=True):
                 self.load_keys(cta, self.first_key(-cta.tiles))
             self.load_queries(cta)
@@ -214,8 +208,7 @@ class PersistentPipeline(TmaPipeline):
                 self.load_values(cta, self.first_key(-cta.tiles))
                 with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
                     row = self.first_key(n)
-                    seen = cta.mask.sees_tile(row)
-                    with nullcontext() if seen is None else k.when(seen, uniform=True):
+                    with if_seen(k, cta.mask.sees_tile(row)):
                         self.load_keys(cta, row)
                         self.load_values(cta, row, follows=True)
                 self.end_loads(cta)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import ClassVar, Final
 
 from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
@@ -171,7 +171,7 @@ class Consumer(ABC):
                 seen = cta.mask.sees_tile(self.work.pipeline.first_key(n)) if cta.mask.has_gaps else None
                 if seen is not None and not after_last:
                     seen = seen | (n == -cta.tiles)  # the last is always there
-                with nullcontext() if seen is None else k.when(seen, uniform=True):
+                with if_seen(k, seen):
                     take(n, masking)
 
     def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:

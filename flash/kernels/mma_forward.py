@@ -23,7 +23,7 @@ from flash.device.finished_rows import finish_rows
 from flash.device.half_queries import row_factors
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.masked_tiles import Masking, masked_tiles
-from flash.device.mma_copies import start_copies, token_scales
+from flash.device.mma_copies import start_copies
 from flash.device.mma_products import (
     STEP_COLUMNS,
     STEP_PAIRS,
@@ -41,6 +41,7 @@ from flash.device.split_products import SplitProducts
 from flash.device.sum_checked_softmax import SumCheckedLazySoftmax
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_scores import TileScores
+from flash.device.token_scales import TokenScales
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, PART_KEYS, MmaTiling
 from flash.scores.score_coordinates import ScoreCoordinates
@@ -96,7 +97,8 @@ class MmaForward:
         me = self.me = WarpCoordinates.of(k)
         appended = AppendedKV.written(k, config, self.parameters, cta)
         factors = row_factors(k, t) if config.multiplied is not config.dtype else ()
-        self.tiles, self.split, self.pipeline = start_copies(k, config, t, cta, me, appended, factors)
+        copies = start_copies(k, config, t, cta, me, appended, factors)
+        self.tiles, self.split, self.pipeline, scales = copies
         self.products = self._products()
         rows = fragment_rows(t)
         # Scores that `cta.scoring` makes are in units of log2 already.
@@ -140,7 +142,7 @@ class MmaForward:
         if isinstance(self.products, MmaProducts) and t.keeps_queries:
             self.pipeline.await_keys()
             self.products.keep(where=self.pipeline.has_tiles)
-        self.scales = token_scales(k, me, self.pipeline, len(rows))
+        self.scales = None if scales is None else TokenScales(k, me, *scales, len(rows))
 
     @marked("mma: loops over tiles")
     def run(self) -> None:

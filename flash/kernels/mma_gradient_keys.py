@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, products_of, shift_of, store, tame, tiles_of
+from flash.device.gradient_tiles import begun, products_of, shift_of, store, tame, tiles_of
+from flash.device.mask import if_seen
 from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader

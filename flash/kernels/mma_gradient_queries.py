@@ -9,7 +9,8 @@ import operator
 
 from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tamed, tiles_of
+from flash.device.gradient_tiles import begun, nothing, products_of, shift_of, store, tamed, tiles_of
+from flash.device.mask import if_seen
 from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta, Thread
+from flash.device.mask import if_seen
 from flash.device.parameters import Parameters
 from flash.device.row_outputs import store_row_outputs
 from flash.device.simt_products import Products, add_product, add_product_if_seen
@@ -112,7 +113,7 @@ def _if_seen(
         return nullcontext()
     first_key = k.mov(0, type=s32) if first_key is None else first_key
     seen = cta.mask.sees_tile(first_key + ahead if ahead else first_key)
-    return nullcontext() if seen is None else k.when(seen, uniform=True)
+    return if_seen(k, seen)
 
 
 @marked("simt: first copies")
