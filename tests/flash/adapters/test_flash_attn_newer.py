@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
     ),
     "the name of the table": (
         lambda g: g.cached(page_table=g.table + 1),
-        "flash_attn_with_kvcache: page_table must hold pages from 0 to 1 for the 9 rows of sequence 1, got 2",
+        "flash_attn_with_kvcache: page_table[1, 0] must be from 0 to 1, a page of k_cache, got 2",
     ),
     "heads of qkv": (
         lambda g: g.hopper.flash_attn_qkvpacked_func(g.q, num_heads_q=3),
