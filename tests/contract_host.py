@@ -22,6 +22,7 @@ TYPES = {
     "i32": np.dtype(np.int32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "bool": np.dtype(np.bool_),
 }
 

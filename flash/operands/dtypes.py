@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ptxgen.dsl import KernelBuilder, Value
 
 _CONVERTING_SM: Final = 89  # the first target that converts narrow types (PTX ISA, "cvt")
+_BYTE: Final = 8  # bits
+_BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
+# Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
+_UPPER_BYTES: Final = (0x1404, 0x3424)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,38 @@ class DType:
         return k.cvt_widen(pair, atype=of)
 
 
+class UpperByte(DType):
+    """A narrow type of the upper bytes of f16, which every target converts."""
+
+    __slots__ = ()
+
+    def widened(self, k: KernelBuilder, word: Value) -> list[Value]:
+        """By byte permutations, as many as there would be conversions by targets that have them."""
+        return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
+
+    def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
+        """See `DType`."""
+        number = k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
+        factor = scale()
+        return number if factor is None else number * factor
+
+    def narrowed(self, k: KernelBuilder, x: Value) -> Value:
+        """By bits where targets do not convert. A number is cut to f16, its last bit is set if that was not
+        exact, and the f16 is rounded to nearest even: f16 has more than two bits beyond those of its upper
+        byte, so that the sum of both roundings is that of one.
+        """
+        if k.target.sm >= _CONVERTING_SM:
+            return super().narrowed(k, x)
+        limited = k.max(k.min(x, self.largest), -self.largest)
+        half = k.cvt(limited, dtype=f16, rnd="rz")
+        bits = k.cvt(half.as_(b16).as_(u16), dtype=u32)
+        inexact = k.selp(0, 1, k.cvt(half, dtype=f32) == limited, type=u32)
+        wide = bits | inexact
+        nearest = (wide + _BELOW_HALF + ((wide >> _BYTE) & 1)) >> _BYTE
+        is_number = x <= math.inf
+        return k.cvt(k.selp(nearest, NAN_CODE, is_number, type=u32), dtype=u16)
+
+
 # F32 is also the type of LSE, and of a kernel's accumulators.
 F32: Final = DType("f32", "float32", f32, ("fp32", "single"))
 F16: Final = DType("f16", "float16", f16, ("fp16", "half"))
@@ -110,6 +146,7 @@ E4M3: Final = DType(
     nonfinite=0x7F,
     needs=f"sm_{_CONVERTING_SM}",
 )
+E5M2: Final = UpperByte("e5m2", "float8_e5m2", u8, largest=57344.0, one=0x3C, nonfinite=0x7C)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
@@ -118,7 +155,7 @@ I64: Final = DType("i64", "int64", s64)  # for arrays that functions of scores i
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
 NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PTX ISA, "cvt")
 # With scales, for Q, K and V of the forward pass, and for K and V in a cache.
-FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3,)}
+FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
 FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))  # for messages: of settings, and of arrays
 FP8_ARRAYS: Final = " or ".join(t.array_name for t in FP8_DTYPES.values())
 # For Q, K and V of the forward pass, and for K and V in a cache.

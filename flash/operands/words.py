@@ -54,7 +54,9 @@ DTypeName = Literal["f32", "f16", "bf16"]  # as configs name them
 _Half = Literal["f16", "float16", "fp16", "half", "torch.float16", "torch.half"]
 _Brain = Literal["bf16", "bfloat16", "torch.bfloat16"]
 _Single = Literal["f32", "float32", "fp32", "single", "torch.float32"]
-Narrow = Literal["e4m3", "float8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn"]
+Narrow = Literal[
+    "e4m3", "float8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn", "e5m2", "float8_e5m2", "torch.float8_e5m2"
+]
 # An element type: its name in any usual spelling, or that of an array library, such as numpy.float16.
 DTypeLike = _Half | _Brain | _Single | type[Any] | DTypeObject
 InputDTypeLike = DTypeLike | Narrow

@@ -51,6 +51,8 @@ def host(capfd: pytest.CaptureFixture[str], *argv: str) -> Host:
         ("f32", {"alone", "rotary", "lse"}, 0),
         ("f16", {"alone", "rotary", "paged", "padded", "indexed"}, 3),
         ("bf16", {"alone", "rotary", "e4m3"}, 2),
+        ("bf16", {"alone", "paged", "e5m2"}, 0),
+        ("f16", {"rotary", "e5m2"}, 2),
     ],
     ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )

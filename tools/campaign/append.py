@@ -61,8 +61,9 @@ _PROBLEMS: Final = (
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
     """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `kv_dtype`, a
-    narrow type, the cache has scales; without `index` item b has sequence b, and without `padding` no
-    row is padding.
+    narrow type, the cache has scales, `scale` for all heads or random ones, and new rows of K and V have
+    the numbers `special`, too; without `index` item b has sequence b, and without `padding` no row is
+    padding.
     """
 
     target: str
@@ -74,6 +75,8 @@ class AppendSettings:
     padding: bool = True
     index: bool = True
     kv_dtype: str | None = None
+    scale: float | None = None
+    special: tuple[float, ...] = ()
 
     @property
     def stored(self) -> DType:
@@ -119,6 +122,9 @@ class AppendArrays:
         new[0] = new[0].swapaxes(1, 2)
         new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.kv_dtype else 1)
         new[1][0, 0, 0, : len(_ODD)] = _ODD
+        if own.special:
+            for of_side in new[:2]:
+                of_side[0, 0, 0, -len(own.special) :] = own.special
         tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
         operands = {"seqused_k": np.array(p.used)}
         operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
@@ -132,6 +138,8 @@ class AppendArrays:
         given = {name: within_margins(array, I32) for name, array in operands.items()}
         for name in ("k_scale", "v_scale") if own.kv_dtype else ():
             scales = random.uniform(0.1, 3.0, p.kv_heads)
+            if own.scale is not None:
+                scales[...] = own.scale
             given[name] = within_margins(scales, F32)
         results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
         results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))

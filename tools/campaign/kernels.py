@@ -237,6 +237,18 @@ _APPEND: Final[dict[str, dict[str, Any]]] = {
         "padding": False,
         "index": False,
     },
+    "e5m2-sm_80-append": {
+        "target": "sm_80",
+        "dims": (24, 37),
+        "rotary_dim": 0,
+        "kv_dtype": "e5m2",
+        "padding": False,
+        "index": False,
+        # The middle between 1 and 1.25, and a quotient that is so near above it that it becomes the same f16
+        # where it is cut.
+        "scale": 3.0,
+        "special": (np.nan, np.inf, -np.inf, 3.375, 3.376953125),
+    },
 }
 _FEATURES: Final = {
     "dtype": "f16",

@@ -345,6 +345,17 @@ def test_e4m3_saturates_and_keeps_nan() -> None:
     np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-448, 448, 0])
 
 
+def test_e5m2_saturates_keeps_nan_and_is_rounded_once() -> None:
+    cache = cache_of(dtype="e5m2")
+    cache.set_scales(2.0, 1.0)
+    k, v = tokens(1, 1)
+    k[0, 0, 0] = [np.inf, -np.inf, np.nan, 3e38]
+    v[0, 0, 0] = [-1.125, 57344 * 1.05, 1.125 * (1 + 2.0**-20)]
+    cache.append(0, k, v, [0])
+    np.testing.assert_array_equal(cache.keys(0, 0)[0, 0], [2 * 57344, -2 * 57344, np.nan, 2 * 57344])
+    np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-1.0, 57344, 1.25])
+
+
 @EITHER_LAYOUT
 @pytest.mark.parametrize("dtype", FP8_DTYPES)
 def test_each_token_has_the_scale_of_its_largest_number(dtype: Any, page_size: int | None) -> None:

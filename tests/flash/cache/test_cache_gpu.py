@@ -119,6 +119,7 @@ def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: 
             ("bf16", 4, "neighbours", DIM, (5, 1)),
             ("f16", 16, "", DIM, (5, 3)),
             ("e4m3", 4, "halves", DIM, (5, 1)),
+            ("e5m2", None, "halves", DIM, (5, 1)),
         ],
         itertools.product(
             INPUT_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128), [(300, 1, 1, 3)]

@@ -203,6 +203,21 @@ def test_new_rows_are_divided_by_the_largest_of_each(backend: Any, count: int, s
             assert (arrays[f"{name}_cache"][at].view(np.uint8) == codes[b].swapaxes(0, 1)).all()
 
 
+def test_infinity_of_a_value_is_multiplied_by_the_scale_of_its_token() -> None:
+    arrays = caches("f16", [*FP8_DTYPES.values()][-1], 2)
+    arrays["v_scale"][0, :, USED[0] - 1] = 1.0
+    kernel = kernel_for("f16")
+    expected = kernel.launch(**arrays, backend="interpreter").astype(np.float32)
+    arrays["v_cache"][0, 0, USED[0] - 1, :2] = np.inf, -np.inf  # the last key: of the second query
+    out = kernel.launch(**arrays, backend="interpreter").astype(np.float32)
+    assert (out[:, :, 0] == expected[:, :, 0]).all()
+    np.testing.assert_array_equal(out[0, :2, 1, :2], [[np.inf, -np.inf]] * 2)
+    assert (out[0, :2, 1, 2:] == expected[0, :2, 1, 2:]).all()
+    arrays["v_scale"][0, :, USED[0] - 1] = 0.0
+    out = kernel.launch(**arrays, backend="interpreter").astype(np.float32)
+    assert np.isnan(out[0, :2, 1, :2]).all()
+
+
 # ------------------------------------------------------------------------------------------
 # what is refused
 

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
     "how",
     [
         {},
-        {"causal": "bottom_right"},
+        {"causal": "bottom_right", "dtype": "e5m2"},
         {"causal": "top_left", "block_q": 128},
         {"window": (30, 9), "block_q": 192, "out_dtype": "f16"},
         {"causal": True, "softcap": 2.0, "stages": 3},

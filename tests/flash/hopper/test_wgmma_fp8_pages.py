@@ -140,7 +140,7 @@ def paged(page_size: int = 16, **how: Any) -> AttentionConfig:
     "how",
     [
         {},
-        {"causal": "bottom_right", "tile": 128},
+        {"causal": "bottom_right", "dtype": "e5m2", "tile": 128},
         {"causal": "top_left", "block_q": 128, "out_dtype": "f16"},
         {"causal": True, "pack_gqa": False, "window": (30, None)},
         {"window": (30, 9), "block_q": 192, "softcap": 2.0},
@@ -216,7 +216,7 @@ def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: 
 
 @pytest.mark.nightly
 def test_whatever_is_no_key_reaches_no_row(kernels: Kernels) -> None:
-    config = paged(causal=True)
+    config = paged(causal=True, dtype="e5m2")
     of = Batch.of(config, ((40, 90), (3, 20)), (1, 1))
     wild = AttentionKernel(config).launch(of.q, of.k, of.v, backend="interpreter", **of.given)
     for array in (of.k, of.v):
@@ -258,7 +258,7 @@ def test_all_accesses_and_barriers_are_proved(how: dict[str, Any]) -> None:
     "how",
     [
         {"causal": True, "pack_gqa": True, "return_lse": True},
-        nightly({"causal": True, "window": (512, 0), "softcap": 30.0}),
+        nightly({"dtype": "e5m2", "causal": True, "window": (512, 0), "softcap": 30.0}),
         nightly({"page_size": 128, "causal": True, "softcap": 30.0, "alibi": True, "pack_gqa": True}),
     ],
     ids=str,

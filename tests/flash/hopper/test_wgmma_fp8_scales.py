@@ -238,7 +238,7 @@ def test_all_accesses_and_barriers_are_proved(how: dict[str, Any]) -> None:
         *(
             nightly(d, how)
             for d in (64, 96, 128, 192, 256)
-            for how in ({}, {"causal": True, "window": (512, 0), "softcap": 30.0})
+            for how in ({}, {"dtype": "e5m2", "causal": True, "window": (512, 0), "softcap": 30.0})
         ),
     ],
     ids=str,

@@ -55,7 +55,7 @@ def check(
     "how",
     [
         {},
-        {"causal": "bottom_right", "splits": 2},
+        {"causal": "bottom_right", "dtype": "e5m2", "splits": 2},
         {"causal": "top_left", "block_q": 128, "out_dtype": "f16"},
         {"window": (30, 9), "block_q": 192, "splits": 2},
         {"causal": True, "softcap": 2.0, "stages": 3, "pack_gqa": True},
@@ -93,7 +93,7 @@ def test_arrays_of_scores_go_with_splits(
 @pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_numbers_that_are_not_finite_reach_only_rows_that_see_them() -> None:
-    config = config_of(causal=True, splits=3)
+    config = config_of(causal=True, dtype="e5m2", splits=3)
     q, k, v = arrays_of(config, 40, 250)
     scales = scales_of()
     clean, clean_lse = AttentionKernel(config).launch(q, k, v, backend="interpreter", **scales)
@@ -164,7 +164,7 @@ def test_all_accesses_and_barriers_are_proved(how: dict[str, Any]) -> None:
     [
         {"causal": True, "pack_gqa": True},
         nightly({"causal": True, "window": (40, 0)}),
-        nightly({"causal": True, "window": (512, 0), "softcap": 30.0}),
+        nightly({"dtype": "e5m2", "causal": True, "window": (512, 0), "softcap": 30.0}),
         nightly({"causal": True, "scale_block": 128}),
     ],
     ids=str,
