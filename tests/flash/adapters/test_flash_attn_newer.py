@@ -314,8 +314,8 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
     ),
     "sink": (
         lambda g: g.cute.flash_attn_func(g.q, g.k, g.v, learnable_sink=g.scales),
-        "flash_attn_func: learnable_sink must be a tensor torch.float32, torch.float16 or torch.bfloat16 "
-        "[heads=4], got torch.float32 of shape [2, 2]",
+        "flash_attn_func: learnable_sink must be a tensor of one of torch.float32, torch.float16, "
+        "torch.bfloat16 [heads=4], got torch.float32 of shape [2, 2]",
     ),
     "keys of a part": (
         lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, seqlen_k_per_split=-1),
