@@ -189,7 +189,7 @@ def accepts(want: ScalarType, got: Value) -> bool:
         return True
     if want.bits != got.type.bits or pred in (want, got.type):
         return False
-    return want.kind == "b" or (got.type.kind in "bx" and got.reg.declared == want.register)
+    return want.kind == "b" or (got.type.kind == "b" and got.reg.declared == want.register)
 
 
 def _check_operands(op: Op, args: tuple[Any, ...]) -> None:

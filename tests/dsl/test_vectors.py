@@ -8,7 +8,7 @@ from dsl.kernels import builder, refused, smem
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
-from ptxgen.types import TYPES, bf16, f16
+from ptxgen.types import TYPES, bf16, f16, u32
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,33 @@ def test_what_is_no_number_is_no_half():
         P[0] = True
     with refused(TypeMismatchError, "f16x2 must be given by a value of the kernel, got 1.0"):
         k.pointer("Q", TYPES["f16x2"])[0] = 1.0
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "max"])
+def test_packed_pairs_are_computed_as_pairs(dtype, name):
+    """`add.s32` of two pairs would carry from one element into the other."""
+    k = builder(on="sm_90")
+    X, Y = k.pointer("X", u32), k.pointer("Y", u32)
+    t, pair = k.thread_id(), TYPES[f"{dtype}x2"]
+    a, b = (X[t + first].as_(pair) for first in (0, 32))
+    operators = {"add": a + b, "sub": a - b, "mul": a * b, "max": k.max(a, b)}
+    assert {value.type for value in operators.values()} == {pair}
+    Y[t] = operators[name].as_(u32)
+    Y[t + 32] = getattr(k, name)(a, b).as_(u32)
+    x = np.random.default_rng(1).standard_normal((2, 64)).astype(TYPES[dtype].dtype)
+    y = np.zeros(64, np.uint32)
+    run(k.build(), grid=1, block=32, args=[x.view(np.uint32), y], sanitize=True)
+    wanted = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum}[name](*x)
+    assert (y.view(x.dtype).reshape(2, 64) == wanted).all()
+
+
+def test_pairs_of_floats_are_no_integers():
+    k = builder()
+    x = k.pointer("X", u32)[0]
+    message = (
+        "bfe: operand b must be u32, got Value(%r0: f16x2); reinterpret with .as_(u32) or convert with "
+        "k.cvt(value, dtype=u32)"
+    )
+    with refused(TypeMismatchError, message):
+        k.bfe(x, x.as_(TYPES["f16x2"]), 4)
