@@ -14,6 +14,7 @@ from flash.families.request import TileRequest
 from flash.families.simt import SIMT, Tiling
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
+from flash.families.wgmma_latent import LATENT
 from flash.families.wgmma_split import SPLIT
 from flash.operands.dtypes import F32, INPUT_DTYPES
 from ptxgen.errors import ConfigError
@@ -21,7 +22,7 @@ from ptxgen.target import TARGETS, Target
 
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 # In the order in which a problem asks them.
-FAMILIES: Final[tuple[Family[Any], ...]] = (FP8, SPLIT, WGMMA, MMA, SIMT)
+FAMILIES: Final[tuple[Family[Any], ...]] = (FP8, LATENT, SPLIT, WGMMA, MMA, SIMT)
 # Problems that one family alone computes, by what they are called: settings of a config.
 WORKLOADS: Final = {name: settings for family in FAMILIES for name, settings in family.workloads.items()}
 _OF_TILING: Final = {family.tiling: family for family in FAMILIES}

@@ -71,12 +71,13 @@ def test_a_call_is_measured_by_what_its_result_needs(call: Any, error: float, gp
 
 
 GROUPED = Call("bf16", 16, 48, True, tokens=48, heads=4, kv_heads=2, head_dim_v=8, window=16)
+LATENT = Call("bf16", 576, 64, True, tokens=64, head_dim_v=512, heads=2, kv_heads=1, shared_kv=True)
 
 
 @pytest.mark.slow
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("call", [GROUPED], ids=["window"])
-def test_heads_and_windows_are_measured(call: Call, gpu: bench_device.Gpu) -> None:
+@pytest.mark.parametrize("call", [GROUPED, LATENT], ids=["window", "latents"])
+def test_heads_windows_and_latents_are_measured(call: Call, gpu: bench_device.Gpu) -> None:
     named = by_name(gpu_attention.forward(gpu, call, 1, 1))
     batch, heads, seq, dim = call.size
     rows = range(1, seq + 1)
@@ -99,10 +100,11 @@ def test_published_shapes_have_eight_queries_for_a_key_and_one_sequence() -> Non
 def test_a_gpu_that_is_not_hopper_is_not_asked_for_what_only_hopper_computes() -> None:
     gpu = bench_device.open_gpu(CudaBackend(Machine(A100)))
     labels = [job.label for job in gpu_attention.attention_jobs(gpu, quick=False)]
-    assert not any("e4m3" in label for label in labels)
+    assert not any("e4m3" in label or "d=576" in label for label in labels)
     hopper = bench_device.open_gpu(CudaBackend(Machine()))
     more = {job.label for job in gpu_attention.attention_jobs(hopper, quick=False)} - set(labels)
     assert any("e4m3" in label for label in more)
+    assert any("d=576" in label for label in more)
 
 
 def test_a_kernel_that_writes_nothing_has_no_small_error(gpu: bench_device.Gpu, driver: Machine) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fake_gpu import Machine
 
 from benchmarks.measure import gpu_serving
+from benchmarks.measure.gpu_serving import Tokens
 from benchmarks.measure.serving import Serving, unavoidable_bytes
 from flash.commands.measure import device as bench_device
 from flash.commands.measure.record import Found, Measurement
@@ -65,6 +66,19 @@ def test_the_error_is_that_of_the_last_query_of_each_sequence(
     assert launches >= 1
 
 
-def test_a_quick_run_has_one_batch(gpu: bench_device.Gpu) -> None:
+@pytest.mark.slow
+def test_tokens_over_latents_are_measured(gpu: bench_device.Gpu) -> None:
+    step = Tokens("latents", 576, 512, 2, 64, heads=4)
+    named = by_name(gpu_serving.decode_tokens(gpu, step, 1, 1))
+    launches = named["latents"].median / 20
+    assert launches == pytest.approx(round(launches))
+    nbytes = 2 * 2 * (64 * 576 + 4 * (576 + 512))
+    assert named["latents, needed"].median == pytest.approx(nbytes / launches / LAUNCH_S / 1e12)
+    flops = 2 * 2 * 4 * 64 * (576 + 512)
+    assert named["latents, useful"].median == pytest.approx(flops / launches / LAUNCH_S / 1e12)
+    assert 0 < named["latents, error"].median < 2e-2
+
+
+def test_latents_are_for_hopper(gpu: bench_device.Gpu) -> None:
     labels = [job.label for job in gpu_serving.serving_gpu_jobs(gpu, quick=True)]
-    assert labels == ["serving page 16, 66 sequences, most queries 1024"]
+    assert labels == ["serving page 16, 66 sequences, most queries 1024", "latents of 1 sequences, 8192 keys"]

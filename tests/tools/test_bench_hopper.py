@@ -11,6 +11,7 @@ import pytest
 from benchmarks.measure import static_gathered as gathered
 from benchmarks.measure import static_hopper as hopper
 from benchmarks.measure import static_hopper_f32 as hopper_f32
+from benchmarks.measure import static_hopper_workloads as hopper_workloads
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
@@ -128,6 +129,35 @@ def test_f32_has_jobs_of_its_own() -> None:
         *("hopper d=64 f32_grade full", "hopper d=128 f32_grade full")
     ]
     assert not hopper_f32.precise_jobs(quick=True)
+
+
+def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(subject: Subject, warpgroups: int, tile: str, copied: float) -> hopper.Reading:
+        assert subject.entry.startswith("attention_forward_latent_wgmma_bf16_d576")
+        assert (subject.threads, warpgroups, tile) == (384, 2, "64x64")
+        assert copied == 2 * (64 * 576 + 2 * 64 * 64)  # the tile, and weights that are written and read
+        return reading(90.0)
+
+    monkeypatch.setattr(hopper.Reading, "of", of)
+    found = hopper_workloads.workload_quality("latents", 64)
+    assert rows(found)[0][1] == "ours, latents"
+    # 64 x 64 scores of 576 + 512 columns take 2,176 clocks of tensor cores. One consumer reads
+    # 36 x (64 + 64) x 16 elements for the scores, and each 4 x 256 x 16 for its columns of O; 64 x 576 of K
+    # arrive, and 64 x 64 weights are written and read once: 2,368 clocks of 128 bytes.
+    assert {
+        m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(found)
+    } == {
+        "tensor cores by the issue model": (90.0, True),
+        "tensor cores by shared memory": (91.9, True),
+        "spilled": (0, True),
+    }
+
+
+def test_latents_have_a_job_for_each_tile() -> None:
+    assert [job.label for job in hopper_workloads.workload_jobs(quick=False)] == [
+        *("hopper d=576 latents bf16 full, tile 64", "hopper d=576 latents bf16 full, tile 32")
+    ]
+    assert not hopper_workloads.workload_jobs(quick=True)
 
 
 @pytest.mark.slow

@@ -355,7 +355,8 @@ def test_a_gpu_of_another_target_is_exit_code_4(capsys: pytest.CaptureFixture[st
         (
             ["--head-dim", "300"],
             "ptxgen tune: error: AttentionConfig: head_dim must be an integer from 1 to 256, got 300; "
-            "beyond 256 a CTA cannot keep its rows in registers and shared memory\n",
+            "beyond 256 a CTA cannot keep its rows in registers and shared memory; where V is columns of K, "
+            "shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'\n",
         ),
     ],
 )

@@ -157,6 +157,7 @@ def without(kernel: Any, which: int) -> Any:
     ("name", "noticed"),
     [  # the first fence of each is behind `mbarrier.init`
         ("f16-sm_90a", [0, 1]),
+        ("f16-sm_90a-causal-latent", [0, 2, 1, 1, 1, 1, 2]),
         ("e4m3-sm_90a-causal", [0, 0, 0, 1]),
         ("f16-sm_90a-turns-causal", [0, 0, 0, 0, 1]),
         ("bf16-sm_90a-static", [0, 1]),

@@ -350,7 +350,8 @@ def test_sizes_that_no_kernel_has_are_refused(torch: ModuleType, flash_attn: Any
 
     assert refusal(too_wide, flash_attn, torch, ConfigError) == (
         "flash_attn_func: head_dim must be an integer from 1 to 256, got 264; beyond 256 a CTA cannot keep "
-        "its rows in registers and shared memory"
+        "its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up to 576, "
+        "with 'f16' or 'bf16' and target='sm_90a'"
     )
 
 

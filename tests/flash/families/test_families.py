@@ -16,13 +16,16 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
+from flash.families.wgmma_latent import LATENT
 from flash.families.wgmma_split import SPLIT
+from ptxgen.errors import ConfigError
 from ptxgen.target import target
 from ptxgen.text import render
 
 HOPPER = target("sm_90a")
 SETTINGS: dict[Family[Any], dict[str, Any]] = {
     FP8: {"head_dim": 64, "dtype": "e4m3"},
+    LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
     WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
     MMA: {"head_dim": 64, "dtype": "f16"},
@@ -74,6 +77,16 @@ def test_named_problems_have_one_family() -> None:
         (family,) = families_of(AttentionConfig(**settings, dtype="bf16").tile_request)
         assert family.target == "sm_90a"
         assert f"head_dim is {settings['head_dim']}" in (AttentionConfig.__doc__ or "")
+
+
+@pytest.mark.parametrize("precision", ["f32_grade", "tf32", "ieee"])
+def test_no_kernel_multiplies_latents_of_f32(precision: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        AttentionConfig(576, 512, precision=precision, shared_kv=True)
+    assert str(error.value) == (
+        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma alone, and wgmma multiplies "
+        "f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
+    )
 
 
 @pytest.mark.slow

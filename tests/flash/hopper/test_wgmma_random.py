@@ -29,7 +29,8 @@ Rng = np.random.Generator
 
 _LENGTHS = [1, 3, 16, 33, 64, 65, 80]
 _SIDES = [None, 0, 1, 9, 40]
-_F16, _FP8, _F32 = "f16", "fp8", "f32"  # kinds of kernels
+_OF_LATENTS = [(264, 128), (264, 256), (320, 256)]
+_F16, _FP8, _F32, _LATENT = "f16", "fp8", "f32", "latent"  # kinds of kernels
 
 
 def _bent(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -77,6 +78,8 @@ def _settings(rng: Rng, kind: str) -> tuple[dict[str, Any], tuple[int, int]]:
         tile = _one_of(rng, [16, 48, 64])
         return {**how, "dtype": "f32", "precision": "f32_grade", "tile": tile}, dims
     how["dtype"] = _one_of(rng, ["f16", "bf16"])
+    if kind == _LATENT:
+        return {**how, "block_q": 64, "tile": 32, "shared_kv": True}, _one_of(rng, _OF_LATENTS)
     how["scheduler"] = _one_of(rng, ["static", "mirrored", "auto"])
     how["stages"] = _one_of(rng, [2, 3])
     if rng.random() < 0.2:
@@ -132,7 +135,7 @@ def _array_of(rng: Rng, name: str, shape: tuple[int, ...]) -> Array:
 def drawn(seed: int) -> Case:
     """A call."""
     rng = np.random.default_rng(seed)
-    kind = (_F16, _FP8, _F32)[seed % 3]
+    kind = (_F16, _FP8, _F32, _LATENT)[seed % 4]
     heads, kv_heads = _one_of(rng, [(1, 1), (2, 1), (2, 2), (3, 1)])
     packed = bool(rng.random() < 0.35)
     batch = int(rng.integers(1, 4)) if packed else int(rng.integers(1, 3))

@@ -24,6 +24,9 @@ TOO_LARGE = (
     "AttentionConfig: head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
     "keep its rows in registers and shared memory"
 )
+WITH_SHARED_KV = (
+    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'"
+)
 ENDS = {"tile": "; the largest tile that fits head_dim=64, head_dim_v=64 on sm_80 is 128"}
 
 
@@ -35,6 +38,11 @@ def refused(message: str, **how: Any) -> None:
 @pytest.mark.parametrize("value", [0, -8, 3.5, 10**9, 577, True, "64", None, float("nan"), np.arange(2)])
 def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
     refused(TOO_LARGE.format(repr(value)), head_dim=value)
+
+
+@pytest.mark.parametrize("value", [257, 576])
+def test_a_head_dim_that_a_kernel_has_with_shared_kv_is_refused_with_its_name(value: int) -> None:
+    refused(TOO_LARGE.format(value) + WITH_SHARED_KV, head_dim=value, target="sm_90a")
 
 
 def test_a_head_dim_v_is_refused_by_its_own_name() -> None:

@@ -1,0 +1,130 @@
+"""Online softmax of rows that two warpgroups share, which take tiles of keys in turns. The shift of a row
+passes from one to the other with each tile, through shared memory; their sums are added at the end.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Final
+
+from flash.device.overlapped_softmax import OverlappedSoftmax
+from flash.device.softmax import FinishedRow, FirstTerms
+from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.records import dataclass
+from ptxgen.types import f32
+
+_GROUPS: Final = 2
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Where the two warpgroups of a role find numbers of each other for each row of a thread, and how they
+    take turns.
+
+    `group` (u32, 0 or 1) is the warpgroup of the thread, `row` (u32) its first row, from which `rows` counts
+    all of them; `leads` says whether the lane writes for those that share the row. `first` is the first of
+    two named barriers: a warpgroup waits at its own one, where the other arrives.
+    """
+
+    k: KernelBuilder
+    role: Role
+    rooms: tuple[SharedTile, SharedTile]  # f32, [2, rows of a warpgroup]
+    group: Value
+    row: Value
+    rows: tuple[int, ...]
+    leads: Value
+    first: int
+
+    @classmethod
+    def room(cls, k: KernelBuilder, name: str, rows: int) -> SharedTile:
+        """Shared memory for a number of `rows` rows of each warpgroup."""
+        return k.shared(name, (_GROUPS, rows), f32)
+
+    def hand_on(self) -> None:
+        """Let the other warpgroup go on, which sees what this one has written."""
+        self.k.bar_arrive(self.first + 1 - self.group, self.role.threads)
+
+    def wait(self) -> None:
+        """Wait until the other warpgroup hands on."""
+        self.k.bar_sync(self.first + self.group, self.role.threads)
+
+    @marked("shared rows: exchange")
+    def write(self, *numbers: Sequence[Value]) -> None:
+        """Write numbers of each row, as many as the other warpgroup reads."""
+        k = self.k
+        with k.when(self.leads):
+            for room, mine in zip(self.rooms, numbers, strict=False):
+                for down, value in zip(self.rows, mine, strict=True):
+                    k.store(room.pointer(self.group, self.row + down), value)
+
+    def read(self, count: int) -> list[list[Value]]:
+        """`count` numbers of each row that the other warpgroup has written."""
+        k, other = self.k, 1 - self.group
+        return [
+            [k.load(room.pointer(other, self.row + down)) for down in self.rows]
+            for room in self.rooms[:count]
+        ]
+
+
+class SharedRowsSoftmax(OverlappedSoftmax):
+    """The running shift of rows whose tiles of keys two warpgroups take in turns, and the sum of the weights
+    of this one. `follow` comes before `weigh` of the tile behind the other's.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        exchange: Exchange,
+        distances: list[int],
+        scale: Value | None,
+        slack: float,
+        sinks: Sequence[FirstTerms],
+    ) -> None:
+        super().__init__(k, len(exchange.rows), distances, scale, slack, sinks)
+        self.exchange = exchange
+
+    @marked("shared rows: follow")
+    def follow(self, O: Fragment) -> None:
+        """Take over the shifts that the other warpgroup has handed on, and multiply the outputs and sums of
+        each row accordingly: a warp does so only when the shift of one of its rows has moved.
+        """
+        k, has_rests = self.k, bool(self._rest)
+        shifts, *rests = self.exchange.read(1 + has_rests)
+        some = shifts[0] != self.shift[0]
+        for mine, new in zip(self.shift[1:], shifts[1:], strict=True):
+            some = some | (new != mine)
+        with k.when(k.vote(some, -1, mode="any")):
+            for i, (outputs, new) in enumerate(zip(O, shifts, strict=True)):
+                less = self.shift[i] - new
+                if rests:
+                    less = less + (self._rest[i] - rests[0][i])
+                    self._rest[i].set(rests[0][i])
+                factor = k.ex2(less, ftz=True)
+                self.shift[i].set(new)
+                for output in (self.row_sum[i], *outputs):
+                    k.mul(output, factor, into=output)
+            self._note_rests()
+
+    def show(self) -> None:
+        """Write the shifts, for the other warpgroup."""
+        self.exchange.write(self.shift, *([self._rest] if self._rest else []))
+
+    def finish(self, i: int) -> FinishedRow:
+        """See `LazySoftmax`; before the first row is finished, the warpgroups meet."""
+        if i == 0:
+            self._join()
+        return super().finish(i)
+
+    @marked("shared rows: join")
+    def _join(self) -> None:
+        """Add the sums of both warpgroups, whose shifts are the same."""
+        k, barrier = self.k, self.exchange.role.barrier
+        own = [over_lanes(k, total, self.distances, operator.add) for total in self.row_sum]
+        barrier.sync()  # all have read the last shifts
+        self.exchange.write(own)
+        barrier.sync()
+        (others,) = self.exchange.read(1)
+        for row_sum, a, b in zip(self.row_sum, own, others, strict=True):
+            row_sum.set(k.selp(a + b, 0.0, self.exchange.leads))  # `finish` adds over the lanes of a row
