@@ -10,6 +10,7 @@ from contract_host import TYPES, Host
 from judge import assert_attention_is_accurate
 
 from flash.error_bound import arithmetic_of
+from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.rotary import rotary_tables, rotated
 
 DIM, DIM_V = 16, 8
@@ -60,7 +61,7 @@ def cache_of(kernel: Host, layout: set[str], rng: np.random.Generator) -> Cache:
     else:
         sizes = {"kv_batch": kv_batch, "batch": kv_batch, "kv_heads": kv_heads, "seq_k": capacity}
     arrays |= {name: kernel.empty(name, **sizes) for name in "KV"}
-    if layout & {"e4m3", "e5m2"}:
+    if layout & {*FP8_DTYPES}:
         arrays["k_scale"], arrays["v_scale"] = np.array([[0.5, 2], [1, 0.7]], np.float32)
     if indexed:
         arrays["cache_batch_idx"] = np.array(sequences, np.int32)
@@ -116,8 +117,7 @@ def decode_a_token(host: Callable[..., Host], dtype: str, layout: set[str], spli
     how = ["--head-dim", str(DIM), "--head-dim-v", str(DIM_V), "--dtype", dtype]
     options = {
         "paged": ["--page-size", "4"],
-        "e4m3": ["--kv-dtype", "e4m3"],
-        "e5m2": ["--kv-dtype", "e5m2"],
+        **{name: ["--kv-dtype", name] for name in FP8_DTYPES},
         "padded": ["--leftpad-k"],
         "indexed": ["--cache-batch-idx"],
     }
@@ -185,7 +185,7 @@ def decode_a_token(host: Callable[..., Host], dtype: str, layout: set[str], spli
         np.testing.assert_allclose(
             turned[item].astype(np.float32), exact["Q"][0].astype(np.float32), rtol=step, atol=step
         )
-        step = 2.0**-3 if "e4m3" in layout else 2.0**-2 if "e5m2" in layout else step
+        step = max((2 * FP8_DTYPES[name].rounding[0] for name in layout & {*FP8_DTYPES}), default=step)
         for new, row in ((exact["K"], keys), (v[item : item + 1], values)):
             np.testing.assert_allclose(row[:, :, -1:], new.astype(np.float32), rtol=step, atol=step / 8)
         assert_attention_is_accurate(

@@ -9,7 +9,6 @@ instructions in those tiles; the second only runs if anything was set to 0.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -131,15 +130,11 @@ class RestoredValues(ABC):
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
         nonfinite = self.stored.nonfinite
 
-        def number() -> Value:
-            found = self.stored.nonfinite_number(k, code)
-            if found is None:
-                return k.mov(math.nan, type=f32)
-            if cta.token_scales is None:
-                return found
-            return found * k.load(Pointer(cta.token_scales[1].row(k, key), "global", f32))
+        def scale() -> Value | None:
+            scales = cta.token_scales
+            return None if scales is None else k.load(Pointer(scales[1].row(k, key), "global", f32))
 
-        return (code & nonfinite) == nonfinite, number
+        return (code & nonfinite) == nonfinite, lambda: self.stored.nonfinite_number(k, code, scale)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """An element, from its bits, as f32."""

@@ -79,7 +79,8 @@ class Bursts:
     @classmethod
     def of(cls, t: MmaTiling) -> Bursts:
         """The bursts of a tiling. The products of one tile of O wait for one another. With 16 rows for each
-        warp they are too few to fill that time, and registers hold operands of more tiles (docs/tuning.md).
+        warp they are too few to fill that time, and registers hold operands of more tiles
+        (docs/measurements.md).
         """
         return cls(steps=8, tiles=8, side_by_side=4) if t.has_long_rows else cls()
 

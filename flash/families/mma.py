@@ -221,7 +221,7 @@ class MmaTiling:
     def checks_sums(self) -> bool:
         """Whether weights are computed before it is known that their shift is large enough
         (`flash/device/sum_checked_softmax.py`), those of a part of a tile among the products of another. By
-        the issue model other shapes gain nothing (docs/tuning.md).
+        the issue model other shapes gain nothing (docs/measurements.md).
         """
         has_shape = self.row_tiles == _CHECKED_ROWS and self.tile == _CHECKED_PARTS * PART_KEYS
         return self.keeps_queries and has_shape and not self.by_rows

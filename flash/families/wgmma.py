@@ -50,7 +50,7 @@ WGMMA_BLOCKS_Q: Final = (64, 128, 192)
 DEFAULT_WGMMA_TILES: Final = (128, 112, 96, 80, 64, 48, 32, 16)
 DEFAULT_BLOCK_Q: Final = 128
 # Where Q, K and V have at most `_NARROW` columns and a tile of at least `_NARROW_TILE` keys fits, "auto" is a
-# block of `_NARROW_BLOCK_Q` queries (docs/tuning.md).
+# block of `_NARROW_BLOCK_Q` queries (docs/measurements.md).
 _NARROW: Final = 96
 _NARROW_BLOCK_Q: Final = 192
 _NARROW_TILE: Final = 80

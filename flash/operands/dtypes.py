@@ -12,6 +12,8 @@ from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, s32, s64, u8, u16, u32
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from ptxgen.dsl import KernelBuilder, Value
@@ -80,10 +82,12 @@ class DType:
         low, _ = k.unpack(self._widened(k, k.cvt(code, dtype=u16).as_(b16)))
         return k.cvt(low.as_(f16), dtype=f32)
 
-    def nonfinite_number(self, k: KernelBuilder, code: Value) -> Value | None:
-        """`number` of a code that is not finite, for every target; None if each of them is NaN."""
-        del k, code
-        return None
+    def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
+        """`number` of a code that is not finite, for every target, times what `scale` emits; None is 1. It is
+        NaN, unless the type has infinity.
+        """
+        del code, scale
+        return k.mov(math.nan, type=f32)
 
     def narrowed(self, k: KernelBuilder, x: Value) -> Value:
         """The code of an f32 rounded to this type, in the lower byte of a u16: limited to its largest number,
@@ -107,9 +111,11 @@ class UpperByte(DType):
         """By byte permutations, as many as there would be conversions by targets that have them."""
         return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
 
-    def nonfinite_number(self, k: KernelBuilder, code: Value) -> Value | None:
+    def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
         """See `DType`."""
-        return k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
+        number = k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
+        factor = scale()
+        return number if factor is None else number * factor
 
     def narrowed(self, k: KernelBuilder, x: Value) -> Value:
         """By bits where targets do not convert. A number is cut to f16, its last bit is set if that was not

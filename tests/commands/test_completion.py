@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flash.operands.dtypes import INPUT_DTYPES
 from ptxgen.commands.main import commands, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("ptxgen emit backward --owner k", ["keys"]),
         ("ptxgen emit backward --wanted al", ["alibi_slopes"]),
         ("ptxgen emit --target sm_10", ["sm_100", "sm_100a", "sm_103a"]),
-        ("ptxgen emit --dtype ", ["f32", "f16", "bf16", "e4m3", "e5m2"]),
+        ("ptxgen emit --dtype ", [*INPUT_DTYPES]),
         ("ptxgen emit --causal top", ["top_left"]),
         ("ptxgen report att", ["attention"]),
         ("ptxgen report attention --se", ["--seqused-q", "--seqused-k", "--seq"]),

@@ -28,7 +28,7 @@ from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
 from flash.launch.rotary import NO_ROTATION
-from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, INPUT_DTYPES, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
 from ptxgen.arrays.staging import Staging
@@ -410,7 +410,7 @@ def test_attention_refuses_other_types(dtype: str) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(a.astype(dtype) for a in problem()), backend="cpu")
     assert str(caught.value) == (
-        "attention: q must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, got "
+        f"attention: q must be one of {', '.join(t.array_name for t in INPUT_DTYPES.values())}, got "
         f"{dtype}; convert q, k and v, such as with q.astype('float32')"
     )
 
@@ -419,8 +419,8 @@ def test_attention_refuses_other_types_of_torch(torch: ModuleType) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(torch.zeros(1, 2, 3, 8, dtype=torch.float64),) * 3)
     assert str(caught.value) == (
-        "attention: q must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, got float64; "
-        "convert q, k and v, such as with q.float()"
+        f"attention: q must be one of {', '.join(t.array_name for t in INPUT_DTYPES.values())}, got "
+        "float64; convert q, k and v, such as with q.float()"
     )
 
 

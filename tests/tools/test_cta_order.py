@@ -6,6 +6,7 @@ from kernel_runs import Problem, run_forward, with_place
 
 from flash.contract.catalogue import build
 from flash.launch.key_splits import Division, Merging
+from flash.operands.dtypes import INPUT_DTYPES
 from flash.problem.config import AttentionConfig
 from tools import cta_order as tool
 from tools.cta_order import ORDERS, Launch, simulated
@@ -159,7 +160,7 @@ def test_splits_take_as_long_as_by_hand() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--dtype", "f8"], "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'"),
+        (["--dtype", "f8"], f"dtype must be one of {', '.join(map(repr, INPUT_DTYPES))}, got 'f8'"),
         (["--head-dim", "0"], "head_dim must be an integer from 1 to 256, got 0"),
     ],
 )

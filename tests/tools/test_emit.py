@@ -18,6 +18,7 @@ import flash.contract.catalogue
 import ptxgen.runtime.cuda
 from flash.commands import emit as tool
 from flash.contract.catalogue import build
+from flash.operands.dtypes import INPUT_DTYPES
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.errors import BackendError, PtxGenError
@@ -431,7 +432,7 @@ def test_a_scheduler_that_a_kernel_does_not_have_is_noted(
         (
             ["--dtype", "f8"],
             {"dtype": "f8"},
-            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'",
+            f"dtype must be one of {', '.join(map(repr, INPUT_DTYPES))}, got 'f8'",
         ),
         (["--target", "sm_9"], {"target": "sm_9"}, "unknown target 'sm_9'; did you mean 'sm_90'?"),
         (

@@ -12,6 +12,7 @@ from contract_host import Host
 
 from flash.commands import emit as tool
 from flash.commands.parts.emit_cache import KINDS
+from flash.operands.dtypes import FP8_DTYPES
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 
@@ -278,7 +279,8 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["append", "--head-dim", "16", "--kv-dtype", "f8"],
-            "CacheConfig: kv_dtype must be 'e4m3', 'e5m2', or None for the type of the queries, got 'f8'",
+            f"CacheConfig: kv_dtype must be {', '.join(map(repr, FP8_DTYPES))}, or None for the type of "
+            "the queries, got 'f8'",
         ),
         (
             ["decode", "--head-dim", "16", "--kv-dtype", "e4m3"],

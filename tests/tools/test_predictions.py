@@ -26,7 +26,8 @@ from ptxgen.runtime.sass import find_disassembler
 from ptxgen.target import target
 from tools import gen_predictions
 
-# The kernel of the counters that is known to be off by more: docs/tuning.md, "The model beside the counters".
+# The kernel of the counters that is known to be off by more: docs/measurements.md, "The model beside the
+# counters".
 OFF = {256: 8.0}
 
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import F32
+from flash.operands.dtypes import BF16, DTYPES, F16, F32
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import SUMS_OF_QUERIES, term_of
 from flash.reference import (
@@ -32,16 +31,15 @@ Array = NDArray[Any]
 # By type and precision: the relative error of an element that enters a product of Q, K, V or dO, and
 # that of a weight or a gradient of a score.
 _UNITS: Final = {
-    ("f16", None): (0.0, 2.0**-11),
-    ("bf16", None): (0.0, 2.0**-8),
+    ("f16", None): (0.0, F16.rounding[0]),
+    ("bf16", None): (0.0, BF16.rounding[0]),
     ("f32", "ieee"): (0.0, 0.0),
     ("f32", "tf32"): (2.0**-11, 2.0**-11),
     ("f32", "f32_grade"): (2.0**-21, 2.0**-21),
 }
 # By type: the relative error of a result, and the error of results and weights below normal ones.
-_RESULT: Final = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
+_RESULT: Final = {t.numpy: t.rounding[0] for t in DTYPES.values()}
 _TINY: Final = {np.dtype(np.float16): 2.0**-25}
-_RESULT_OF_F32: Final = 2.0**-24
 _LEAST_NORMAL: Final = 2.0**-126  # of f32 and bf16
 _ROUNDINGS: Final = 32 * 2.0**-24  # of f32, on the way from products to gradients of scores
 _OF_SUMS: Final = 1.01  # times the error of the terms: that of their sum
@@ -120,7 +118,7 @@ class GradientInputs:
 
 def _rounded(gradient: Array, error: Array, dtype: np.dtype[Any]) -> GradientBound:
     """The bound of a gradient that is rounded to a type, by the errors of its terms."""
-    of_result = _RESULT.get(dtype, _RESULT_OF_F32) * np.abs(gradient) + _TINY.get(dtype, _LEAST_NORMAL)
+    of_result = _RESULT[dtype] * np.abs(gradient) + _TINY.get(dtype, _LEAST_NORMAL)
     return GradientBound(gradient, _OF_SUMS * error + of_result)
 
 

@@ -37,6 +37,7 @@ from flash.adapters.flash_attn.newer import (
 )
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import FLOATS
 from flash.host.caller import flag
 from ptxgen.errors import LaunchError
 
@@ -277,9 +278,9 @@ def _scores(
     if learnable_sink is None:
         return scores
     sink = tensor(who, "learnable_sink", learnable_sink)
-    if sink.dtype not in (torch.float32, torch.float16, torch.bfloat16) or sink.shape != (heads,):
+    if sink.dtype not in FLOATS or sink.shape != (heads,):
         raise LaunchError(
-            f"{who}: learnable_sink must be a tensor torch.float32, torch.float16 or torch.bfloat16 "
+            f"{who}: learnable_sink must be a tensor of one of {', '.join(map(str, FLOATS))} "
             f"[heads={heads}], got {sink.dtype} of shape {list(sink.shape)}"
         )
     return scores._replace(sink=sink.float())

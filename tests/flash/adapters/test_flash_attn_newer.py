@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
     ),
     "the name of the table": (
         lambda g: g.cached(page_table=g.table + 1),
-        "flash_attn_with_kvcache: page_table must hold pages from 0 to 1 for the 9 rows of sequence 1, got 2",
+        "flash_attn_with_kvcache: page_table[1, 0] must be from 0 to 1, a page of k_cache, got 2",
     ),
     "heads of qkv": (
         lambda g: g.hopper.flash_attn_qkvpacked_func(g.q, num_heads_q=3),
@@ -314,8 +314,8 @@ REFUSED: dict[str, tuple[Callable[[Given], Any], str]] = {
     ),
     "sink": (
         lambda g: g.cute.flash_attn_func(g.q, g.k, g.v, learnable_sink=g.scales),
-        "flash_attn_func: learnable_sink must be a tensor torch.float32, torch.float16 or torch.bfloat16 "
-        "[heads=4], got torch.float32 of shape [2, 2]",
+        "flash_attn_func: learnable_sink must be a tensor of one of torch.float32, torch.float16, "
+        "torch.bfloat16 [heads=4], got torch.float32 of shape [2, 2]",
     ),
     "keys of a part": (
         lambda g: g.cute.flash_attn_varlen_func(g.q, g.k, g.v, seqlen_k_per_split=-1),

@@ -14,6 +14,7 @@ from judge import assert_attention_is_accurate, assert_close, rounded_normal
 
 import flash
 from flash.error_bound import attention_bound
+from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import attention_reference
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
@@ -27,10 +28,8 @@ TYPES: dict[str, Any] = {
     "f32": np.float32,
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.bfloat16,
-    "e5m2": ml_dtypes.bfloat16,
+    **dict.fromkeys(FP8_DTYPES, ml_dtypes.bfloat16),
 }
-NARROW = ("e4m3", "e5m2")
 EVERY_TYPE = pytest.mark.parametrize("dtype", TYPES)
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 16], ids=["contiguous", "paged"])
 
@@ -40,7 +39,7 @@ def cache_of(batch: int = 3, capacity: int = 64, layers: int = 1, **how: Any) ->
     made = flash.KVCache(layers, batch, KV_HEADS, DIM, capacity, **{"head_dim_v": DIM_V, **how})
     made.memory.k[...] = np.nan
     made.memory.v[...] = np.nan
-    if made.dtype in NARROW:
+    if made.dtype in FP8_DTYPES:
         made.set_scales([0.01, 0.02], 0.015)
     return made
 
@@ -88,7 +87,7 @@ def test_prefill_and_a_hundred_steps_are_one_causal_attention(dtype: str, page_s
         keys, values = (
             np.concatenate(both) for both in zip(*(cached(cache, layer, b) for b in (0, 1)), strict=True)
         )
-        if dtype not in NARROW:
+        if dtype not in FP8_DTYPES:
             np.testing.assert_array_equal(keys, k)
             np.testing.assert_array_equal(values, v)
         assert_attention_is_accurate(
@@ -321,7 +320,7 @@ def test_rows_are_turned_by_their_positions_and_rounded_once(dtype: str, interle
             rotated(x[b : b + 1, :, first:], *tables, at, interleaved=interleaved) for x in (q, k)
         )
         keys, values = cached(cache, 0, b, first)
-        if dtype in NARROW:
+        if dtype in FP8_DTYPES:
             plain = cache_of(dtype=dtype)
             plain.append(0, turned_k, v[b : b + 1, :, first:].astype(np.float32), [0])
             np.testing.assert_array_equal(keys[0], plain.keys(0, 0))

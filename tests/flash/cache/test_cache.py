@@ -29,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash import KVCache
+from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, INPUT_DTYPES
 from flash.pages.journal import Journal
 from flash.pages.page_pool import PagePool
 from flash.pages.placement import Stretch
@@ -356,10 +357,9 @@ def test_e5m2_saturates_keeps_nan_and_is_rounded_once() -> None:
 
 
 @EITHER_LAYOUT
-@pytest.mark.parametrize(("dtype", "largest", "bits"), [("e4m3", 448, 3), ("e5m2", 57344, 2)])
-def test_each_token_has_the_scale_of_its_largest_number(
-    dtype: Any, largest: int, bits: int, page_size: int | None
-) -> None:
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
+def test_each_token_has_the_scale_of_its_largest_number(dtype: Any, page_size: int | None) -> None:
+    info = ml_dtypes.finfo(FP8_DTYPES[dtype].numpy)
     cache = cache_of(dtype=dtype, scale_per="token", page_size=page_size)
     given = {}
     for count in (3, 6):  # across the end of a page
@@ -375,9 +375,9 @@ def test_each_token_has_the_scale_of_its_largest_number(
         )
         for n, (scale, got) in enumerate(zip(scales, numbers, strict=True)):
             x = np.concatenate([given[3][n][sequence], given[6][n][sequence]], axis=1)
-            wanted = np.maximum(np.abs(x).max(-1) / np.float32(largest), np.float32(2.0**-126))
+            wanted = np.maximum(np.abs(x).max(-1) / np.float32(info.max), np.float32(2.0**-126))
             np.testing.assert_array_equal(scale, wanted.astype(np.float32))
-            assert (np.abs(got - x) <= np.abs(x).max(-1, keepdims=True) * 2.0 ** -(bits + 1)).all()
+            assert (np.abs(got - x) <= np.abs(x).max(-1, keepdims=True) * float(info.eps) / 2).all()
 
 
 @EITHER_LAYOUT
@@ -402,9 +402,9 @@ def test_scales_of_tokens_go_where_their_rows_go(page_size: int | None) -> None:
 
 
 def test_what_has_scales_is_asked_of_the_right_cache() -> None:
-    of_tokens, of_heads = cache_of(dtype="e5m2", scale_per="token"), cache_of(dtype="e5m2")
+    of_tokens, of_heads = cache_of(dtype="e4m3", scale_per="token"), cache_of(dtype="e4m3")
     assert of_tokens.scales is None
-    assert "dtype='e5m2', " in repr(of_tokens)
+    assert "dtype='e4m3', " in repr(of_tokens)
     assert "scale_per='token'" in repr(of_tokens)
     assert "scale_per" not in repr(of_heads)
     assert (
@@ -426,8 +426,7 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
     with pytest.raises(ConfigError) as refused:
         cache_of(dtype="f16", scale_per="token")
     assert str(refused.value) == (
-        "KVCache: scale_per='token' is for a cache of 'e4m3' or 'e5m2', whose numbers have scales; leave "
-        "it out"
+        f"KVCache: scale_per='token' is for a cache of {FP8_NAMES}, whose numbers have scales; leave it out"
     )
     with pytest.raises(ConfigError) as refused:
         cache_of(dtype="e4m3", scale_per="tokens")
@@ -494,7 +493,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
         (
             {"dtype": "e4m4"},
-            "dtype must be one of f32, f16, bf16, e4m3, e5m2, got 'e4m4'; did you mean 'e4m3'?",
+            f"dtype must be one of {', '.join(INPUT_DTYPES)}, got 'e4m4'; did you mean 'e4m3'?",
         ),
         ({"page_size": 257}, "page_size must be an integer from 1 to 256, got 257"),
         ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
@@ -634,7 +633,7 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),
-        "set_scales: scales are for dtype='e4m3' or 'e5m2', but this cache is of 'f32'; append to it without "
+        f"set_scales: scales are for dtype={FP8_NAMES}, but this cache is of 'f32'; append to it without "
         "scales",
     ),
 }

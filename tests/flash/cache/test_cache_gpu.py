@@ -18,7 +18,7 @@ from judge import assert_attention_is_accurate
 
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.operands.dtypes import DTYPES, INPUT_DTYPES, OF_ARRAYS
+from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES, OF_ARRAYS
 from flash.problem.features import MAX_SPLITS
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
@@ -29,7 +29,6 @@ Array = np.ndarray[Any, Any]
 
 ON_HARDWARE = pytest.mark.gpu
 HEADS, KV_HEADS, DIM = 4, 2, 16
-NARROW = ("e4m3", "e5m2")
 E4M3_FROM = (8, 9)  # compute capability
 CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -67,7 +66,7 @@ class Gpu:
                 nans = np.full(array.size * made.element.nbytes, 0xFF, np.uint8)
                 self.cuda.copy_to_device(array.pointer, nans.ctypes.data, nans.nbytes, ordinal=0)
                 self.cuda.synchronize(ordinal=0)
-        if dtype in NARROW:
+        if dtype in FP8_DTYPES:
             made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
         return made
 
@@ -161,7 +160,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
                     for x in (turned, new)
                 )
             keys, values = cache.keys(layer, b), cache.values(layer, b)
-            if dtype not in NARROW:
+            if dtype not in FP8_DTYPES:
                 np.testing.assert_array_equal(keys[:, seen:], new[0])
                 np.testing.assert_array_equal(values[:, seen:], v[b])
             first = max(left - seen, 0)  # a query of padding sees nothing

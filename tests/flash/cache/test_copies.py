@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pages": {"page_size": 2, "pages": 9},
     "values of other lengths, bf16": {"page_size": 2, "dtype": "bf16", "head_dim_v": 3},
     "scales of heads": {"dtype": "e4m3"},
-    "scales of tokens": {"dtype": "e5m2", "scale_per": "token", "page_size": 2},
+    "scales of tokens": {"dtype": "e4m3", "scale_per": "token", "page_size": 2},
 }
 
 

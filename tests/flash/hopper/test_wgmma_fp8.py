@@ -19,6 +19,7 @@ from flash import AttentionGradient, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import Bound
 from flash.families.wgmma_fp8 import FP8_TILES, Fp8Tiling
+from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen import ir
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 
 @pytest.mark.sample(2, gate=2)
-@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 200), (64, 64), (70, 300), (130, 65), (20, 33)])
 def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
     config = config_of(dtype=dtype)
@@ -128,7 +129,7 @@ def test_each_head_of_each_sequence_has_its_scales() -> None:
     check(config, arrays_of(config, 40, 150, 2, 4, 2))
 
 
-@pytest.mark.parametrize("dtype", ["e4m3", nightly("e5m2")])
+@pytest.mark.parametrize("dtype", ["e4m3", *map(nightly, [*FP8_DTYPES][1:])])
 def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(dtype: str) -> None:
     config = config_of(dtype=dtype, causal=True)
     q, k, v = arrays_of(config, 70, 150)
@@ -292,7 +293,11 @@ _OR_ELSE = "; or convert Q, K and V to 'bf16'"
 
 @pytest.mark.parametrize(
     ("backend", "dtype"),
-    [("interpreter", "e4m3"), ("interpreter", "e5m2"), ("cpu", "e4m3"), nightly("cpu", "e5m2")],
+    [
+        *(("interpreter", name) for name in FP8_DTYPES),
+        ("cpu", "e4m3"),
+        *(nightly("cpu", name) for name in [*FP8_DTYPES][1:]),
+    ],
 )
 @pytest.mark.parametrize("layout", ["bhsd", nightly("bshd")])
 def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(
@@ -398,7 +403,7 @@ def test_o_has_a_type_of_its_own_with_fp8_alone() -> None:
     with pytest.raises(ConfigError) as raised:
         AttentionConfig(64, dtype="f16", out_dtype="bf16")
     assert str(raised.value) == (
-        "AttentionConfig: out_dtype is for Q, K and V of 'e4m3' or 'e5m2'; those of 'f16' give O of their "
+        f"AttentionConfig: out_dtype is for Q, K and V of {FP8_NAMES}; those of 'f16' give O of their "
         "own type, got 'bf16'; leave it out"
     )
     assert AttentionConfig(64, dtype="f16", out_dtype="float16").out_dtype is None

@@ -21,6 +21,7 @@ import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.families.choice import tiles_that_fit
+from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError
 from ptxgen.interpreter import PCT
@@ -176,7 +177,7 @@ def test_calls_drawn_at_random(seed: int, kernels: Kernels) -> None:
     how: dict[str, Any] = {
         "head_dim": dims[0],
         "head_dim_v": dims[1],
-        "dtype": one_of("e4m3", "e5m2"),
+        "dtype": one_of(*FP8_DTYPES),
         "out_dtype": one_of("bf16", "f16"),
         "causal": one_of(False, True, "top_left"),
         "block_q": one_of(64, 128, "auto"),

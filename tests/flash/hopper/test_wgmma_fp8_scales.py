@@ -19,6 +19,7 @@ from flash.contract.catalogue import build
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.families.choice import tiles_that_fit
 from flash.families.wgmma_fp8 import Fp8Tiling
+from flash.operands.dtypes import FP8_ARRAYS, FP8_DTYPES, FP8_NAMES
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, scaled_numbers
 from ptxgen.contract.expressions import evaluated
@@ -87,7 +88,7 @@ def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: 
 
 
 @pytest.mark.sample(2, gate=2)
-@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
 @pytest.mark.parametrize(("scale_block", "tile"), [(64, 64), (128, 128), (128, 64), (192, 64), (256, 128)])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 200), (130, 400), (200, 257)])
 def test_each_block_of_rows_has_its_scales(
@@ -179,7 +180,7 @@ def test_nothing_of_a_tile_is_lost_beside_one_whose_scales_are_2_to_the_20_times
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=2.0**-7)
 
 
-@pytest.mark.parametrize("dtype", ["e4m3", nightly("e5m2")])
+@pytest.mark.parametrize("dtype", ["e4m3", *map(nightly, [*FP8_DTYPES][1:])])
 def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> None:
     config = config_of(dtype=dtype, causal=True)
     q, k, v = arrays_of(config, 70, 150)
@@ -366,7 +367,7 @@ _MULTIPLE = (
         ),
         (
             {"dtype": "f16"},
-            "AttentionConfig: scale_block is for Q, K and V of 'e4m3' or 'e5m2', which have scales; those of "
+            f"AttentionConfig: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; those of "
             "'f16' have none, got 64; leave it out",
         ),
     ],
@@ -420,10 +421,10 @@ def test_functions_say_what_of_fp8_is_wrong() -> None:
     )
     half = [x.astype("f2") for x in (q, k, v)]
     assert said(flash.attention, *half, q_scale=scales["q_scale"]) == (
-        "attention: q_scale is given, but q is no array of float8_e4m3fn or float8_e5m2; leave it out"
+        f"attention: q_scale is given, but q is no array of {FP8_ARRAYS}; leave it out"
     )
     assert said(flash.attention, *half, scale_block=64) == (
-        "attention: scale_block is for Q, K and V of 'e4m3' or 'e5m2', which have scales; those of 'f16' "
+        f"attention: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; those of 'f16' "
         "have none, got 64; leave it out"
     )
     packed = [x.swapaxes(1, 2)[0] for x in (q, k, v)]
@@ -437,11 +438,11 @@ def test_functions_say_what_of_fp8_is_wrong() -> None:
 def test_the_adapter_of_torch_says_which_function_takes_fp8(name: str, torch: ModuleType) -> None:
     from flash.adapters import torch as adapter
 
-    q = torch.zeros((1, 1, 8, 64) if name == "attention" else (8, 1, 64)).to(torch.float8_e5m2)
+    q = torch.zeros((1, 1, 8, 64) if name == "attention" else (8, 1, 64)).to(torch.float8_e4m3fn)
     ends = [] if name == "attention" else [torch.tensor([0, 8], dtype=torch.int32)] * 2
     with pytest.raises(LaunchError) as raised:
         getattr(adapter, name)(q, q, q, *ends, backend="cpu")
     assert str(raised.value) == (
-        f"{name}: q must be one of float32, float16, bfloat16, got torch.float8_e5m2; call flash.{name}, "
+        f"{name}: q must be one of float32, float16, bfloat16, got torch.float8_e4m3fn; call flash.{name}, "
         "which takes its scales, or convert q, k and v, such as with q.float()"
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flash import AttentionConfig, AttentionKernel
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.families.wgmma import WgmmaTiling
+from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.features import SCALES
 from flash.problem.sequences import each_sequence
 from flash.reference import visible_keys
@@ -71,7 +72,7 @@ def _settings(rng: Rng, kind: str) -> tuple[dict[str, Any], tuple[int, int]]:
     how: dict[str, Any] = {"target": "sm_90a", "return_lse": True, "block_q": _one_of(rng, [64, 128])}
     if kind == _FP8:
         dims = _one_of(rng, [(64, 64), (16, 32), (96, 64), (64, 144)])
-        types = {"dtype": _one_of(rng, ["e4m3", "e5m2"]), "out_dtype": _one_of(rng, ["bf16", "f16"])}
+        types = {"dtype": _one_of(rng, [*FP8_DTYPES]), "out_dtype": _one_of(rng, ["bf16", "f16"])}
         return {**how, **types, "tile": 64}, dims
     if kind == _F32:
         dims = _one_of(rng, [(32, 32), (64, 64), (20, 128), (100, 40)])

@@ -246,7 +246,7 @@ def test_what_numpy_cannot_read_through_dlpack_is_refused(array: Any) -> None:
 
 
 def test_a_type_of_neither_numpy_nor_ours_is_refused(torch: ModuleType) -> None:
-    assert refused(Dlpack(torch.zeros(3, dtype=torch.float8_e5m2))) == (
+    assert refused(Dlpack(torch.zeros(3, dtype=torch.float8_e4m3fn))) == (
         "q must be an array that numpy can read through DLPack, got Dlpack: "
         "Unsupported dtype in DLTensor.; convert it to float32, float16 or bfloat16"
     )

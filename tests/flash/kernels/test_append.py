@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from flash.contract.cache_builds import append_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.decode.plan import oldest_target
 from flash.kernels.append import AppendConfig
 from flash.launch.step import Step
-from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, FP8_DTYPES, DType
 from flash.problem.features import Features
 from flash.problem.rotary import rotary_tables
 from ptxgen.arrays.views import view
@@ -79,7 +80,10 @@ def test_rows_are_written_behind_those_that_are_there(dtype: DType, page_size: i
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 @pytest.mark.parametrize("turns", [0, 24])
-@pytest.mark.parametrize(("kv", "name"), [("e4m3", "sm_89"), ("e5m2", "sm_80"), ("e5m2", "sm_89")])
+@pytest.mark.parametrize(
+    ("kv", "name"),
+    [(t.name, name) for t in FP8_DTYPES.values() for name in sorted({oldest_target(t).name, "sm_89"})],
+)
 def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
     dtype: DType, turns: int, kv: str, name: str
 ) -> None:

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import re
 from dataclasses import FrozenInstanceError
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -15,11 +15,13 @@ from flash.contract.catalogue import build
 from flash.families.choice import offered_tiles
 from flash.families.request import MAX_HEAD_DIM, natural_alignment
 from flash.families.simt import DEFAULT_TILES, SIMT
-from flash.operands.dtypes import DTYPES
+from flash.operands.dtypes import DTYPES, INPUT_DTYPES, config_name
+from flash.operands.words import InputDTypeLike
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target
 
+KNOWN = ", ".join(map(repr, INPUT_DTYPES))
 TOO_LARGE = (
     "AttentionConfig: head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
     "keep its rows in registers and shared memory"
@@ -89,7 +91,7 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'"),
+        ({"dtype": "f8"}, f"dtype must be one of {KNOWN}, got 'f8'"),
         ({"stages": 2}, "stages must be one of 1, 'auto', got 2"),
         ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
         ({"dtype": "bf16", "alignment": 1}, "alignment must be one of 16, 8, 4, 2, 'auto', got 1"),
@@ -115,16 +117,10 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"stages": "two"}, "stages must be one of 1, 'auto', got 'two'"),
         ({"stages": float("inf")}, "stages must be one of 1, 'auto', got inf"),
         ({"stages": [2]}, "stages must be one of 1, 'auto', got [2]"),
-        ({"dtype": "float64"}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'float64'"),
-        ({"dtype": float}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got <class 'float'>"),
-        (
-            {"dtype": np.dtype(">f4")},
-            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got dtype('>f4')",
-        ),
-        (
-            {"dtype": np.zeros(1, np.float32)},
-            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got array([0.], dtype=float32)",
-        ),
+        ({"dtype": "float64"}, f"dtype must be one of {KNOWN}, got 'float64'"),
+        ({"dtype": float}, f"dtype must be one of {KNOWN}, got <class 'float'>"),
+        ({"dtype": np.dtype(">f4")}, f"dtype must be one of {KNOWN}, got dtype('>f4')"),
+        ({"dtype": np.zeros(1, np.float32)}, f"dtype must be one of {KNOWN}, got array([0.], dtype=float32)"),
         ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),
         (
@@ -198,6 +194,11 @@ def test_types_are_known_by_what_libraries_call_them() -> None:
     cache = KVCache(1, 1, 1, 8, 8, dtype=np.float16)
     assert cache.dtype == "f16"
     assert KVCache(1, 1, 1, 8, 8, dtype=ml_dtypes.float8_e4m3fn).dtype == "e4m3"
+
+
+def test_the_words_that_type_checkers_take_name_every_type() -> None:
+    words = {word for hint in get_args(InputDTypeLike) for word in get_args(hint) if isinstance(word, str)}
+    assert {config_name(word) for word in words} == {*INPUT_DTYPES}
 
 
 def test_no_limit_and_no_cap_may_be_written_as_flash_attn_does() -> None:
