@@ -29,7 +29,7 @@ from benchmarks.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from benchmarks.measure.static_gathered import GATHERED_REMARKS, gathered_jobs
 from benchmarks.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from benchmarks.measure.static_hopper_f32 import precise_jobs
-from benchmarks.measure.static_hopper_latent import latent_jobs
+from benchmarks.measure.static_hopper_workloads import workload_jobs
 from benchmarks.measure.static_model import MODEL_REMARKS, model_jobs
 from benchmarks.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
 from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
@@ -75,7 +75,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "hopper": lambda quick: [
         *hopper_jobs(quick),
         *precise_jobs(quick),
-        *latent_jobs(quick),
+        *workload_jobs(quick),
         *gathered_jobs(quick),
     ],
     "model": model_jobs,

@@ -107,6 +107,7 @@ _FILES: Final = frozenset(
         "device",
         "distributed",
         "error_bound.py",
+        "families",
         "functions.py",
         "gradient_kernels.py",
         "gradients",

@@ -9,6 +9,7 @@ from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, m
 from flash.contract.catalogue import Build, build
 from flash.decode.kernel import DecodeKernel
 from flash.decode.plan import CacheCall, Joining, blocks_of, kernel_of, oldest_target
+from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
@@ -18,8 +19,6 @@ from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.problem.narrow import HEAD, TOKEN, is_per_token
-from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from flash.problem.tile_choice import natural_alignment
 from ptxgen.arguments import integer
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, ArrayView

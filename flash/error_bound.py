@@ -66,15 +66,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.device.fp8_softmax import LIFT
+from flash.families.mma import DEFAULT_TF32_TILES, LONGEST_GROUP
+from flash.families.precision import HALF, IEEE, PAIRS, TF32
 from flash.operands.dtypes import DTYPES, E4M3, FP8_DTYPES
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.fp8_tiling import FP8_TILES
-from flash.problem.mma_tiling import HALF, LONGEST_GROUP, PAIRS, TF32
 from flash.problem.sequences import each_sequence
-from flash.problem.simt_tiling import IEEE
-from flash.problem.tile_choice import DEFAULT_TF32_TILES
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.reference import (
     attention_reference,
     first_scores,
@@ -218,12 +215,9 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
 def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:
     """The arithmetic of the kernels that a configuration gets."""
     sm = find_target(config.target or DEFAULT_TARGET).sm
-    largest = max(FP8_TILES) if config.is_fp8 else _LARGEST_TILE
-    tile = largest if config.tile == "auto" else int(config.tile)
-    tiling = config.kernel().tiling
-    if isinstance(tiling, SplitWgmmaTiling):
-        tile = max(tiling.chains)
-    return arithmetic_of(config.precision or config.element.name, sm, parts, tile)
+    kernel = config.kernel()
+    keys = kernel.family.chained_keys(kernel.tiling, None if config.tile == "auto" else int(config.tile))
+    return arithmetic_of(config.precision or config.element.name, sm, parts, keys or _LARGEST_TILE)
 
 
 def as_tf32(x: Array) -> Array:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from flash.contract.gradients import GradientBuild, SumBuild, verified_gradient, verified_sum
+from flash.families.request import natural_alignment
 from flash.kernels.sum_terms import SumConfig
 from flash.operands.dtypes import require_dtype
 from flash.operands.words import DTypeLike
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, owners_of
-from flash.problem.tile_choice import natural_alignment
 from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import target as find_target

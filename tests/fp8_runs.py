@@ -10,8 +10,8 @@ from judge import assert_within
 from kernel_runs import run_forward
 
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
+from flash.families.wgmma_fp8 import Fp8Tiling
 from flash.problem.config import AttentionConfig
-from flash.problem.fp8_tiling import Fp8Tiling
 from ptxgen import interpreter
 
 Array = np.ndarray[Any, Any]

@@ -34,7 +34,7 @@ def installed(site: Path, name: str, *files: str) -> None:
 def site(tmp_path: Path) -> Path:
     """A folder of packages into which both distributions were installed; flash/__init__.py is ours."""
     shutil.copytree(ROOT / "ptxgen", tmp_path / "ptxgen", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "commands", "operands", "problem", "scores", "mods"):
+    for name in ("__init__.py", "commands", "families", "operands", "problem", "scores", "mods"):
         source = ROOT / "flash" / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         (tmp_path / "flash").mkdir(exist_ok=True)

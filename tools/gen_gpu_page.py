@@ -10,6 +10,7 @@ from typing import Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.families.choice import WORKLOADS
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from tools.commands import gpu_figures
@@ -54,7 +55,10 @@ def render(families: Callable[[str], Table] = gpu_figures.of_families) -> str:
         others=figures.of_others(),
         f32_grade=figures.errors_of_f32_grade(),
         wide_fp8=_rate(figures.through_the_api(256, 8192)),
-        latents=_rate(figures.through_the_api(576, 4096)),
+        workloads={
+            name: {**of, "rate": _rate(figures.through_the_api(of["head_dim"], 4096))}
+            for name, of in WORKLOADS.items()
+        },
         schedulers=figures.of_schedulers(),
         counters=figures.of_counters(),
         clearing_64=_percent(figures.costs_of_clearing(64)),

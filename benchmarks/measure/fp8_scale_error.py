@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.families.wgmma import WGMMA_TARGET
 from flash.kernel import AttentionKernel
 from flash.operands.dtypes import E4M3
 from flash.problem.config import AttentionConfig
 from flash.problem.features import SCALES
-from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.reference import attention_reference
 
 Array = NDArray[Any]

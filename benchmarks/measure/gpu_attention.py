@@ -33,12 +33,11 @@ from flash.commands.measure.record import (
     ratios,
 )
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_contestants, torch_with_gpu
+from flash.families.choice import WORKLOADS, offered_tiles
+from flash.families.wgmma import WGMMA_ROWS, WGMMA_TARGET
 from flash.operands.dtypes import FP8_DTYPES, INPUT_DTYPES
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import offered_tiles
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen.errors import PtxGenError
 
 PEERS: Final = ("FLASH_ATTENTION", "CUDNN_ATTENTION")  # those of 16-bit types
@@ -133,7 +132,7 @@ class Call:
     @property
     def for_hopper(self) -> bool:
         """Whether only kernels for Hopper compute it."""
-        return self.shared_kv or self.dtype in FP8_DTYPES
+        return self.config.target == WGMMA_TARGET
 
 
 def _published(head_dim: int, seq: int, causal: bool, **more: Any) -> Call:
@@ -148,9 +147,10 @@ PUBLISHED: Final = (
     _published(64, 8192, True, window=1024),
     *(_published(128, seq, True) for seq in (512, 1024, 2048)),
 )
-# Multi-head latent attention of one sequence (DeepSeek-V3: 128 heads, latents of 576 columns, 512 of V).
-LATENTS: Final = tuple(
-    Call("bf16", 576, seq, causal, None, seq, head_dim_v=512, heads=128, kv_heads=1, shared_kv=True)
+# Problems that families of kernels name, of one sequence with 128 heads of queries for one of keys.
+OF_FAMILIES: Final = tuple(
+    Call("bf16", seq=seq, causal=causal, tokens=seq, heads=128, kv_heads=1, **of)
+    for of in WORKLOADS.values()
     for seq, causal in ((4096, False), (4096, True), (1024, True))
 )
 
@@ -194,7 +194,7 @@ def calls(quick: bool) -> list[Call]:
             for causal in (False, True)
         ),
     ]
-    return [*of_f16, *PUBLISHED, *LATENTS, *of_others]
+    return [*of_f16, *PUBLISHED, *OF_FAMILIES, *of_others]
 
 
 def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:

@@ -1,5 +1,5 @@
-"""Measures steps of serving on a GPU: packed batches over pages, and tokens over latents (MLA), by the bytes
-that they need against the copy bandwidth and by their useful operations.
+"""Measures steps of serving on a GPU: packed batches over pages, and tokens of the problems that families of
+kernels name, by the bytes that they need against the copy bandwidth and by their useful operations.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from flash.commands.measure.cpu import Array, normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
 from flash.commands.measure.record import MS, Found, Job, Setting, Work, flat, measured
+from flash.families.choice import WORKLOADS
+from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.reference import attention_reference
 
 GPU_SERVING_REMARKS: Final = (
     "serving on the GPU: calls of AttentionKernel.launch for a packed batch over pages, and of "
-    "DecodeKernel.launch for tokens over latents; bytes are what each CTA cannot avoid to read and write",
+    "DecodeKernel.launch for tokens whose V is columns of K; bytes are what each CTA cannot avoid to move",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Latents:
-    """A token each of `items` sequences, whose `heads` heads of Q share `keys` latents of `columns` columns,
-    the first `values` of which are V.
+class Tokens:
+    """A token each of `items` sequences, whose `heads` heads of Q share `keys` rows of K of `columns`
+    columns, the first `values` of which are V, in the problem that a family calls `name`.
     """
 
+    name: str
+    columns: int
+    values: int
     items: int
     keys: int
     heads: int = 128
-    columns: int = 576
-    values: int = 512
 
     @property
     def config(self) -> AttentionConfig:
@@ -51,7 +53,7 @@ class Latents:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the latents, read once, and of Q and O."""
+        """The bytes of K, read once, and of Q and O."""
         of_queries = self.heads * (self.columns + self.values)
         return 2 * self.items * (self.keys * self.columns + of_queries)
 
@@ -68,13 +70,17 @@ STEPS: Final = (
     Serving("bf16", 128, 64, 8, 16, _TOKENS),
     Serving("bf16", 128, 64, 8, 64, _TOKENS),
 )
-LATENT_STEPS: Final = (Latents(1, 8192), Latents(64, 4096), Latents(128, 8192))
+TOKEN_STEPS: Final = tuple(
+    Tokens(name, of["head_dim"], of["head_dim_v"], items, keys)
+    for name, of in WORKLOADS.items()
+    for items, keys in ((1, 8192), (64, 4096), (128, 8192))
+)
 
 
 def serving_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
-    """A job for every step; those over latents where a GPU has `wgmma`."""
+    """A job for every step; those of named problems where a GPU has `wgmma`."""
     rounds, batch = (3, 2) if quick else (5, 3)
-    packed, latent = (STEPS[:1], LATENT_STEPS[:1]) if quick else (STEPS, LATENT_STEPS)
+    packed, tokens = (STEPS[:1], TOKEN_STEPS[:1]) if quick else (STEPS, TOKEN_STEPS)
     result = [
         Job(
             f"serving page {step.page_size}, {len(step.lengths)} sequences, most queries {step.longest}",
@@ -82,9 +88,9 @@ def serving_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
         )
         for step in packed
     ]
-    for latents in latent if gpu.target.name == WGMMA_TARGET else ():
-        run = functools.partial(decode_latents, gpu, latents, rounds, batch)
-        result.append(Job(f"latents of {latents.items} sequences, {latents.keys} keys", run))
+    for step in tokens if gpu.target.name == WGMMA_TARGET else ():
+        run = functools.partial(decode_tokens, gpu, step, rounds, batch)
+        result.append(Job(f"{step.name} of {step.items} sequences, {step.keys} keys", run))
     return result
 
 
@@ -132,8 +138,8 @@ def _error(step: Serving, arrays: dict[str, Array], out: Array) -> float:
     return worst
 
 
-def decode_latents(gpu: Gpu, step: Latents, rounds: int, batch: int) -> Found:
-    """Times and rates of tokens over latents, and the error of the first sequence."""
+def decode_tokens(gpu: Gpu, step: Tokens, rounds: int, batch: int) -> Found:
+    """Times and rates of a token of each sequence, and the error of the first sequence."""
     config = step.config
     of_q, of_k = (step.items, step.heads, 1, step.columns), (step.items, 1, step.keys, step.columns)
     q, k = (x.astype(config.element.numpy) for x in normal(of_q, of_k))
@@ -149,7 +155,7 @@ def decode_latents(gpu: Gpu, step: Latents, rounds: int, batch: int) -> Found:
     wide = [x[:1].astype(np.float32) for x in (q, k)]
     exact, _ = attention_reference(wide[0], wide[1], wide[1][..., : step.values])
     error = float(np.abs(out.numpy()[:1].astype(np.float64) - exact).max())
-    return _rates(gpu, "latents", launch, (rounds, batch), (step.nbytes, step.flops), step.settings, error)
+    return _rates(gpu, step.name, launch, (rounds, batch), (step.nbytes, step.flops), step.settings, error)
 
 
 def _rates(

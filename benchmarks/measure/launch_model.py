@@ -25,14 +25,11 @@ from typing import Final
 
 import numpy as np
 
-from flash.commands.measure.static_quality import threads_of_loop
 from flash.contract.catalogue import Build
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import BESIDE
 from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
 from flash.problem.persistence import GRID
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.report.issue_block import BlockClocks, block_clocks
 from ptxgen.report.issue_model import Busy
 from ptxgen.report.rates import Device
@@ -154,7 +151,7 @@ def estimate(
     """
     kernel, resources = forward.config, forward.resources
     t = kernel.tiling
-    iteration = busy.clocks_of_ctas(threads_of_loop(t), ctas)
+    iteration = busy.clocks_of_ctas(t.computing_threads, ctas)
     heads = sizes.batch * sizes.heads
     group = sizes.heads // sizes.kv_heads
     one_head = sizes.keys * (t.head_dim + t.head_dim_v) * kernel.dtype.nbytes
@@ -205,10 +202,11 @@ def machine_code(text: str, target: Target) -> list[SassInstr]:
 
 def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks | None:
     """The clocks of a block of queries of a forward kernel, or of its `text` of another time; None for
-    kernels without warpgroups that take whole tiles. Raises `BackendError` without the tools for it.
+    kernels without tensor copies, or with more traffic of shared memory than these. Raises `BackendError`
+    without the tools for it.
     """
     t = forward.config.tiling
-    if not isinstance(t, WgmmaTiling) or isinstance(t, SplitWgmmaTiling):
+    if not forward.config.family.mapped or t.moved_bytes is not None:
         return None
     text = text or forward.text
     block = block_of(machine_code(text, target))

@@ -23,15 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure.launch_model import H200, Sizes, clocks_of_blocks, estimate
-from benchmarks.measure.static_hopper_f32 import moved_bytes
 from flash.commands.measure.report import ROOT
-from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
+from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.report.rates import DEVICES, Device
@@ -112,9 +110,8 @@ def predict(case: Case) -> dict[str, Any]:
         return _entry(kernel.name, case, of.text, busy, busy.clocks_of_ctas(threads, ctas), [])
     forward = build(case.config.kernel())
     t = forward.config.tiling
-    threads = threads_of_loop(t)
-    moved = moved_bytes(t) if isinstance(t, SplitWgmmaTiling) else None
-    busy, ctas = _busy(Subject.of(forward), threads, target, moved)
+    threads = t.computing_threads
+    busy, ctas = _busy(Subject.of(forward), threads, target, t.moved_bytes)
     launches = []
     device, block = device_of(case.on), clocks_of_blocks(forward, target)
     for n in LENGTHS:

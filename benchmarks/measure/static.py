@@ -25,9 +25,8 @@ from flash.commands.measure.static_quality import (
     seen_scores,
 )
 from flash.contract.catalogue import build
+from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import interpreter
 from ptxgen.errors import BackendError
 from ptxgen.parse import parse
@@ -95,7 +94,7 @@ def quality(config: AttentionConfig) -> Found:
             assembled(Subject.of(build(kernel)), target),
             count(config, SEQ[config.element.name]),
         )
-        if isinstance(t, WgmmaTiling):
+        if kernel.family.target is not None:
             return [*ours.rows(), *ours.length(LONGEST_LOOP[t.head_dim])]
         if config.element.name != TRITON_DTYPE:
             return ours.rows()

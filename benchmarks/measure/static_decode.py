@@ -14,9 +14,9 @@ from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import Build
 from flash.decode.plan import oldest_target
+from flash.families.mma import MMA, MmaTiling
 from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import MmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import OTHER, mix
 from ptxgen.target import WARP_SIZE
@@ -77,8 +77,7 @@ def loop_jobs(quick: bool) -> list[Job]:
 def loop_quality(stored: Stored, target: str) -> Found:
     """The figures of one kernel."""
     made = stored.kernel(target)
-    t = made.config.tiling
-    assert isinstance(t, MmaTiling)
+    t = MMA.require(made.config.tiling)
     settings: dict[str, Setting] = {
         "target": target,
         "d": stored.head_dim,

@@ -10,9 +10,8 @@ from typing import Final
 
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.contract.catalogue import build
+from flash.families.wgmma import WARPGROUP, WGMMA, WGMMA_TARGET, WgmmaTiling
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.sass import OTHER, Loop, find_disassembler, loops, main_loop, mix
@@ -51,8 +50,7 @@ def gathered_quality(head_dim: int, page_size: int) -> Found:
         pack_gqa=True,
     )
     made = build(config.kernel())
-    t = made.config.tiling
-    assert isinstance(t, WgmmaTiling)  # the default on this target
+    t = WGMMA.require(made.config.tiling)
     try:
         assembly = find_assembler(target=WGMMA_TARGET).assemble(made.text, WGMMA_TARGET)
         instrs = find_disassembler().instructions(assembly.cubin)

@@ -21,9 +21,8 @@ from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
+from flash.families.wgmma import WARPGROUP, WGMMA, WGMMA_TARGET
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import modelled
 from ptxgen.report.issue_units import SCHEDULERS, Unit
@@ -54,7 +53,7 @@ HOPPER_REMARKS: Final = (
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
     f"compiled by {PEER} where the package is installed; all go through the same assembler",
     "f32_grade multiplies three times in f16; its useful TFLOP/s are those of the model, and those that "
-    "shared memory alone allows; of latents it is the share of tensor cores that both allow",
+    "shared memory alone allows; of other rows it is the share of tensor cores that both allow",
     " | ".join(_COLUMNS),
 )
 
@@ -69,8 +68,7 @@ def hopper_quality(head_dim: int) -> Found:
     """The rows of one head_dim: ours, with its goals, and those of the peers."""
     config = AttentionConfig(head_dim, dtype=DTYPE, target=WGMMA_TARGET)
     kernel = config.kernel()
-    t = kernel.tiling
-    assert isinstance(t, WgmmaTiling)  # the default on this target
+    t = WGMMA.require(kernel.tiling)
     try:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
     except BackendError as error:

@@ -11,10 +11,9 @@ from benchmarks.measure.static_hopper import Reading, row, settings_of
 from flash.commands.measure.record import Found, Goal, Job, measured
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
+from flash.families.wgmma import WGMMA_ROWS, WGMMA_TARGET
+from flash.families.wgmma_split import SPLIT, SplitWgmmaTiling
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_units import WAVEFRONT_BYTES
 from ptxgen.report.rates import DEVICES
@@ -27,7 +26,6 @@ _DEPTH: Final = 16  # of a product of f16
 HALF: Final = 2  # bytes
 _WORD: Final = 4
 _PRODUCTS: Final = 3  # of f16 for one of f32
-_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and by who splits it, read and written
 
 
 def precise_jobs(quick: bool) -> list[Job]:
@@ -41,10 +39,9 @@ def precise_jobs(quick: bool) -> list[Job]:
 def precise_quality(head_dim: int) -> Found:
     """The row of one head_dim, with its goals."""
     kernel = AttentionConfig(head_dim, precision=PRECISE, target=WGMMA_TARGET).kernel()
-    t = kernel.tiling
-    assert isinstance(t, SplitWgmmaTiling)  # the default on this target
+    t = SPLIT.require(kernel.tiling)
     try:
-        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", moved_bytes(t))
+        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", t.moved_bytes)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     found: Found = [row(head_dim, f"ours, {PRECISE}", ours)]
@@ -71,12 +68,7 @@ def shared_clocks(t: SplitWgmmaTiling) -> float:
     of_keys = t.score_columns // _DEPTH * (WGMMA_ROWS + t.tile)
     of_values = t.tile // _DEPTH * t.output_columns
     read = t.consumers * _PRODUCTS * (of_keys + of_values) * _DEPTH * HALF
-    return (read + moved_bytes(t)) / WAVEFRONT_BYTES
-
-
-def moved_bytes(t: SplitWgmmaTiling) -> int:
-    """The bytes of a tile of K and of V that pass through shared memory before a product reads them."""
-    return _TIMES_MOVED * t.tile * (t.score_columns + t.output_columns) * _WORD
+    return (read + t.moved_bytes) / WAVEFRONT_BYTES
 
 
 def tflops(t: SplitWgmmaTiling, clocks: float) -> float:

@@ -28,11 +28,10 @@ from benchmarks.measure.launch_model import (
 from benchmarks.measure.predictions import COLUMNS, TOKENS
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
-from flash.commands.measure.static_quality import threads_of_loop
 from flash.contract.catalogue import Build, build
+from flash.families.wgmma import WGMMA_TARGET
 from flash.operands.words import Scheduler
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.runtime.sass import main_loop
@@ -188,7 +187,7 @@ def read(tiles: Tiles) -> tuple[Build, Busy, Blocks | None]:
     loop = main_loop(machine_code(text, target))
     if loop is None:
         raise BackendError(f"{kernel.config.name} has no loop with products")
-    busy = modelled(loop, target, threads_of_loop(kernel.config.tiling), 1)
+    busy = modelled(loop, target, kernel.config.tiling.computing_threads, 1)
     return kernel, busy, clocks_of_blocks(kernel, target, text)
 
 

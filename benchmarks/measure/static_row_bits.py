@@ -11,14 +11,13 @@ from typing import Final
 import numpy as np
 
 from flash.commands.measure.record import Found, Job, Setting, measured
-from flash.commands.measure.static_quality import Subject, assembled, threads_of_loop
+from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.operands.words import Auto
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import modelled
@@ -124,7 +123,7 @@ def row_bits_cost(call: Call) -> Found:
 def _words(kernel: KernelConfig) -> str:
     """The kernel's product and tiles in words."""
     t = kernel.tiling
-    return f"{'wgmma' if isinstance(t, WgmmaTiling) else 'mma'} {t.block_q}x{t.tile}"
+    return f"{kernel.family.name} {t.block_q}x{t.tile}"
 
 
 def _clocks(call: Call, kernel: KernelConfig) -> float:
@@ -134,7 +133,7 @@ def _clocks(call: Call, kernel: KernelConfig) -> float:
     made, t = assembled(Subject.of(build(kernel)), kernel.target), kernel.tiling
     if made.loop is None:
         raise BackendError(made.why_no_loop)
-    threads = threads_of_loop(t)
+    threads = t.computing_threads
     busy = modelled(made.loop, kernel.target, threads, max(made.ctas_per_sm, 1))
     group = _GROUP if kernel.packed else 1
     scores = min(call.queries * group, t.block_q) * t.tile

@@ -13,6 +13,7 @@ from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
 from flash.cache.transactions import Transactions
+from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
@@ -25,7 +26,6 @@ from flash.pages.numbers import integers
 from flash.pages.placement import Stretch
 from flash.problem.limits import INT32_MAX
 from flash.problem.narrow import is_per_token
-from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST, ArrayView

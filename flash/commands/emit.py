@@ -21,9 +21,9 @@ from flash.commands.parts.emit_output import find_target, text_of, to_json
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
+from flash.families.choice import tiles_that_fit
 from flash.problem.config import AttentionConfig
 from flash.problem.persistence import why_grid
-from flash.problem.tile_choice import tiles_that_fit
 from ptxgen.commands.parts.command_line import CommandParser
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail, note
 from ptxgen.commands.parts.files import deliver

@@ -10,14 +10,8 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
 from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
-from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
-from flash.problem.mma_tiling import MmaTiling
-from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.tensormap import Boxes
@@ -69,32 +63,7 @@ class Build(BuiltKernel):
 
 def emit(config: KernelConfig) -> ir.Module:
     """The module of a configuration, as its family of kernels emits it; not verified."""
-    # Imported here, because a process that emits a kernel does not need the other families.
-    match config.tiling:
-        case Tiling() as tiling:
-            from flash.kernels.simt_forward import attention_forward
-
-            return attention_forward(config, tiling)
-        case MmaTiling() as tiling:
-            from flash.kernels.mma_forward import mma_attention_forward
-
-            return mma_attention_forward(config, tiling)
-        case Fp8Tiling() as tiling:
-            from flash.kernels.wgmma_fp8_forward import wgmma_fp8_attention_forward
-
-            return wgmma_fp8_attention_forward(config, tiling)
-        case SplitWgmmaTiling() as tiling:
-            from flash.kernels.wgmma_split_forward import wgmma_split_attention_forward
-
-            return wgmma_split_attention_forward(config, tiling)
-        case LatentTiling() as tiling:
-            from flash.kernels.wgmma_latent import wgmma_latent_forward
-
-            return wgmma_latent_forward(config, tiling)
-        case WgmmaTiling() as tiling:
-            from flash.kernels.wgmma_forward import wgmma_attention_forward
-
-            return wgmma_attention_forward(config, tiling)
+    return config.family.emit(config)
 
 
 @lru_cache(maxsize=256)

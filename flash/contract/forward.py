@@ -20,7 +20,6 @@ from flash.operands.declared import Number
 from flash.problem.arrays import arrays_of
 from flash.problem.features import PARTS, Features, Turned
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.tensor_maps import maps_of
 from flash.scores.sink import Sink
@@ -213,7 +212,7 @@ def _constraints(config: KernelConfig) -> Iterator[str]:
         yield f"{features.longest_q} * group is at most {_most_rows(config)}"
     yield WHOLE_GROUPS
     yield _of_grid(config)
-    if isinstance(config.tiling, LatentTiling):
+    if config.family.values_in_keys:
         yield (
             "V is K: it has the same address and the same strides, and the values are the first head_dim_v "
             "columns of the keys"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
 from flash.scores.window import Sides, key_limits, position_offset
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
@@ -156,7 +155,7 @@ class KernelResources:
         t = self.config.tiling
         kv_heads = heads if kv_heads is None else kv_heads
         row = t.head_dim + t.head_dim_v
-        of_key = t.head_dim if isinstance(t, LatentTiling) else row  # where V is columns of K
+        of_key = t.head_dim if self.config.family.values_in_keys else row  # where V is columns of K
         elements = batch * (heads * seq_q * row + kv_heads * seq_k * of_key)
         nbytes = elements * self.config.dtype.nbytes
         if self.config.return_lse:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.families.request import MAX_HEAD_DIM_V
 from flash.host import results
 from flash.host.caller import raise_problems, views_of
 from flash.kernels.merge import MAX_ROWS
@@ -22,7 +23,6 @@ from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
-from flash.problem.simt_tiling import MAX_HEAD_DIM_V
 from ptxgen.arguments import number
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides

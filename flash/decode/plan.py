@@ -17,6 +17,9 @@ from typing import Any, Final, NamedTuple
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
+from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
+from flash.families.request import natural_alignment
+from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
@@ -26,8 +29,6 @@ from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.row_bits import by_rows
-from flash.problem.tile_choice import AnyTiling, choose_launch_tiling, choose_tiling, natural_alignment
-from flash.problem.wgmma_choice import BOX_ROWS, lies_in_boxes
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.target import Target
@@ -226,6 +227,7 @@ def _tiling(
         looks_up=in_pages or config.mask,
         in_pages=in_pages,
         gathers=_gathers(call),
+        rotates=call.new is not None,
         without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
@@ -251,17 +253,16 @@ def _is_crowded(tiling: AnyTiling) -> bool:
 def _gathers(call: CacheCall) -> bool:
     """Whether threads of a kernel with `wgmma` copy each row from its page."""
     in_boxes = lies_in_boxes(call.page_size, padded="leftpad_k" in call.operands)
-    return call.page_size > 0 and not in_boxes and call.config.tile_request.gathers_rows
+    return call.page_size > 0 and not in_boxes and gathers_rows(call.config.tile_request)
 
 
 def _without_wgmma(call: CacheCall, merged: bool) -> str:
-    """What of a call speaks against the kernel with `wgmma` (`flash/problem/wgmma_choice.py`); the empty
+    """What of a call speaks against the kernel with `wgmma` (`flash/families/wgmma.py`); the empty
     string if nothing does.
     """
     in_boxes_alone = not _gathers(call)
     for told, reason in (
         (call.has_scales, f"K and V are {call.stored.name}"),
-        (call.new is not None and call.config.tile_request.is_latent, "the kernel rotates queries"),
         (not call.k.size, "there are no keys"),
         (
             call.page_size % BOX_ROWS and in_boxes_alone,

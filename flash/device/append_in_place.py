@@ -31,7 +31,6 @@ from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
 from flash.problem.features import Appended, Turned
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
@@ -67,7 +66,7 @@ class AppendedKV:
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
         new, turned = features.appended, features.turned
-        is_copied = isinstance(config.tiling, WgmmaTiling)
+        is_copied = bool(config.family.mapped)
         return cls(k, new, turned, config.dtype, stored, block_q, given, cta, cta.in_cache, is_copied)
 
     @classmethod

@@ -12,8 +12,8 @@ from flash.device.parameters import Array, InCache, Parameters
 from flash.device.row_outputs import LogSums, RowOutput
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
+from flash.families.simt import Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.simt_tiling import Tiling
 from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
@@ -266,7 +266,7 @@ def _rows(
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread's coordinates in its CTA (`flash/problem/simt_tiling.py`)."""
+    """A thread's coordinates in its CTA (`flash/families/simt.py`)."""
 
     group: Value  # row group; its rows are group + groups * i
     lane: Value  # index in the row group

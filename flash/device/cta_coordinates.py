@@ -10,8 +10,8 @@ from dataclasses import replace
 from flash.device.cta_order import last_first
 from flash.device.parameters import Array, Parameters
 from flash.device.tiles import Matrix
+from flash.families.simt import ValueSlices
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.simt_tiling import ValueSlices
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.records import dataclass
 from ptxgen.types import s64, u32, u64
@@ -45,7 +45,7 @@ class SplitOfKeys:
 @dataclass(frozen=True)
 class ValueSlice:
     """The columns of V and O that one CTA computes, where several CTAs share them
-    (`flash/problem/simt_tiling.py`).
+    (`flash/families/simt.py`).
     """
 
     number: Value

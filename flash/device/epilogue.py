@@ -10,7 +10,7 @@ from typing import Final
 from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_rows
 from flash.device.stored_sums import LaneColumns, store_sums
 from flash.device.tiles import Matrix
-from flash.problem.mma_tiling import MMA_ROWS, MmaTiling
+from flash.families.mma import MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from ptxgen.records import dataclass

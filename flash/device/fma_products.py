@@ -17,7 +17,8 @@ from itertools import product
 from typing import Final
 
 from flash.device.mma_products import Tiles, WarpCoordinates, apart, fragment_rows
-from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
+from flash.families.mma import MMA_KEYS, MmaTiling
+from flash.families.precision import PANEL_BYTES
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES, of_quad
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, SWIZZLE_ROWS, BlockReader

@@ -8,9 +8,9 @@ from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_values import Fp8Values
 from flash.device.tma_pipeline import TmaPipeline
-from flash.problem.fp8_tiling import ONES, Fp8Tiling
+from flash.families.wgmma import WgmmaTiling
+from flash.families.wgmma_fp8 import FP8, ONES
 from flash.problem.tensor_maps import layout_of
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import Role, Value
 from ptxgen.dsl.hopper import Layout
 
@@ -25,7 +25,7 @@ class Fp8Pipeline(TmaPipeline):
 
     def declare(self, t: WgmmaTiling, consumer: Role) -> None:
         """See `TmaPipeline`."""
-        assert isinstance(t, Fp8Tiling)  # the tiling of a config of fp8
+        t = FP8.require(t)
         k, config, producer = self.k, self.config, self.producer
         keys, v = (layout_of(t, config.element_of(array), array) for array in "KV")
         self.declare_queries(t, consumer)

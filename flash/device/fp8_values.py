@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.device.fp8_nonfinite import Fp8NonFinite
+from flash.families.wgmma_fp8 import ONES
 from flash.operands.dtypes import DType
-from flash.problem.fp8_tiling import ONES
 from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.target import WARP_SIZE

@@ -9,6 +9,7 @@ from flash.device.mask import Mask
 from flash.device.parameters import Array, ScoreArray
 from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
+from flash.families.request import natural_alignment
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import (
     GradientConfig,
@@ -17,7 +18,6 @@ from flash.problem.gradients import (
     row_numbers,
     sums_of_queries,
 )
-from flash.problem.tile_choice import natural_alignment
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.marks import marked
 from ptxgen.types import f32, s32, s64, u32, u64

@@ -18,8 +18,9 @@ from flash.device.gradient_parts import GradientParameters
 from flash.device.mma_products import MmaProducts, Tiles, WarpCoordinates, WarpProducts
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import Matrix
+from flash.families.mma import MmaTiling
+from flash.families.precision import FMA, HALF
 from flash.problem.gradients import GradientConfig
-from flash.problem.mma_tiling import FMA, HALF, MmaTiling
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.dsl.marks import marked

@@ -16,7 +16,8 @@ from typing import Final
 
 from flash.device.mma_products import WarpCoordinates, fragment_rows, query_reader
 from flash.device.split_tile import power_of_two_scale
-from flash.problem.mma_tiling import HALF, MMA_ROWS, MmaTiling
+from flash.families.mma import MMA_ROWS, MmaTiling
+from flash.families.precision import HALF
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD_LANES
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile

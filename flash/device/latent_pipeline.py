@@ -10,8 +10,8 @@ from flash.device.nonfinite import NonFinite, hides_rows
 from flash.device.pages import PagedMatrix
 from flash.device.shared_rows_softmax import Exchange
 from flash.device.tma_pipeline import TmaPipeline
-from flash.problem.latent_tiling import LatentTiling
-from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
+from flash.families.wgmma import WGMMA_ROWS, WgmmaTiling
+from flash.families.wgmma_latent import LATENT
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import Ring, Stage
 from ptxgen.types import s32, u32
@@ -33,7 +33,7 @@ class LatentPipeline(TmaPipeline):
 
     def declare(self, t: WgmmaTiling, consumer: Role) -> None:
         """See `TmaPipeline`."""
-        assert isinstance(t, LatentTiling)  # no other kernel has this pipeline
+        t = LATENT.require(t)
         k, config, producer = self.k, self.config, self.producer
         element = config.dtype.scalar
         self.weights = k.tma.tile("P_tile", (WGMMA_ROWS, t.tile), element)

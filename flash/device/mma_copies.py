@@ -16,8 +16,9 @@ from flash.device.split_products import QUERIES_MARK, SplitTiles
 from flash.device.tiles import await_copies
 from flash.device.token_scales import ScaleCopies
 from flash.device.widening_loader import WideningLoader
+from flash.families.mma import MmaTiling
+from flash.families.precision import PAIRS
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.mma_tiling import PAIRS, MmaTiling
 from ptxgen.dsl import KernelBuilder, Var, marked
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32

@@ -15,7 +15,8 @@ from copy import copy
 from itertools import chain, product
 from typing import Any, Final, Protocol
 
-from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.families.precision import HALF
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, AccumulatorTiles

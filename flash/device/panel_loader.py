@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from flash.device.tiles import Matrix, Strip
-from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
+from flash.families.mma import LEAST_ASYNCHRONOUS
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.errors import ConfigError

@@ -17,9 +17,10 @@ from flash.device.mma_products import MmaOutputs, WarpCoordinates, Weights, frag
 from flash.device.shared_weights import WeightsWriter, only_panel
 from flash.device.tf32_products import Tf32Outputs
 from flash.device.tiles import Matrix
+from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.families.precision import HALF
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
-from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
 from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES

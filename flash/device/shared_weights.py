@@ -12,8 +12,8 @@ import operator
 from collections.abc import Iterable, Iterator
 
 from flash.device.mma_products import WarpCoordinates, Weights, fragment_rows
+from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.problem.gradients import GradientConfig
-from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, SwizzledTile
 from ptxgen.types import f32, u32

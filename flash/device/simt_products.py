@@ -1,6 +1,6 @@
 """The two matrix products of a CTA, register-tiled: S = Q Kᵀ and O += P V.
 
-`flash/problem/simt_tiling.py` says which thread holds what, and why the shared loads meet no bank
+`flash/families/simt.py` says which thread holds what, and why the shared loads meet no bank
 conflicts.
 """
 
@@ -12,7 +12,7 @@ from itertools import product
 
 from flash.device.cta import Thread
 from flash.device.tiles import clear_padding, repeat
-from flash.problem.simt_tiling import CHUNK, Tiling
+from flash.families.simt import CHUNK, Tiling
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var, marked
 
 # Text size against loop overhead: about so many multiply-adds in an iteration of an inner loop.

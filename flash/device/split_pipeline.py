@@ -9,7 +9,7 @@ from flash.device.masked_tiles import masked_tiles
 from flash.device.nonfinite import NonFinite
 from flash.device.split_boxes import SplitBoxes
 from flash.device.tma_pipeline import TmaPipeline
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.families.wgmma import WgmmaTiling
 from ptxgen.dsl import Role, Value, marked
 from ptxgen.types import u32
 

@@ -23,7 +23,7 @@ from flash.device.mma_products import WarpCoordinates
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import Arrival
 from flash.device.split_tile import ELEMENT_SCALE, SplitTile, power_of_two_scale, split_pair
-from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, AccumulatorTiles, over_lanes
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader

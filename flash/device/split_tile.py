@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from flash.device.panel_loader import PanelLoader, Share
-from flash.problem.mma_tiling import PANEL_BYTES
+from flash.families.precision import PANEL_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel

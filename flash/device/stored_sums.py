@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import Final
 
 from flash.device.tiles import Matrix
+from flash.families.simt import ValueSlices
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.simt_tiling import ValueSlices
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
 from ptxgen.records import dataclass

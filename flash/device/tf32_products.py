@@ -28,7 +28,8 @@ from itertools import product
 from typing import Final
 
 from flash.device.mma_products import Tiles, WarpCoordinates, apart, operand_readers
-from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
+from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.families.precision import PANEL_BYTES, TF32
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, AccumulatorTiles
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flash.problem.simt_tiling import F32_BYTES
+from flash.families.simt import F32_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64

@@ -14,9 +14,9 @@ from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.nonfinite import RestoredValues, hides_rows
 from flash.device.pages import PagedMatrix
+from flash.families.wgmma import WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Corner, Ring
 

@@ -16,8 +16,8 @@ from typing import Final
 from flash.device.mma_products import WarpCoordinates
 from flash.device.split_tile import power_of_two_scale
 from flash.device.tiles import Matrix
+from flash.families.mma import MMA_KEYS
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.mma_tiling import MMA_KEYS
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.records import dataclass

@@ -24,8 +24,8 @@ from flash.device.tma_pipeline import PersistentPipeline, TmaPipeline
 from flash.device.wgmma_outputs import ROWS, Outputs, store_outputs
 from flash.device.wgmma_queries import Queries
 from flash.device.work_tiles import WorkTile, WorkTiles
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.scoring import Scoring
 from flash.scores.window import Window
 from ptxgen import ir

@@ -14,9 +14,9 @@ from dataclasses import replace
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.tma_pipeline import TmaPipeline
+from flash.families.wgmma import WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import MIRRORED
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role
 from ptxgen.dsl.hopper import TicketScheduler, TileScheduler
 from ptxgen.records import dataclass

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from flash.families.request import natural_alignment
 from flash.host.caller import Caller, raise_problems
 from flash.launch import varlen
 from flash.launch.arguments import (
@@ -21,7 +22,6 @@ from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED, matrices
 from flash.operands.dtypes import F32
 from flash.problem.config import ALIGNMENTS, AttentionConfig
-from flash.problem.tile_choice import natural_alignment
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.kept import Kept

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 import numpy as np
 
 from flash.contract.gradients import GradientBuild, gradient_build
+from flash.families.request import natural_alignment
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.explain import explain
 from flash.gradients.gpu import GradientLauncher, ordinal_of
@@ -28,7 +29,6 @@ from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import Sweeps, gradient_config, require_sweeps, sweeps_of
 from flash.problem.gradients import owners_of
-from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
 from ptxgen.arrays import streams

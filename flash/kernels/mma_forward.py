@@ -42,8 +42,9 @@ from flash.device.sum_checked_softmax import SumCheckedLazySoftmax
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_scores import TileScores
 from flash.device.token_scales import TokenScales
+from flash.families.mma import PART_KEYS, MmaTiling
+from flash.families.precision import HALF, PAIRS
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.mma_tiling import HALF, PAIRS, PART_KEYS, MmaTiling
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked

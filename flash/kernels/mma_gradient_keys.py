@@ -25,8 +25,9 @@ from flash.device.query_sums import QuerySums
 from flash.device.shared_weights import SharedWeights
 from flash.device.tile_pairs import TilePairs
 from flash.device.tiles import Matrix
+from flash.families.mma import MMA_KEYS, MmaTiling
+from flash.families.precision import PANEL_BYTES
 from flash.problem.gradients import GradientConfig, GradientTiling
-from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, marked

@@ -19,8 +19,8 @@ from flash.device.row_outputs import store_row_outputs
 from flash.device.simt_products import Products, add_product, add_product_if_seen
 from flash.device.softmax import OnlineSoftmax
 from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
+from flash.families.simt import CHUNK, F32_BYTES, Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.simt_tiling import CHUNK, F32_BYTES, Tiling
 from flash.scores.dropout import OCTET
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.score_coordinates import ScoreCoordinates

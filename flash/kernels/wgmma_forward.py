@@ -20,8 +20,8 @@ from flash.device.tma_pipeline import TmaPipeline
 from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
 from flash.device.work_tiles import WorkTile
+from flash.families.wgmma import WGMMA_ROWS, WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper.products import STEP

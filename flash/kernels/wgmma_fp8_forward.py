@@ -27,10 +27,10 @@ from flash.device.warpgroup_roles import Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
 from flash.device.wgmma_queries import Queries
 from flash.device.work_tiles import WorkTile
+from flash.families.wgmma import WGMMA_ROWS
+from flash.families.wgmma_fp8 import FP8, ONES, Fp8Tiling
 from flash.operands.dtypes import E4M3
-from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import Value, Var, marked
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
@@ -74,7 +74,7 @@ class Fp8Consumer(Consumer):
 
     def __init__(self, work: WorkTile) -> None:
         k, t, config = work.k, work.t, work.config
-        assert isinstance(t, Fp8Tiling)
+        t = FP8.require(t)
         self.value_part = t.value_part
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         self.part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)

@@ -21,9 +21,9 @@ from flash.device.stored_sums import LaneColumns
 from flash.device.warpgroup_roles import SLACK, Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS
 from flash.device.work_tiles import WorkTile
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
+from flash.families.wgmma_latent import LATENT, LatentTiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
-from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Stage
@@ -73,7 +73,7 @@ class LatentConsumer(Consumer):
     @marked("wgmma latent: begin")
     def __init__(self, work: WorkTile) -> None:
         k, t, pipeline = work.k, work.t, work.pipeline
-        assert isinstance(t, LatentTiling)
+        t = LATENT.require(t)
         assert isinstance(pipeline, LatentPipeline)
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.columns_of_consumer))

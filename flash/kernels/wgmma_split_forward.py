@@ -30,9 +30,9 @@ from flash.device.warpgroup_roles import Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS
 from flash.device.wgmma_queries import Queries
 from flash.device.work_tiles import WorkTile
+from flash.families.wgmma import WGMMA_ROWS
+from flash.families.wgmma_split import SPLIT, SplitWgmmaTiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
 from ptxgen.dsl import TilePointer, Value, Var, marked
 from ptxgen.dsl.hopper import Accumulator, Stage
@@ -91,7 +91,7 @@ class SplitConsumer(Consumer):
     @marked("wgmma: tiles of a consumer")
     def __init__(self, work: WorkTile) -> None:
         k, t = work.k, work.t
-        assert isinstance(t, SplitWgmmaTiling)
+        t = SPLIT.require(t)
         assert isinstance(work.pipeline, SplitPipeline)
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from flash.families.precision import TF32
 from flash.operands.words import Backend, Precision
-from flash.problem.mma_tiling import TF32
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend

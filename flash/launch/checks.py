@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flash.device.cta_order import heads_per_section
+from flash.families.request import natural_alignment
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.launch.arguments import (
     Argument,
@@ -34,7 +35,6 @@ from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
-from flash.problem.tile_choice import natural_alignment
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays import overlap

@@ -8,25 +8,19 @@ from collections.abc import Callable
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
+from flash.families.choice import AnyTiling, families_of
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.divided import geometry_of_units
 from flash.launch.gpu import GpuLauncher
-from flash.launch.kernel_choice import kernel_of, why_not_wgmma
+from flash.launch.kernel_choice import kernel_of, refusals_of
 from flash.launch.key_splits import Division, fixed_splits, units_of
 from flash.launch.operands import Operands
 from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, ctas_at_once
 from flash.launch.varlen import LENGTHS
-from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.mma_tiling import PAIRS
 from flash.problem.persistence import why_grid
 from flash.problem.sequences import each_sequence
-from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.silicon.ledger import ledger
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
@@ -188,20 +182,18 @@ def _grid(
 
 
 def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:
-    """Which instruction multiplies on Hopper where `wgmma` could, and why it is not that one."""
-    if made.target.name != WGMMA_TARGET or (config.element is F32 and config.precision != PAIRS.name):
+    """Which instruction multiplies on a target that has families of its own, and why it is not that of a
+    family before; then what has a scale.
+    """
+    if not any(family.target == made.target.name for family in families_of(config.tile_request)):
         return {}
-    if isinstance(made.config.tiling, Fp8Tiling):
-        rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
-        products = "wgmma of fp8, with tiles copied by TMA and V transposed"
-        return {"products": products, "scales": f"one of Q, K and V for {rows}"}
-    if isinstance(made.config.tiling, SplitWgmmaTiling):
-        return {"products": "wgmma, three of f16 for one of f32, with tiles copied by TMA"}
-    if made.config.gathers:
-        return {"products": "wgmma, with rows of K and V copied from their pages by cp.async"}
-    if isinstance(made.config.tiling, WgmmaTiling):
-        return {"products": "wgmma, with tiles copied by TMA"}
-    return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}
+    said = made.config.family.explained(made.config.tiling)
+    if why := refusals_of(config, geometry, made.config):
+        said += f": {'; '.join(why.values())}"
+    if not made.config.features.scaled:
+        return {"products": said}
+    rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
+    return {"products": said, "scales": f"one of Q, K and V for {rows}"}
 
 
 def _not_taken(config: AttentionConfig, made: Build) -> str:

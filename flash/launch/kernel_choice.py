@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from flash.device.grouped_heads import packing_saves_ctas
+from flash.families.choice import AnyTiling, refusals
+from flash.families.family import Family
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
 from flash.launch.tile_lengths import sized
@@ -14,7 +17,6 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
 from flash.problem.persistence import GRID
 from flash.problem.row_bits import by_rows
-from flash.problem.tile_choice import AnyTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
@@ -66,10 +68,13 @@ def kernel_of(
     return scheduled_launch(config.scheduler, kernel, geometry, device)
 
 
-def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
-    """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
+def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> dict[Family[Any], str]:
+    """Why the families before that of the kernel of a launch do not take it, by family."""
+    request = config.tile_request
     against = _against_maps(config, geometry, kernel.features.splits)
-    return against or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
+    return refusals(
+        replace(request, without_wgmma=against or request.without_wgmma), kernel.target, kernel.alignment
+    )
 
 
 def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) -> str:

@@ -13,11 +13,7 @@ from flash.contract.resources import FLOPS_PER_FMA, KernelResources
 from flash.launch.checks import Geometry, grid_ctas
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import AttentionConfig
-from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.mma_tiling import F32_GRADE, TF32
-from flash.problem.simt_tiling import IEEE
-from flash.problem.wgmma_tiling import WgmmaTiling
 
 # Work of a CTA beside its tiles of keys, such as reading Q and writing O, in units of one tile.
 BESIDE: Final = 1
@@ -29,17 +25,7 @@ _GOOD_ENOUGH: Final = 1.03
 _ALONE: Final = 1.5
 _MOST_SPLITS: Final = 128
 _MOST_BYTES: Final = 64 << 20  # of partial results, which stay allocated
-# What a merge costs, by the figures of an A100 (NVIDIA A100 Tensor Core GPU Architecture, "Performance"):
-# later GPUs have as many operations for a byte, or fewer, but for `wgmma`, which has the figures of an H100
-# (NVIDIA H100 Tensor Core GPU Architecture, SXM5). Operations in a second, by precision (None: of 16-bit
-# types; f32_grade takes three products for one; fp8 has its own), bytes of memory in a second, and the time
-# between two dependent launches.
-_OPERATIONS: Final = {None: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e12 / 3, IEEE: 19.5e12}
-_BANDWIDTH: Final = 1.555e12
-_OPERATIONS_OF_WGMMA: Final = {None: 989.4e12, F32_GRADE.name: 989.4e12 / 3}
-_OPERATIONS_OF_FP8: Final = 1978.9e12
-_BANDWIDTH_WITH_WGMMA: Final = 3.35e12
-_LAUNCH: Final = 4e-6
+_LAUNCH: Final = 4e-6  # seconds between two dependent launches of a merge
 
 
 class Slots(NamedTuple):
@@ -212,11 +198,7 @@ def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
     read once.
     """
     t = kernel.tiling
-    rate, bandwidth = _OPERATIONS[kernel.precision], _BANDWIDTH
-    if isinstance(t, WgmmaTiling):
-        rate, bandwidth = _OPERATIONS_OF_WGMMA[kernel.precision], _BANDWIDTH_WITH_WGMMA
-    if isinstance(t, Fp8Tiling):
-        rate = _OPERATIONS_OF_FP8
+    rate, bandwidth = kernel.family.operations(t), kernel.family.bandwidth
     operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
     tile = operations * slots.total / rate  # seconds
     of_results = rows * t.head_dim_v * kernel.output.nbytes / bandwidth

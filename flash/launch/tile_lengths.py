@@ -14,10 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from flash.families.wgmma import WGMMA_TARGET, WgmmaTiling
 from flash.launch.checks import Geometry
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_choice import WGMMA_TARGET
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.window import Window
 from ptxgen.target import Target
 

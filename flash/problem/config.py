@@ -7,27 +7,32 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from flash.families.choice import (
+    FAMILIES,
+    AnyTiling,
+    choose_launch_tiling,
+    choose_tiling,
+    families_of,
+    gathers_rows,
+    largest_tile,
+    most_generous,
+    only_target,
+    possible_blocks_q,
+    possible_tiles,
+)
+from flash.families.precision import IEEE, choices, resolved
+from flash.families.request import TileRequest, natural_alignment
+from flash.families.simt import BLOCKS_Q
+from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
-from flash.problem.head_dims import checked_head_dim, checked_head_dim_v, is_latent
+from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.persistence import SCHEDULERS, scheduled
-from flash.problem.precision import choices, resolved
 from flash.problem.rotary import resolved_rotary_dim, why_not_rotated
-from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
-from flash.problem.tile_choice import (
-    AnyTiling,
-    TileRequest,
-    choose_launch_tiling,
-    choose_tiling,
-    largest_tile,
-    most_generous,
-    natural_alignment,
-)
-from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import SCALES, flag, is_scale, require_one_of
 from ptxgen.arguments import in_numbers, integer
@@ -47,14 +52,14 @@ _FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k", "rotary_inter
 class AttentionConfig(ScoreSettings):
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-    head_dim: 1..256, with shared_kv 1..576; head_dim_v: 1..512, by default head_dim. The columns of
+    head_dim: 1..256, with shared_kv 1..{widest}; head_dim_v: 1..512, by default head_dim. The columns of
         wide values are dealt to several CTAs, each of which computes the scores for itself
-        (`flash/problem/tile_choice.py`).
+        (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
-        kv_heads], by which numbers of Q, K and V are multiplied (`flash/problem/fp8_tiling.py` says which
+        kv_heads], by which numbers of Q, K and V are multiplied (`flash/families/wgmma_fp8.py` says which
         tiles there are); with `scale_block` each block of rows of a head has scales of its own.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
@@ -67,7 +72,7 @@ class AttentionConfig(ScoreSettings):
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192. "auto"
         takes the documented
         default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
-        `flash/problem/wgmma_choice.py`), as does a launch whose arrays `wgmma` does not take, where the
+        `flash/families/wgmma.py`), as does a launch whose arrays `wgmma` does not take, where the
         kernel without it has no such size.
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
         memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
@@ -99,7 +104,7 @@ class AttentionConfig(ScoreSettings):
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
-        (`flash/problem/wgmma_choice.py`), those for sm_90 never.
+        (`flash/families/wgmma.py`), those for sm_90 never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
@@ -111,9 +116,7 @@ class AttentionConfig(ScoreSettings):
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
         Not with varlen.
-    shared_kv: whether V is the first head_dim_v columns of K, as in multi-head latent attention (MLA:
-        head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
-        head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
+    shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes every so many blocks), "mirrored" (the same,
         in every other round from the last CTA to the first, which suits causality) or "ticket" (who is done
@@ -171,10 +174,17 @@ class AttentionConfig(ScoreSettings):
         require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
-        if self.target is not None or self.is_fp8 or is_latent(self.head_dim, shared_kv=self.shared_kv):
-            object.__setattr__(
-                self, "target", find_target(WGMMA_TARGET if self.target is None else self.target).name
+        only = only_target(
+            TileRequest(
+                self.head_dim,
+                self.value_dim,
+                self.element,
+                precision=self.precision,
+                shared_kv=self.shared_kv,
             )
+        )
+        named = only if self.target is None else self.target
+        object.__setattr__(self, "target", None if named is None else find_target(named).name)
         for name in _FLAGS:
             flag(name, getattr(self, name))
         self._normalize()
@@ -186,9 +196,9 @@ class AttentionConfig(ScoreSettings):
         require_one_of("scheduler", self.scheduler, ("auto", *SCHEDULERS))
         stages = (1,) if self.precision == IEEE else STAGES
         require_one_of("stages", self.stages, (*stages, "auto"))
-        tiles = self.tile_request.tiles(find_target(self.target or DEFAULT_TARGET))
+        tiles = possible_tiles(self.tile_request, find_target(self.target or DEFAULT_TARGET))
         require_one_of("tile", self.tile, (*tiles, "auto"), hint=self._largest_tile)
-        blocks_q = self.tile_request.possible_blocks_q(find_target(self.target or DEFAULT_TARGET))
+        blocks_q = possible_blocks_q(self.tile_request, find_target(self.target or DEFAULT_TARGET))
         require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
@@ -291,21 +301,20 @@ class AttentionConfig(ScoreSettings):
             looks_up=self.page_size is not None,
             in_pages=self.page_size is not None,
             precision=self.precision,
+            rotates=self.rotary_dim > 0,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )
         in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
-        gathers = not in_boxes and request.gathers_rows
+        gathers = not in_boxes and gathers_rows(request)
         return replace(request, gathers=gathers, without_wgmma=self._without_wgmma(in_boxes or gathers))
 
     def _without_wgmma(self, takes_pages: bool) -> str:
         """What of the problem speaks against `wgmma`; the empty string if nothing does
-        (`flash/problem/wgmma_choice.py`). `takes_pages` is whether its kernel takes pages of so many rows.
+        (`flash/families/wgmma.py`). `takes_pages` is whether its kernel takes pages of so many rows.
         """
         if self.is_fp8:
             return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
-        if self.rotary_dim and is_latent(self.head_dim, shared_kv=self.shared_kv):
-            return "the kernel rotates queries"
         if takes_pages:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
@@ -355,7 +364,8 @@ class AttentionConfig(ScoreSettings):
         if self.block_q != "auto":
             return self
         wanted = tiling_of(self).row_arithmetic if same_bits else None
-        for block_q in sorted(self.tile_request.blocks_q):
+        *_, last = families_of(self.tile_request)
+        for block_q in sorted({*BLOCKS_Q}.intersection(last.blocks_q)):
             if rows > block_q:
                 continue
             try:
@@ -418,6 +428,8 @@ AttentionConfig.__doc__ = (
     inspect.cleandoc(AttentionConfig.__doc__ or "")
     .replace("{settings of scores}", meanings_of_settings())
     .replace("{fp8}", FP8_NAMES)
+    .replace("{widest}", str(WIDEST))
+    .replace("{families with shared_kv}", "".join(family.shared_kv_words for family in FAMILIES))
 )
 
 

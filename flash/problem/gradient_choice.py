@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from flash.families.mma import FIRST_WITH_MMA
+from flash.families.precision import F32_GRADE, FMA, HALF, TF32, Operands, operands_of
+from flash.families.request import MAX_HEAD_DIM
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, GradientTiling
-from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, TF32, Operands
-from flash.problem.precision import operands_of
-from flash.problem.simt_tiling import MAX_HEAD_DIM
-from flash.problem.tile_choice import FIRST_WITH_MMA
 from ptxgen.errors import ConfigError, shown
 from ptxgen.report.rates import DEVICES
 from ptxgen.target import Target

@@ -16,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from flash.families.mma import MmaTiling
+from flash.families.precision import F32_GRADE, FMA, HALF, Operands
+from flash.families.request import natural_alignment
+from flash.families.simt import padded
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.features import NO_FEATURES, Features
-from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, MmaTiling, Operands
-from flash.problem.simt_tiling import padded
-from flash.problem.tile_choice import natural_alignment
 from flash.scores.feature import ScoreFeature
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import u32

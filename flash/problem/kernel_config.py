@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from flash.families.choice import AnyTiling, family_of
+from flash.families.family import Family
+from flash.families.precision import IEEE
+from flash.families.request import natural_alignment
 from flash.operands.declared import Number
 from flash.operands.dtypes import F16, F32, DType
 from flash.problem.features import NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
-from flash.problem.latent_tiling import LatentTiling
 from flash.problem.persistence import GRID, TICKET
-from flash.problem.row_bits import is_by_rows
-from flash.problem.simt_tiling import IEEE
-from flash.problem.tile_choice import AnyTiling, natural_alignment
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.window import Window
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -41,15 +40,20 @@ class KernelConfig:
 
     @property
     def precision(self) -> str | None:
-        """How f32 is multiplied (`flash/problem/precision.py`); None for 16-bit types."""
+        """How f32 is multiplied (`flash/families/precision.py`); None for 16-bit types."""
         if self.dtype is not F32:
             return None
         return self.tiling.precision
 
     @property
+    def family(self) -> Family[Any]:
+        """The family of the kernel."""
+        return family_of(self.tiling)
+
+    @property
     def gathers(self) -> bool:
         """Whether a producer copies each row of K and V from its page (`WgmmaTiling.gathers`)."""
-        return isinstance(self.tiling, WgmmaTiling) and self.tiling.gathers
+        return self.tiling.gathers
 
     @property
     def keys_of_tile(self) -> int:
@@ -132,16 +136,14 @@ class KernelConfig:
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
-        kind = f"wgmma_{kind}" if isinstance(t, WgmmaTiling) else kind
-        kind = f"latent_{kind}" if isinstance(t, LatentTiling) else kind
-        words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
+        words = [f"attention_forward_{self.family.entry}{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["packed"] if self.packed else []
         words += [self.written.name] if self.written is not None else []
         words += [self.scheduler] if self.is_persistent else []
-        words += ["by_rows"] if is_by_rows(t) else []
+        words += ["by_rows"] if t.by_rows else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]

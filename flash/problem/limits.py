@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from flash.families.simt import BLOCKS_Q, TILES
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.problem.features import Features
-from flash.problem.simt_tiling import BLOCKS_Q, TILES
 from flash.scores.window import Window
 from ptxgen.runtime.plan import MAX_GRID
 

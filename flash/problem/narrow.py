@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from flash.families.wgmma import BOX_ROWS, WGMMA_ROWS
 from flash.operands.dtypes import BF16, F16, FP8_DTYPES, FP8_NAMES, DType, config_name
-from flash.problem.wgmma_choice import BOX_ROWS
-from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.options import require_one_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown

@@ -16,14 +16,10 @@ splits of the keys. What is not offered is computed with a grid, and `explain` s
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.families.choice import AnyTiling, family_of
 from ptxgen.target import Target
-
-if TYPE_CHECKING:
-    from flash.problem.tile_choice import AnyTiling
 
 GRID: Final = "grid"
 STATIC: Final = "static"
@@ -36,18 +32,12 @@ def why_grid(tiling: AnyTiling, cached: bool) -> str:
     """Why a CTA takes one part of the problem; the empty string if it may take several. `cached` is
     whether keys are in a cache or in pages.
     """
-    if type(tiling) is not WgmmaTiling:  # not those of fp8, of f32 and of latents, which it is the base of
-        return "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
-    return "keys are in a cache, where splits of the keys divide the work" if cached else ""
+    why = family_of(tiling).why_one_block
+    return why or ("keys are in a cache, where splits of the keys divide the work" if cached else "")
 
 
 def scheduled(scheduler: str, tiling: AnyTiling, cached: bool, target: Target) -> tuple[str, AnyTiling]:
-    """The scheduler of a kernel for which `scheduler` was asked, and its tiling. Where shared memory has
-    room, O leaves a persistent CTA through a tile of its own, so that the next queries need not wait.
-    """
+    """The scheduler of a kernel for which `scheduler` was asked, and its tiling."""
     if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, cached):
         return GRID, tiling
-    assert isinstance(tiling, WgmmaTiling)  # there is no reason for a grid
-    apart = replace(tiling, own_output=True)
-    has_room = tiling.output_is_over_queries and apart.shared_bytes <= target.shared_per_block_optin
-    return scheduler, apart if has_room else tiling
+    return scheduler, family_of(tiling).persistent(tiling, target)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.problem.simt_tiling import MAX_HEAD_DIM
+from flash.families.request import MAX_HEAD_DIM
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
 

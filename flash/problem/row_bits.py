@@ -12,21 +12,10 @@ to move its shift, in another order of sums. These kernels have a variant that t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from flash.problem.mma_tiling import MmaTiling
-from flash.problem.simt_tiling import Tiling
-from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.families.choice import AnyTiling, family_of
 
 
 def by_rows(tiling: AnyTiling) -> AnyTiling:
     """The tiling of these sizes in whose kernel no bits of a row depend on other rows of its warp."""
-    if isinstance(tiling, Tiling) or not tiling.checks_sums:
-        return tiling
-    return replace(tiling, by_rows=True)
-
-
-def is_by_rows(tiling: AnyTiling) -> bool:
-    """Whether a kernel takes maxima of all tiles so that no row depends on others of its warp."""
-    return isinstance(tiling, (MmaTiling, WgmmaTiling)) and tiling.by_rows
+    found: AnyTiling = family_of(tiling).by_rows(tiling)
+    return found

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from flash.families.wgmma import WgmmaTiling
 from flash.operands.dtypes import DType
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.latent_tiling import LatentTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-_PACKED: Final = "KV"
-_PARTS: Final = "QKV"
-_EVERY: Final = "QKVO"
+_OF_KEYS: Final = "KV"
 
 
 def mapped(config: KernelConfig) -> str:
@@ -25,10 +22,9 @@ def mapped(config: KernelConfig) -> str:
     be merged are stored from registers. Where V is columns of K, its tile is that of K. Rows of K and V that
     threads gather have none.
     """
-    found = _PACKED if config.packed else _PARTS if config.features.splits else _EVERY
-    if config.gathers:
-        return "".join(name for name in found if name not in _PACKED)
-    return found.replace("V", "") if isinstance(config.tiling, LatentTiling) else found
+    without = "QO" if config.packed else "O" if config.features.splits else ""
+    without += _OF_KEYS if config.gathers else ""
+    return "".join(name for name in config.family.mapped if name not in without)
 
 
 def rank_of(config: KernelConfig, array: str) -> int:
@@ -55,16 +51,14 @@ def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
 def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
     """The layout of what one copy moves of a tile: all, or the rows of it that are in one page."""
     size = config.features.page_size
-    if array not in ("K", "V") or not size:
+    if array not in _OF_KEYS or not size:
         return tile
     return replace(tile, shape=(math.gcd(size, tile.rows), tile.columns))
 
 
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
     """What the kernel fixes of the tensor map of each array that has one, by array."""
-    t = config.tiling
-    if not isinstance(t, WgmmaTiling):
-        return {}
+    t = config.family.require(config.tiling)
     boxes = {
         n: box_of(config, n, layout_of(t, config.element_of(n), n)).boxes(rank_of(config, n))
         for n in mapped(config)

@@ -9,7 +9,7 @@ import pytest
 from fake_gpu import Machine
 
 from benchmarks.measure import gpu_serving
-from benchmarks.measure.gpu_serving import Latents
+from benchmarks.measure.gpu_serving import Tokens
 from benchmarks.measure.serving import Serving, unavoidable_bytes
 from flash.commands.measure import device as bench_device
 from flash.commands.measure.record import Found, Measurement
@@ -68,8 +68,8 @@ def test_the_error_is_that_of_the_last_query_of_each_sequence(
 
 @pytest.mark.slow
 def test_tokens_over_latents_are_measured(gpu: bench_device.Gpu) -> None:
-    step = Latents(2, 64, heads=4)
-    named = by_name(gpu_serving.decode_latents(gpu, step, 1, 1))
+    step = Tokens("latents", 576, 512, 2, 64, heads=4)
+    named = by_name(gpu_serving.decode_tokens(gpu, step, 1, 1))
     launches = named["latents"].median / 20
     assert launches == pytest.approx(round(launches))
     nbytes = 2 * 2 * (64 * 576 + 4 * (576 + 512))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.measure import static_gathered as gathered
 from benchmarks.measure import static_hopper as hopper
 from benchmarks.measure import static_hopper_f32 as hopper_f32
-from benchmarks.measure import static_hopper_latent as hopper_latent
+from benchmarks.measure import static_hopper_workloads as hopper_workloads
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
@@ -139,7 +139,7 @@ def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> 
         return reading(90.0)
 
     monkeypatch.setattr(hopper.Reading, "of", of)
-    found = hopper_latent.latent_quality(64)
+    found = hopper_workloads.workload_quality("latents", 64)
     assert rows(found)[0][1] == "ours, latents"
     # 64 x 64 scores of 576 + 512 columns take 2,176 clocks of tensor cores. One consumer reads
     # 36 x (64 + 64) x 16 elements for the scores, and each 4 x 256 x 16 for its columns of O; 64 x 576 of K
@@ -154,10 +154,10 @@ def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_latents_have_a_job_for_each_tile() -> None:
-    assert [job.label for job in hopper_latent.latent_jobs(quick=False)] == [
+    assert [job.label for job in hopper_workloads.workload_jobs(quick=False)] == [
         *("hopper d=576 latents bf16 full, tile 64", "hopper d=576 latents bf16 full, tile 32")
     ]
-    assert not hopper_latent.latent_jobs(quick=True)
+    assert not hopper_workloads.workload_jobs(quick=True)
 
 
 @pytest.mark.slow

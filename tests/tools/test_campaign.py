@@ -400,7 +400,7 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     lines = (root / "docs" / "campaign.md").read_text().splitlines()
     first = lines.index(f"| kernel | mutants | {' | '.join(columns[1:])} |") + 2
     assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
-    assert names == [name for name in subjects() if name in names]
+    assert set(names) <= set(subjects())
     missing = ", ".join(f"`{name}`" for name in subjects() if name not in names)
     said = re.findall(r"Not judged whole yet: (.*?)\.", " ".join(lines))
     assert said == ([missing] if missing else [])

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
+from flash.families.simt import padded
 from flash.operands.declared import Operand
 from flash.operands.dtypes import BOOL, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.features import SCALES
-from flash.problem.simt_tiling import padded
 from flash.scores.aux_arrays import gathered
 from ptxgen.mutation.comparison import difference
 from tools.campaign import fp8, uneven

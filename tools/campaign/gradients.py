@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.contract.gradients import GradientBuild, verified_gradient
+from flash.families.mma import MMA_ROWS
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
@@ -20,7 +21,6 @@ from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
-from flash.problem.mma_tiling import MMA_ROWS
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view

@@ -1,6 +1,6 @@
 """The shipped kernels that the campaign mutates, and the check of their results.
 
-A new kernel is one more entry of `_FORWARD` or another table, or of `subjects`.
+A new kernel is one more entry of `_FORWARD` or another table, of a family's `campaign`, or of `subjects`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.contract.catalogue import Build, build
+from flash.families.choice import FAMILIES
 from flash.launch.calls import counters, make_plan
 from flash.launch.checks import Geometry, check
 from flash.mods import where
@@ -178,26 +179,7 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     | {"score_mod": _relative, "mask_mod": _sparse, "aux": {"table": ("f16", 2), "hidden": ("i32", 1)}},
 }
 _HOPPER: Final[dict[str, dict[str, Any]]] = {
-    # Elements of fp8, whose values are transposed, and with scales. With the seventh seed a warp that
-    # transposes is tiles behind the others.
-    "e4m3-sm_90a-causal": _WGMMA
-    | {"dtype": "e4m3", "head_dim": 64, "tile": 64, "block_q": 128, "causal": "bottom_right"}
-    | {"seeds": (1, 2, 3, 7)},
-    # Pairs of f16, into which the producer and the consumers split elements of f32. The first problem, alone
-    # in random schedules, has one CTA.
-    "f32_grade-sm_90a": _WGMMA
-    | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128}
-    | {"queries": 114, "scheduled": 1},
-    # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials. With seed 5
-    # a warpgroup has yet to wait for a tile of values when another is done with its last one.
-    "f16-sm_90a-turns-causal": _WGMMA
-    | {"head_dim": 64, "block_q": 192, "causal": "top_left", "seeds": (1, 2, 3, 5)},
-    # V is columns of K: two warpgroups in turns at tiles, each with half of the columns, in two parts.
-    "f16-sm_90a-causal-latent": _WGMMA
-    | {"head_dim": 320, "head_dim_v": 256, "tile": 32, "shared_kv": True, "causal": "bottom_right"},
-    # CTAs that take several blocks of queries each: two CTAs, and six blocks in the first problem.
-    "bf16-sm_90a-static": _WGMMA
-    | {"heads": 3, "dtype": "bf16", "head_dim": 64, "block_q": 64, "scheduler": "static"},
+    name: {**_WGMMA, **settings} for family in FAMILIES for name, settings in family.campaign.items()
 }
 _CACHE: Final[dict[str, dict[str, Any]]] = {
     # Kernels that attend to a cache: in pages, contiguous, or in e4m3.

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from flash.families.choice import AnyTiling, family_of
+from flash.families.mma import MMA, MMA_ROWS
+from flash.families.precision import HALF, PAIRS, TF32
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS, WgmmaTiling
+from flash.families.wgmma_split import SPLIT
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import HALF, MMA_ROWS, PAIRS, TF32, MmaTiling
-from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from ptxgen.target import WARP_SIZE
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
@@ -129,7 +131,7 @@ def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem,
     large = _large(config, largest[0])
     rounded = _of_rounded_softmax(t, parting)
     found = (*largest, *large, whole, batches, *special, *hidden, *others, *rounded)
-    return _for_tensor_maps(found, config, t) if isinstance(t, WgmmaTiling) else found
+    return _for_tensor_maps(found, config, kernel.family.require(t)) if kernel.family.mapped else found
 
 
 def _for_tensor_maps(
@@ -166,9 +168,8 @@ def _for_tensor_maps(
         found.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
         found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
-    if config.shared_kv:  # warpgroups pass on shifts, with what rounding left of them
-        many = Problem(t.block_q, t.block_q + 6 * t.tile, heads=1, times=LARGEST)
-        found += [replace(many, scores=name) for name in ("falling", "stairs")]
+    many = Problem(t.block_q, t.block_q + 6 * t.tile, heads=1, times=LARGEST)
+    found += [replace(many, scores=name) for name in config.kernel().family.score_courses]
     if config.kernel().is_persistent:  # the second CTA has no part
         found.append(Problem(t.block_q, keys, heads=1, ctas=2))
     if not config.is_fp8:
@@ -233,8 +234,8 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
 def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
     t = config.kernel().tiling
-    if isinstance(t, WgmmaTiling):
-        return _of_split_boxes(t, largest)
+    if config.kernel().family is SPLIT:
+        return _of_split_boxes(SPLIT.require(t), largest)
     sizes = [replace(largest, scores="uneven", times=SMALL)]
     more = replace(largest, seq_q=largest.seq_q + t.block_q, seq_k=largest.seq_k + t.block_q, times=SMALL)
     sizes += [replace(more, scores=of) for of in ("first uneven", "last uneven")]
@@ -280,12 +281,13 @@ def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
     return found
 
 
-def _of_rounded_softmax(t: AnyTiling, parting: Problem) -> list[Problem]:
+def _of_rounded_softmax(tiling: AnyTiling, parting: Problem) -> list[Problem]:
     """Problems for kernels that add the rounded shift of a row to its scaled scores: with shifts that are too
     large for that in all tiles, and with a scale so small that the first shift, the lowest f32, is not.
     """
-    if not isinstance(t, MmaTiling) or t.operands is not HALF:
+    if family_of(tiling) is not MMA or tiling.precision != HALF.name:
         return []
+    t = MMA.require(tiling)
     found = [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
     if not t.checks_sums:
         return found

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
@@ -15,6 +15,7 @@ from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import emit
 from flash.contract.gradients import emit_gradient
+from flash.families.choice import WORKLOADS
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
@@ -36,7 +37,6 @@ HEAD_DIMS: Final = (64, 96, 128, 192, 256)
 SEQS: Final = (512, 1024, 2048, 4096, 16384)
 TOKENS: Final = 16384  # of all sequences together, as in docs/gpu.md
 WIDTH: Final = 2048  # columns of all heads together
-LATENTS: Final = (576, 512)  # columns of K and V of a latent (MLA)
 PAGE: Final = 64
 GROUP: Final = 8  # heads of Q for each head of K and V, of calls that decode
 _ALIGNED: Final = 16  # bytes
@@ -117,11 +117,12 @@ def _of_fp8(target: str) -> Iterator[_Named]:
     return _forward(_configs(target, FP8_DTYPES))
 
 
-def _of_latents(target: str) -> Iterator[_Named]:
+def _of_problem(settings: Mapping[str, Any], target: str) -> Iterator[_Named]:
+    """Kernels of 16-bit types for a problem that a family names."""
     halves: tuple[DTypeLike, ...] = ("f16", "bf16")
     for dtype, causal in product(halves, (False, True)):
         try:
-            config = AttentionConfig(*LATENTS, dtype=dtype, causal=causal, shared_kv=True, target=target)
+            config = AttentionConfig(dtype=dtype, causal=causal, target=target, **settings)
             kernel = config.kernel()
         except (ConfigError, UnsupportedTargetError):
             continue
@@ -152,7 +153,7 @@ _FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
     "forward, f16 and bf16": _of_halves,
     "forward, f32, tf32 and f32_grade": _of_f32,
     f"forward, {' and '.join(FP8_DTYPES)}": _of_fp8,
-    "forward, latents": _of_latents,
+    **{f"forward, {name}": partial(_of_problem, settings) for name, settings in WORKLOADS.items()},
     "KV cache: decode, append, merge": _of_caches,
     "gradients": _of_gradients,
 }

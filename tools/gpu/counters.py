@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchmarks.measure.gpu_attention import Call, OnDevice
 from flash.commands.measure.device import open_gpu
+from flash.families.choice import WORKLOADS
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
 from tools.commands.launched_texts import launched
@@ -49,9 +50,10 @@ _CALLS: Final = {
     "bf16 192/128 N8192 causal": Call(
         "bf16", 192, 8192, True, tokens=8192, head_dim_v=128, heads=64, kv_heads=8
     ),
-    "bf16 latents N4096": Call(
-        "bf16", 576, 4096, False, tokens=4096, head_dim_v=512, heads=128, kv_heads=1, shared_kv=True
-    ),
+    **{
+        f"bf16 {name} N4096": Call("bf16", seq=4096, causal=False, tokens=4096, heads=128, kv_heads=1, **of)
+        for name, of in WORKLOADS.items()
+    },
 }
 _SMALL: Final = {"small f32": Call("f32", 16, 32, True, "ieee", tokens=32, width=32)}
 

@@ -38,7 +38,7 @@ PARTS: Final = (
     Part("drawn", "judged tests with --on-gpu, drawn at random", 90, 60, _TESTS, processes=8),
     Part(
         "timing",
-        "forward, gradients, decoding, serving, fp8 and MLA, beside PyTorch's backends where torch is there",
+        "forward, gradients, decoding and serving, beside PyTorch's backends where torch is there",
         160,
         60,
         _KERNELS,

@@ -22,10 +22,10 @@ from flash.adapters.torch.tensors import (
     is_causal_bias,
     why_not_plain,
 )
+from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import flag
 from flash.launch.options import DEFAULTS, KeyOptions, checked_options
 from flash.operands.words import Causal
-from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.scores.features import require_known, takes
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number

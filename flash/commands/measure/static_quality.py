@@ -14,9 +14,6 @@ from flash.contract.catalogue import Build, build
 from flash.launch.calls import counters, make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import MmaTiling
-from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
@@ -47,9 +44,7 @@ class Subject:
     def of(cls, made: Build) -> Subject:
         """The subject of one of our kernels."""
         t, kernel = made.config.tiling, made.kernel
-        columns = t.value_slices * (t.score_columns + t.output_columns)
-        if isinstance(t, MmaTiling):
-            columns *= t.operands.products
+        columns = t.products * t.value_slices * (t.score_columns + t.output_columns)
         return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
 
 
@@ -106,11 +101,6 @@ def assembled(subject: Subject, target: Target) -> Assembled:
         loop,
         "" if loop else why,
     )
-
-
-def threads_of_loop(tiling: AnyTiling) -> int:
-    """The threads of a CTA that go round the main loop: all but those that only copy."""
-    return tiling.consumers * WARPGROUP if isinstance(tiling, WgmmaTiling) else tiling.threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,12 @@ from typing import Any, Final, Protocol
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import OnDevice, Shape, on_device, race
 from flash.commands.measure.record import MS, flat, ratios
-from flash.commands.measure.static_quality import (
-    THOUSAND,
-    Assembled,
-    Counted,
-    Subject,
-    assembled,
-    count,
-    threads_of_loop,
-)
+from flash.commands.measure.static_quality import THOUSAND, Assembled, Counted, Subject, assembled, count
 from flash.contract.catalogue import build
+from flash.families.choice import offered_tiles
 from flash.operands.dtypes import F32
 from flash.operands.words import Auto, DTypeName
 from flash.problem.config import STAGES, AttentionConfig
-from flash.problem.tile_choice import offered_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.report.issue_model import modelled
 from ptxgen.report.issue_units import SCHEDULERS
@@ -177,7 +169,7 @@ class Static:
         model: Entry = {}
         if made.loop is not None:
             busy = modelled(
-                made.loop, kernel.target, threads_of_loop(kernel.tiling), max(made.ctas_per_sm, 1)
+                made.loop, kernel.target, kernel.tiling.computing_threads, max(made.ctas_per_sm, 1)
             )
             model["tensor_share"] = busy.tensor
             cost = max(cost, busy.clocks_of_turn / SCHEDULERS * _turns(made, counts))

@@ -36,8 +36,8 @@ examples:
   ptxgen emit decode --head-dim 64 --dtype f16 --kv-dtype e4m3 --leftpad-k --json
   ptxgen emit decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
       --page-size 64 --append --rotary-dim 128 -o token.ptx
-  ptxgen emit decode --head-dim 576 --head-dim-v 512 --shared-kv --dtype bf16 --causal --group 128 \\
-      --splits --page-size 64 --target sm_90a -o latent.ptx
+  ptxgen emit decode --head-dim 256 --head-dim-v 192 --shared-kv --dtype bf16 --causal --group 128 \\
+      --splits --page-size 64 --target sm_90a -o shared.ptx
 
 The kernel takes any number of queries, of heads that share a head of K and V, and of sequences:
 --seq-q and --group are what tiles are chosen for. A launch says how long each sequence is

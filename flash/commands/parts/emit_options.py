@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
+from flash.families.precision import AUTO, OF_F32
+from flash.families.request import MAX_HEAD_DIM
 from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
+from flash.problem.head_dims import WIDEST
 from flash.problem.persistence import SCHEDULERS
-from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
 from flash.scores.options import number
 from ptxgen.commands.parts.command_line import completed
@@ -103,8 +105,8 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     },
     "--shared-kv": {
         "action": "store_true",
-        "help": "V is the first --head-dim-v columns of K (MLA); --head-dim is then 1 to 576, above 256 with "
-        "--target sm_90a",
+        "help": f"V is the first --head-dim-v columns of K; --head-dim is then 1 to {WIDEST}"
+        + ("" if WIDEST == MAX_HEAD_DIM else f", above {MAX_HEAD_DIM} with --target sm_90a"),
     },
     "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
     "--alignment": {

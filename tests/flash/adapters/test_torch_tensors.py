@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flash
-from flash.problem.simt_tiling import MAX_HEAD_DIM
+from flash.families.request import MAX_HEAD_DIM
 from ptxgen.errors import LaunchError
 
 QUERIES, KEYS, DIM = 5, 7, 8

@@ -10,10 +10,10 @@ import pytest
 from flash.contract.catalogue import build
 from flash.contract.forward import CAUSAL, launches_of
 from flash.contract.resources import KernelResources, Memory
+from flash.families.simt import Tiling
 from flash.operands.dtypes import BF16, DTYPES, F16, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.simt_tiling import Tiling
 from flash.reference import visible_keys
 from flash.scores.features import scored
 from flash.scores.window import key_limits, position_offset

@@ -13,6 +13,7 @@ from gradient_runs import KINDS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
+from flash.families.precision import HALF
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
@@ -22,7 +23,6 @@ from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import GRADIENT_TILES, Tiles, gradient_config, has_one_sweep
 from flash.problem.gradients import KEYS, SCORES, GradientConfig, owners_of
-from flash.problem.mma_tiling import HALF
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import TrapError

@@ -10,9 +10,9 @@ import pytest
 from kernel_runs import assert_no_spill, assert_no_spill_of, nightly
 
 from flash.contract.catalogue import build
+from flash.families.choice import offered_tiles
+from flash.families.wgmma import WgmmaTiling
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import offered_tiles
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import Loop, find_disassembler, main_loop

@@ -16,7 +16,7 @@ from flash.cache_kernels import CacheConfig
 from flash.contract.catalogue import Build, build
 from flash.decode.plan import CacheCall, Joining, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.families.wgmma import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.arrays.views import view

@@ -12,10 +12,10 @@ from kernel_runs import Problem, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build, emit
 from flash.error_bound import arithmetic_of_config
+from flash.families.choice import offered_tiles
+from flash.families.wgmma import WgmmaTiling
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import map_name, maps_of
-from flash.problem.tile_choice import offered_tiles
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT

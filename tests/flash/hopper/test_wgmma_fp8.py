@@ -18,9 +18,9 @@ from kernel_runs import assert_no_spill, nightly, run_forward, without
 from flash import AttentionGradient, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import Bound
+from flash.families.wgmma_fp8 import FP8_TILES, Fp8Tiling
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES
 from flash.problem.config import AttentionConfig
-from flash.problem.fp8_tiling import FP8_TILES, Fp8Tiling
 from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.errors import BackendError, ConfigError, LaunchError, TrapError

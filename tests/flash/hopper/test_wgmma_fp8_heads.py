@@ -15,8 +15,8 @@ from kernel_runs import assert_no_spill, nightly, run_forward
 
 from flash import AttentionKernel
 from flash.contract.catalogue import build
+from flash.families.choice import tiles_that_fit
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import tiles_that_fit
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError
 from ptxgen.interpreter import PCT

@@ -20,9 +20,9 @@ from kernel_runs import assert_no_spill, nightly
 import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
+from flash.families.choice import tiles_that_fit
 from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import tiles_that_fit
 from ptxgen.errors import ConfigError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler

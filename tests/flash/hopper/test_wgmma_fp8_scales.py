@@ -17,10 +17,10 @@ import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
+from flash.families.choice import tiles_that_fit
+from flash.families.wgmma_fp8 import Fp8Tiling
 from flash.operands.dtypes import FP8_ARRAYS, FP8_DTYPES, FP8_NAMES
 from flash.problem.config import AttentionConfig
-from flash.problem.fp8_tiling import Fp8Tiling
-from flash.problem.tile_choice import tiles_that_fit
 from flash.reference import attention_reference, scaled_numbers
 from ptxgen.contract.expressions import evaluated
 from ptxgen.errors import BackendError, ConfigError, LaunchError

@@ -18,11 +18,11 @@ from kernel_runs import assert_no_spill_of, nightly
 from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.error_bound import PARTS_OF_F32
+from flash.families.choice import tiles_that_fit
 from flash.launch import gpu as launch_gpu
 from flash.launch.key_splits import Division
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tile_choice import tiles_that_fit
 from flash.reference import attention_reference
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler

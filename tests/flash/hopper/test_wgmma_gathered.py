@@ -17,7 +17,9 @@ from flash import AttentionConfig, AttentionKernel, DecodeKernel, cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.catalogue import build
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
-from flash.problem.tile_choice import tiles_that_fit
+from flash.families.choice import tiles_that_fit
+from flash.families.wgmma import WGMMA
+from flash.families.wgmma_split import SPLIT
 from ptxgen import interpreter
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
@@ -306,7 +308,7 @@ def sizes_offered() -> list[Any]:
     for head_dim, page_size in (*((one, 100) for one in dims), ((128, 128), 1)):
         request = packed_sequences(head_dim, page_size).tile_request
         for tile, block_q in tiles_that_fit(request, target("sm_90a")):
-            if not replace(request, tile=tile, block_q=block_q).why_not_wgmma(target("sm_90a")):
+            if not WGMMA.why_not(replace(request, tile=tile, block_q=block_q), target("sm_90a")):
                 found.append((head_dim, page_size, tile, block_q))
     return found
 
@@ -324,7 +326,7 @@ def test_no_tile_that_is_offered_spills(
 def test_what_no_kernel_gathers_is_said() -> None:
     def said(head_dim: int, page_size: int = 24, **how: Any) -> str:
         config = AttentionConfig(head_dim, target="sm_90a", varlen=True, page_size=page_size, dtype="f16")
-        return replace(config.tile_request, **how).why_not_wgmma(target("sm_90a"))
+        return WGMMA.why_not(replace(config.tile_request, **how), target("sm_90a"))
 
     assert said(128) == said(256, 1) == ""
     assert said(96, tile=64, block_q=192) == ""
@@ -333,7 +335,7 @@ def test_what_no_kernel_gathers_is_said() -> None:
     assert said(128, 16, tile=16, block_q=192) == ""
     config = AttentionConfig(64, precision="f32_grade", target="sm_90a", varlen=True, page_size=24)
     boxes = "pages have 24 rows, and boxes of tensor copies multiples of 16"
-    assert config.tile_request.why_not_wgmma(target("sm_90a")) == boxes
+    assert SPLIT.why_not(config.tile_request, target("sm_90a")) == boxes
 
 
 def test_launches_say_how_rows_are_copied() -> None:

@@ -17,9 +17,9 @@ from kernel_runs import Problem, assert_no_spill, in_pages, nightly, random_oper
 from flash import AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, cache_kernels
 from flash.contract.catalogue import build, emit
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
-from flash.problem.latent_tiling import LatentTiling
+from flash.families.wgmma import WgmmaTiling
+from flash.families.wgmma_latent import LatentTiling
 from flash.problem.tensor_maps import maps_of
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.verify import verify
@@ -434,12 +434,11 @@ OTHERS = "; use other sizes"
         ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone; use target='sm_90a', got 'f16' and 'sm_90'"),
         (
             {"dtype": "f32"},
-            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
-            "; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'",
+            f"{ALONE}wgmma multiplies f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'",
         ),
         (
             {"dtype": "f32", "target": "sm_80"},
-            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
+            f"{ALONE}wgmma multiplies f16 and bf16 here"
             "; use dtype='f16' or 'bf16' and target='sm_90a', got 'f32' and 'sm_80'",
         ),
         ({"tile": 16}, "AttentionConfig: tile must be one of 32, 64, 'auto', got 16"),

@@ -15,11 +15,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from flash import AttentionConfig, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
+from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.tile_lengths import _CAUSAL, _FULL
 from flash.problem.tensor_maps import maps_of
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import view
 from ptxgen.contract import schema
 from ptxgen.contract.stub import stub
@@ -49,7 +49,7 @@ def below_the_diagonal(batch: Any, head: Any, query: Any, key: Any) -> Any:
 
 
 def why_not(config: AttentionConfig, *, on: str = "sm_90a", alignment: int | None = None) -> str:
-    said = config.tile_request.why_not_wgmma(target(on), alignment)
+    said = WGMMA.why_not(config.tile_request, target(on), alignment)
     kernel = config.kernel(on, alignment)
     assert isinstance(kernel.tiling, WgmmaTiling) == (not said)
     assert ("wgmma" in kernel.name) == (not said)

@@ -19,12 +19,12 @@ from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_
 from flash import AttentionConfig, AttentionKernel
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.families.wgmma import WgmmaTiling
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import BESIDE
 from flash.launch.scheduler_choice import HIDDEN, Device, _mirrored_ends_first
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, TrapError

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
+from flash.families.wgmma import WgmmaTiling
 from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.features import SCALES
 from flash.problem.sequences import each_sequence
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import visible_keys
 from flash.scores.features import scored, split_by_axes
 from ptxgen import interpreter

@@ -14,11 +14,12 @@ from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_
 from flash import AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.families.choice import offered_tiles
+from flash.families.request import TileRequest
+from flash.families.wgmma_split import SPLIT, SPLIT_BLOCKS_Q, SplitWgmmaTiling
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import map_name, maps_of
-from flash.problem.tile_choice import TileRequest, offered_tiles
-from flash.problem.wgmma_split_tiling import SPLIT_BLOCKS_Q, SplitWgmmaTiling
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.errors import ConfigError
@@ -401,7 +402,7 @@ def test_each_element_is_multiplied_three_times(head_dim: int, assembler: Assemb
 
 def why_not(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> str:
     config = AttentionConfig(head_dim, head_dim_v, **{"precision": "f32_grade", **how})
-    said = config.tile_request.why_not_wgmma(target("sm_90a"))
+    said = SPLIT.why_not(config.tile_request, target("sm_90a"))
     assert isinstance(config.kernel("sm_90a").tiling, SplitWgmmaTiling) == (not said)
     return said
 
@@ -418,7 +419,7 @@ def test_the_table_of_the_choice() -> None:
     assert why_not(block_q=32) == "block_q=32: a warpgroup has 64 rows"
     request = TileRequest(128, 128, F32, tile=128, precision="f32_grade")
     too_large = "tile=128, block_q=128 with stages=2 does not fit shared memory"
-    assert request.why_not_wgmma(target("sm_90a")) == too_large
+    assert SPLIT.why_not(request, target("sm_90a")) == too_large
     tiles = [AttentionConfig(d, precision="f32_grade", target="sm_90a").kernel().tiling for d in (64, 128)]
     assert [(t.block_q, t.tile) for t in tiles] == [(128, 128), (128, 64)]
 

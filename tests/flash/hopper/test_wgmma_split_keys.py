@@ -15,9 +15,9 @@ from kernel_runs import Problem, assert_no_spill_of, nightly
 from flash import AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
+from flash.families.wgmma_split import SplitWgmmaTiling
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.interpreter import PCT

@@ -15,8 +15,8 @@ from kernel_runs import Problem, nightly, random_operands, run_forward
 from flash.contract.catalogue import build
 from flash.device.polynomial_exp2 import polynomial_exp2
 from flash.error_bound import arithmetic_of_config
+from flash.families.wgmma import WgmmaTiling
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen.interpreter import PCT
 

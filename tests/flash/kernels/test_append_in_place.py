@@ -320,14 +320,14 @@ REST: list[Case] = [
         for splits in (1, 2)
     ),
 ]
-NAMED = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
+WORKLOADS = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
 
 
 @pytest.mark.slow
 @pytest.mark.sample(2, gate=8)
-@pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
+@pytest.mark.parametrize("name", mostly_nightly(WORKLOADS, GATE))
 def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) -> None:
-    case = NAMED[name]
+    case = WORKLOADS[name]
     got = by_one_launch(case)
     assert not np.isnan(got[2].astype(np.float32)).any()  # whatever is in slots without a key
     assert_same_bits(got, by_two_launches(case))
@@ -335,9 +335,9 @@ def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) 
 
 @pytest.mark.slow
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
+@pytest.mark.parametrize("name", mostly_nightly(WORKLOADS, GATE))
 def test_every_access_and_barrier_is_proved(name: str) -> None:
-    case = NAMED[name]
+    case = WORKLOADS[name]
     made = build(case.kernel(case.call()))
     assert made.proof.complete, made.proof.report()
     assert made.global_proof.complete, made.global_proof.report()
@@ -348,10 +348,10 @@ SCHEDULED = ("turned_in_pages_and_parts", "f32_grade", "f32_with_padding_and_mor
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("name", "seeds"), [*((name, 3) for name in SCHEDULED), *(nightly(name, 5) for name in NAMED)]
+    ("name", "seeds"), [*((name, 3) for name in SCHEDULED), *(nightly(name, 5) for name in WORKLOADS)]
 )
 def test_any_schedule_writes_the_same(name: str, seeds: int) -> None:
-    case = NAMED[name]
+    case = WORKLOADS[name]
     wanted = by_one_launch(case)
     for seed in range(seeds):
         assert_same_bits(by_one_launch(case, schedule=PCT(seed)), wanted)

@@ -12,11 +12,11 @@ from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nigh
 
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.families.choice import offered_tiles
+from flash.families.mma import MmaTiling
+from flash.families.simt import TILES
+from flash.families.wgmma import WGMMA_TILES
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import MmaTiling
-from flash.problem.simt_tiling import TILES
-from flash.problem.tile_choice import offered_tiles
-from flash.problem.wgmma_choice import WGMMA_TILES
 from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.check.prove import prove_shared

@@ -11,8 +11,8 @@ from judge import assert_attention_is_accurate
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, without
 
 from flash.contract.catalogue import emit
+from flash.families.choice import offered_tiles
 from flash.problem.config import AttentionConfig
-from flash.problem.tile_choice import offered_tiles
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
@@ -297,7 +297,7 @@ def test_wide_shared_loads_of_the_default_tiles_take_two_requests(
 ) -> None:
     # Four requests, of eight lanes each, become two where lanes n and n ^ 1, or n and n ^ 2, of the
     # whole warp want the same address; then sixteen lanes must not conflict
-    # (flash/problem/simt_tiling.py).
+    # (flash/families/simt.py).
     traffic = Traffic(monkeypatch)
     config = AttentionConfig(head_dim, return_lse=True, target=name)
     tiling = config.kernel().tiling

@@ -16,9 +16,10 @@ from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, rando
 import flash
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of, arithmetic_of_config
+from flash.families.request import MAX_HEAD_DIM_V
+from flash.families.simt import ValueSlices
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
-from flash.problem.simt_tiling import MAX_HEAD_DIM_V, ValueSlices
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove import prove_global

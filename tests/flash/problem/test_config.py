@@ -12,11 +12,12 @@ import pytest
 
 from flash.cache.cache import KVCache
 from flash.contract.catalogue import build
+from flash.families.choice import offered_tiles
+from flash.families.request import MAX_HEAD_DIM, natural_alignment
+from flash.families.simt import DEFAULT_TILES, SIMT
 from flash.operands.dtypes import DTYPES, INPUT_DTYPES, config_name
 from flash.operands.words import InputDTypeLike
 from flash.problem.config import AttentionConfig
-from flash.problem.simt_tiling import MAX_HEAD_DIM
-from flash.problem.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target
 
@@ -259,7 +260,7 @@ def test_every_head_dim_of_the_table_has_its_default_on_every_target() -> None:
         for head_dim in range(1, MAX_HEAD_DIM + 1):
             config = AttentionConfig(head_dim, target=name)
             tiling = config.kernel().tiling
-            assert (tiling.tile, tiling.block_q) == default_tile(head_dim, limits), config
+            assert (tiling.tile, tiling.block_q) == SIMT.default_sizes(config.tile_request, limits)
             assert tiling.shared_bytes <= limits.shared_per_block_optin
 
 

@@ -305,7 +305,7 @@ def test_atomics_on_one_address_take_turns_in_lane_order() -> None:
     assert following[0] == 10 + 2 * 96
 
 
-NAMED = """
+WORKLOADS = """
     mov.u32 %r0, %tid.x;
     shl.b32 %r1, %r0, 2;
     mov.u32 %r2, buf;
@@ -329,7 +329,7 @@ $end:
 
 def test_a_named_barrier_hands_values_from_one_warp_to_another() -> None:
     x = np.zeros(32, np.uint32)
-    run(ptx(NAMED, "u64 x", shared=128), grid=1, block=64, args=[x], sanitize=True)
+    run(ptx(WORKLOADS, "u64 x", shared=128), grid=1, block=64, args=[x], sanitize=True)
     assert (x == np.arange(32)).all()
 
 
@@ -360,7 +360,7 @@ def test_a_count_is_of_whole_warps_even_if_the_last_one_is_not_full() -> None:
 
 
 def test_a_named_barrier_that_nobody_completes_is_a_deadlock() -> None:
-    text = ptx(NAMED.replace("bar.arrive 1, 64;", ""), "u64 x", shared=128)
+    text = ptx(WORKLOADS.replace("bar.arrive 1, 64;", ""), "u64 x", shared=128)
     x = np.zeros(32, np.uint32)
     assert trap_of(text, grid=2, block=64, args=[x]) == (
         "kernel k: deadlock in CTA (0, 0, 0) and 1 others: 32 threads ((32, 0, 0), (33, 0, 0), "

@@ -137,7 +137,7 @@ def test_a_report_of_data_behind_a_flag_names_the_two_accesses() -> None:
 
 
 # Warp 0 hands a word of shared memory to warps 1 and 2, of which warp 1 polls, and then meets warp 2.
-NAMED = """
+WORKLOADS = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, %tid.x;
     setp.eq.u32 %p0, %r0, 0;
@@ -176,7 +176,7 @@ $writer:
 def test_an_arrival_at_a_barrier_passes_on_only_what_a_fence_acquires(
     before: str, after: str, count: int
 ) -> None:
-    text = ptx(NAMED.replace("BEFORE", before).replace("AFTER", after), "u64 x", shared=8)
+    text = ptx(WORKLOADS.replace("BEFORE", before).replace("AFTER", after), "u64 x", shared=8)
     x = np.zeros(32, np.uint32)
     assert len(messages(text, [x], block=96)) == count
     assert x.tolist() == [7] * 32

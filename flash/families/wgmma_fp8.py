@@ -8,18 +8,27 @@ The sums of P V of a tile start at zero and are added to O in f32 (`flash/kernel
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
-from flash.operands.dtypes import DType
-from flash.problem.wgmma_choice import LEAST_STAGES, MAP_ALIGN, WGMMA_TARGET
-from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WIDTHS, WgmmaTiling
-from ptxgen.errors import ConfigError
+from flash.families.family import Campaign, Offered
+from flash.families.request import TileRequest
+from flash.families.wgmma import (
+    DEFAULT_BLOCK_Q,
+    LEAST_STAGES,
+    MAP_ALIGN,
+    WGMMA_BLOCKS_Q,
+    WGMMA_TARGET,
+    WIDTHS,
+    HopperFamily,
+    WgmmaTiling,
+)
+from flash.operands.dtypes import FP8_DTYPES
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
 # Keys of a tile: a row of V transposed has one byte for each, so many as a swizzle spans.
 FP8_TILES: Final = (64, 128)
-_DEFAULT_BLOCK_Q: Final = 128
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
 # Registers of these threads in kernels with the widest values that have scales of blocks of rows, keys in
@@ -95,64 +104,75 @@ def possible_tiles(scale_block: int) -> tuple[int, ...]:
     return tuple(tile for tile in FP8_TILES if scale_block % tile == 0)
 
 
-def fp8_tiling(
-    dims: tuple[int, int],
-    tile: int | str,
-    block_q: int | str,
-    stages: int,
-    target: Target,
-    beside: int = 0,
-    scale_block: int = 0,
-    in_pages: bool = False,
-) -> Fp8Tiling | None:
-    """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
-    None if none fits shared memory and registers, of which features take `beside`. So many rows as
-    `scale_block` says share a scale, or with 0 all; `in_pages` is whether keys are in pages.
-    """
-    rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
-    tiles = tuple(reversed(possible_tiles(scale_block))) if tile == "auto" else (int(tile),)
-    count = max(stages, LEAST_STAGES)
-    found = [Fp8Tiling(*dims, n, rows, count, in_pages, in_blocks=scale_block > 0) for n in tiles]
-    most = target.shared_per_block_optin
-    return next((t for t in found if t.has_registers(beside) and t.shared_bytes <= most), None)
+class Fp8Family(HopperFamily[Fp8Tiling]):
+    """Kernels with Q, K and V of fp8, which no other family multiplies."""
 
+    name = "wgmma of fp8"
+    entry = "wgmma_"
+    products = "wgmma of fp8, with tiles copied by TMA and V transposed"
+    multiplies = "wgmma multiplies fp8 here"
+    tiling = Fp8Tiling
+    emitter = "flash.kernels.wgmma_fp8_forward:wgmma_fp8_attention_forward"
+    dtypes = tuple(FP8_DTYPES.values())
+    rate = 1978.9e12  # of an H100
+    # Values are transposed. With the seventh seed a warp that transposes is tiles behind the others.
+    campaign: ClassVar[Campaign] = {
+        "e4m3-sm_90a-causal": {
+            "dtype": "e4m3",
+            "head_dim": 64,
+            "tile": 64,
+            "block_q": 128,
+            "causal": "bottom_right",
+            "seeds": (1, 2, 3, 7),
+        }
+    }
 
-def require_fp8(
-    dtype: DType,
-    dims: tuple[int, int],
-    sizes: tuple[int | str, int | str, int],
-    excluded: str,
-    target: Target,
-    alignment: int,
-    beside: int = 0,
-    scale_block: int = 0,
-    in_pages: bool = False,
-) -> Fp8Tiling:
-    """The tiling of a kernel with Q, K and V of `dtype`. `sizes` are tile, block_q and stages, `excluded`
-    is what of the problem or of a launch no such kernel does, `alignment` that of the arrays in bytes,
-    `beside` the registers of features, `scale_block` and `in_pages` are as for `fp8_tiling`. Raises
-    `ConfigError` that says what the kernel lacks.
-    """
-    assert dtype.is_narrow
-    tile, block_q, stages = sizes
-    found, why = None, ""
-    if target.name != WGMMA_TARGET:
-        why = f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, got {target.name!r}"
-    elif excluded:
-        why = f"has one kernel, which does not do this: {excluded}"
-    elif alignment < MAP_ALIGN:
-        why = (
-            f"takes rows and strides of multiples of {MAP_ALIGN} bytes, as tensor maps do, got multiples of "
-            f"{alignment}; pad head_dim to a multiple of {MAP_ALIGN}"
-        )
-    elif max(dims) > WIDTHS[-1]:
-        why = f"takes head_dim_v up to {WIDTHS[-1]}, got {dims[1]}"
-    else:
-        found = fp8_tiling(dims, tile, block_q, stages, target, beside, scale_block, in_pages)
-        why = (
-            f"with tile={tile}, block_q={block_q} and stages={max(stages, LEAST_STAGES)} does not fit shared "
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return request.is_fp8
+
+    def tiles(self, request: TileRequest) -> tuple[int, ...]:
+        """See `Family`."""
+        return possible_tiles(request.scale_block)
+
+    def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[Fp8Tiling]:  # noqa: ARG002
+        """See `Family`."""
+        rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
+        stages, in_blocks = max(request.stages, LEAST_STAGES), request.scale_block > 0
+        for n in reversed(self.tiles(request)) if request.tile == "auto" else (int(request.tile),):
+            t = Fp8Tiling(*request.dims, n, rows, stages, request.in_pages, in_blocks=in_blocks)
+            if t.has_registers(request.other_registers):
+                yield t
+
+    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
+        """See `Family`."""
+        if target.name != WGMMA_TARGET:
+            return f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, got {target.name!r}"
+        if request.without_wgmma:
+            return f"has one kernel, which does not do this: {request.without_wgmma}"
+        if alignment < MAP_ALIGN:
+            return (
+                f"takes rows and strides of multiples of {MAP_ALIGN} bytes, as tensor maps do, got multiples "
+                f"of {alignment}; pad head_dim to a multiple of {MAP_ALIGN}"
+            )
+        if max(request.dims) > WIDTHS[-1]:
+            return f"takes head_dim_v up to {WIDTHS[-1]}, got {request.head_dim_v}"
+        if self.tiling_for(request, target) is not None:
+            return ""
+        stages = max(request.stages, LEAST_STAGES)
+        return (
+            f"with tile={request.tile}, block_q={request.block_q} and stages={stages} does not fit shared "
             f"memory or registers; use fewer stages, or smaller tiles of {FP8_TILES} and {WGMMA_BLOCKS_Q}"
         )
-    if found is None:
-        raise ConfigError(f"AttentionConfig: dtype={dtype.name!r} {why}; or convert Q, K and V to 'bf16'")
-    return found
+
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
+        """See `Family`."""
+        why = self.why_not(request, target, alignment)
+        return f"dtype={request.dtype.name!r} {why}; or convert Q, K and V to 'bf16'"
+
+    def chained_keys(self, t: Fp8Tiling, asked: int | None) -> int:  # noqa: ARG002
+        """See `Family`."""
+        return max(FP8_TILES) if asked is None else asked
+
+
+FP8: Final = Fp8Family()

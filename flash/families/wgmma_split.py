@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from flash.problem.mma_tiling import PAIRS
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.families.family import Campaign
+from flash.families.precision import PAIRS
+from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.families.wgmma import H100_OPERATIONS, PanelFamily, WgmmaTiling
+from flash.operands.dtypes import F32
 from ptxgen.records import dataclass
 
 # Columns of Q and K, and of V, that a kernel computes with: 64, which take two slabs of 128 bytes as f32 and
@@ -26,6 +29,7 @@ _REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
 _LONGEST_CHAIN: Final = 96
 _STEP: Final = 16  # keys of a product of f16
 _WORD: Final = 4  # bytes of an element, and of a factor
+_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and by who splits it, read and written
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ class SplitWgmmaTiling(WgmmaTiling):
         return split_width_of(self.head_dim_v)
 
     @property
+    def moved_bytes(self) -> int:
+        """The bytes of a tile of K and of V that pass through shared memory before a product reads them."""
+        return _TIMES_MOVED * self.tile * (self.score_columns + self.output_columns) * _WORD
+
+    @property
     def _element_bytes(self) -> int:
         return _WORD
 
@@ -80,3 +89,50 @@ class SplitWgmmaTiling(WgmmaTiling):
 def split_width_of(columns: int) -> int:
     """The columns that a kernel computes with for rows of `columns` columns."""
     return next(width for width in SPLIT_WIDTHS if columns <= width)
+
+
+class SplitFamily(PanelFamily[SplitWgmmaTiling]):
+    """Kernels of f32 with precision "f32_grade"."""
+
+    name = "wgmma of pairs"
+    entry = "wgmma_"
+    products = "wgmma, three of f16 for one of f32, with tiles copied by TMA"
+    multiplies = f"wgmma multiplies f16 and bf16 here, and pairs of f16 for {PAIRS.name!r}"
+    tiling = SplitWgmmaTiling
+    emitter = "flash.kernels.wgmma_split_forward:wgmma_split_attention_forward"
+    dtypes = (F32,)
+    rate = H100_OPERATIONS / PAIRS.products
+    # The producer and the consumers split elements. The first problem, alone in random schedules, has a CTA.
+    campaign: ClassVar[Campaign] = {
+        "f32_grade-sm_90a": {
+            "dtype": "f32",
+            "precision": "f32_grade",
+            "head_dim": 64,
+            "block_q": 128,
+            "queries": 114,
+            "scheduled": 1,
+        }
+    }
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return request.operands is PAIRS and request.head_dim <= self.widest
+
+    def against_sizes(self, request: TileRequest) -> str:
+        """See `HopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
+        registers for both parts of P and two sums.
+        """
+        widest = SPLIT_WIDTHS[-1]
+        if widest < max(request.dims) <= MAX_HEAD_DIM:
+            return f"rows of more than {widest} columns leave no room for two tiles of pairs of f16"
+        why = super().against_sizes(request)
+        if not why and request.block_q not in ("auto", *SPLIT_BLOCKS_Q):
+            return f"block_q={request.block_q}: both parts of P leave no registers to so many rows"
+        return why
+
+    def chained_keys(self, t: SplitWgmmaTiling, asked: int | None) -> int:  # noqa: ARG002
+        """See `Family`."""
+        return max(t.chains)
+
+
+SPLIT: Final = SplitFamily()

@@ -22,8 +22,12 @@ lanes of its f32 kernels so on all GPUs).
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import ClassVar, Final
 
+from flash.families.any_target import AnyTarget, of_shared
+from flash.families.precision import IEEE
+from flash.families.request import TileRequest
+from flash.operands.dtypes import F32
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 
@@ -31,10 +35,22 @@ CHUNK: Final = 4  # f32 elements in the widest load, 16 bytes
 F32_BYTES: Final = 4
 TILES: Final = (16, 32, 64, 128)
 BLOCKS_Q: Final = (16, 32, 64, 128)
-IEEE: Final = "ieee"  # the precision of f32 without tensor cores
-MAX_HEAD_DIM: Final = 256
-MAX_HEAD_DIM_V: Final = 512
 BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
+# The default tile and block_q, by the target's shared memory per block (at least so many bytes) and by
+# head_dim or the columns of V that a CTA takes, whichever is more (at most so many). Chosen by `Tiling.cost`
+# among the shapes that let eight warps, or as many as fit, live on one multiprocessor; `tools/bench.py`
+# measures them.
+KIB: Final = 1024
+DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    227 * KIB: {32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64)},
+    163 * KIB: {64: (32, 128), 128: (32, 64), 256: (16, 64)},
+    99 * KIB: {64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32)},
+    64 * KIB: {96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16)},
+}
+# The largest default tile where rows or mask columns are looked up and a CTA has at least _ROWS_LOOKED_UP
+# rows: larger tiles leave no registers for what is looked up.
+_TILE_LOOKED_UP: Final = 32
+_ROWS_LOOKED_UP: Final = 64
 
 # Registers beside the fragments (addresses, loop state, row statistics): what the assembler was
 # seen to add.
@@ -106,6 +122,14 @@ class Tiling:
     splits: int  # threads that share one score micro-tile, each over a part of head_dim
     value_slices: int = 1  # slices of the columns of V and O
 
+    stages: ClassVar[int] = 1  # tiles of K, and of V, that shared memory holds
+    precision: ClassVar[str | None] = IEEE  # how the kernel multiplies f32 (`flash/families/precision.py`)
+    products: ClassVar[int] = 1  # instructions for one product of matrices
+    gathers: ClassVar[bool] = False  # whether threads copy rows from their pages in place of tensor copies
+    by_rows: ClassVar[bool] = False  # whether a variant is chosen so that rows do not depend on each other
+    consumers: ClassVar[int] = 1  # groups of warps that compute in turns
+    moved_bytes: ClassVar[int | None] = None  # see `WgmmaTiling`
+
     @property
     def slices(self) -> ValueSlices:
         """How the columns of V and O are dealt to CTAs."""
@@ -130,16 +154,6 @@ class Tiling:
     def split_distances(self) -> list[int]:
         """Distances of the butterfly that adds up what the splits of a score have summed."""
         return _distances(self.interleave * self.key_lanes, self.splits)
-
-    @property
-    def stages(self) -> int:
-        """Tiles of K, and of V, that shared memory holds."""
-        return 1
-
-    @property
-    def precision(self) -> str:
-        """How the kernel multiplies f32 (`flash/problem/precision.py`)."""
-        return IEEE
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
@@ -175,6 +189,11 @@ class Tiling:
     def threads(self) -> int:
         """Threads of a CTA."""
         return self.groups * self.lanes
+
+    @property
+    def computing_threads(self) -> int:
+        """Threads of a CTA that go round the main loop: all."""
+        return self.threads
 
     @property
     def dim_chunks(self) -> int:
@@ -280,14 +299,44 @@ class Tiling:
         )
 
 
-def micro_tiles(
-    head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target, value_slices: int = 1
-) -> list[Tiling]:
-    """The tilings of a CTA that fit the target, the cheapest first; ties go to more threads."""
-    shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
-    found = [
-        Tiling(head_dim, head_dim_v, tile, block_q, rows, keys, splits, value_slices)
-        for rows, keys, splits in shapes
-        if rows <= block_q and keys <= tile
-    ]
-    return sorted((t for t in found if t.fits(target)), key=lambda t: (t.cost, -t.threads))
+class SimtFamily(AnyTarget[Tiling]):
+    """Kernels of f32 without tensor cores."""
+
+    name = "simt"
+    products = "fma.rn.f32"
+    multiplies = f"fma multiplies f32 with precision={IEEE!r} here"
+    tiling = Tiling
+    emitter = "flash.kernels.simt_forward:attention_forward"
+    dtypes = (F32,)
+    tile_sizes = TILES
+    blocks_q = BLOCKS_Q
+    rate = 19.5e12
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return request.operands is None and request.head_dim <= self.widest
+
+    def default_sizes(self, request: TileRequest, target: Target) -> tuple[int, int]:
+        """See `AnyTarget`."""
+        return of_shared(DEFAULT_TILES, request.columns, target)
+
+    def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:  # noqa: ARG002
+        """See `AnyTarget`."""
+        return _TILE_LOOKED_UP if request.looks_up and block_q >= _ROWS_LOOKED_UP else None
+
+    def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[Tiling]:
+        """See `AnyTarget`; the cheapest first, ties go to more threads."""
+        shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
+        found = [
+            Tiling(*request.dims, tile, block_q, rows, keys, splits, request.value_slices)
+            for rows, keys, splits in shapes
+            if rows <= block_q and keys <= tile
+        ]
+        return sorted((t for t in found if t.fits(target)), key=lambda t: (t.cost, -t.threads))
+
+    def least(self, request: TileRequest, tile: int, block_q: int) -> Tiling:
+        """See `AnyTarget`."""
+        return Tiling(*request.dims, tile, block_q, 4, 4, 1, request.value_slices)
+
+
+SIMT: Final = SimtFamily()

@@ -9,45 +9,43 @@ memory, with zeros.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import ClassVar, Final
 
-from flash.problem.simt_tiling import ValueSlices, padded
+from flash.families.any_target import AnyTarget, of_columns, of_shared
+from flash.families.family import Offered
+from flash.families.precision import F32_GRADE, HALF, IEEE, PAIRS, TF32, Operands
+from flash.families.request import TileRequest
+from flash.families.simt import KIB, TILES, ValueSlices, padded
+from flash.operands.dtypes import BF16, F16, F32
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
 MMA_KEYS: Final = 8  # N of both
-_MMA_BYTES: Final = 32  # bytes of a row of A, which is K elements
-PANEL_BYTES: Final = 128  # bytes of a row of the widest panel (`ptxgen/dsl/swizzle.py`)
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """How the elements of Q, K, V and P enter a tensor core."""
-
-    name: str
-    nbytes: int  # bytes of an element in shared memory
-    products: int = 1  # times `mma` is issued for one product of matrices
-    parts: int = 1  # numbers of equal size that an element becomes in shared memory
-
-    @property
-    def depth(self) -> int:
-        """Columns of A and rows of B that one `mma` takes, its K."""
-        return _MMA_BYTES * self.parts // self.nbytes
-
-    @property
-    def panel(self) -> int:
-        """Columns of the widest panel."""
-        return PANEL_BYTES // self.nbytes
-
-
-HALF: Final = Operands("half", 2)  # f16 and bf16
-TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
-F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # f32, of which three products take 22 bits
-# f32 as pairs of f16 in shared memory, of which three products take 22 bits (`flash/device/split_tile.py`).
-PAIRS: Final = Operands("f32_grade", 4, products=3, parts=2)
-FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their division among lanes
+FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+# The default tile and block_q of 16-bit types; keys as in `DEFAULT_TILES`.
+DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    227 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
+    163 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128)},
+    99 * KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (64, 64)},
+}
+# The default tile and block_q of f32, by precision, and by columns as in `DEFAULT_TILES`, on every target
+# that has tensor cores.
+DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
+    PAIRS.name: {64: (32, 128), 256: (16, 128)},
+    TF32.name: {64: (32, 128), 192: (32, 64), 256: (16, 64)},
+}
+LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
+# The largest default tile where copies are narrower: these go through registers, of which larger
+# tiles leave too few.
+_TILE_THROUGH_REGISTERS: Final = 32
+# The largest default tile of 16-bit types with wide rows and a mask or a bias: so much of these is in flight
+# that larger tiles were seen to spill.
+_TILE_WITH_PLANES: Final = 32
+# Operations in a second by precision (see `Family.operations`); f32_grade takes three products for one.
+_OPERATIONS: Final = {HALF.name: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e12 / 3}
 
 # For f32: `mma` steps whose products the tensor core sums together
 # (`flash/device/tf32_products.py`), and how many if O has more than _WIDE columns, which leave
@@ -96,6 +94,10 @@ class MmaTiling:
     value_slices: int = 1  # slices of the columns of V and O
     by_rows: bool = False
 
+    gathers: ClassVar[bool] = False  # whether threads copy rows from their pages in place of tensor copies
+    consumers: ClassVar[int] = 1  # groups of warps that compute in turns
+    moved_bytes: ClassVar[int | None] = None  # see `WgmmaTiling`
+
     @property
     def slices(self) -> ValueSlices:
         """How the columns of V and O are dealt to CTAs."""
@@ -103,8 +105,13 @@ class MmaTiling:
 
     @property
     def precision(self) -> str:
-        """How the kernel multiplies f32 (`flash/problem/precision.py`), if its elements are f32."""
+        """How the kernel multiplies f32 (`flash/families/precision.py`), if its elements are f32."""
         return self.operands.name
+
+    @property
+    def products(self) -> int:
+        """Instructions for one product of matrices."""
+        return self.operands.products
 
     @property
     def row_step(self) -> int:
@@ -120,6 +127,11 @@ class MmaTiling:
     def threads(self) -> int:
         """Threads of a CTA."""
         return self.warps * WARP_SIZE
+
+    @property
+    def computing_threads(self) -> int:
+        """Threads of a CTA that go round the main loop: all."""
+        return self.threads
 
     @property
     def score_columns(self) -> int:
@@ -242,26 +254,78 @@ class MmaTiling:
         return panel * whole + (1 << (rest - 1).bit_length() if rest else 0)
 
 
-def mma_tilings(
-    head_dim: int,
-    head_dim_v: int,
-    tile: int,
-    block_q: int,
-    stages: int,
-    target: Target,
-    other_registers: int = 0,
-    operands: Operands = HALF,
-    value_slices: int = 1,
-) -> list[MmaTiling]:
-    """The tilings of a CTA that fit the target, the best first; threads need `other_registers` for
-    the kernel's features.
+class MmaFamily(AnyTarget[MmaTiling]):
+    """Kernels of 16-bit types and of f32 on tensor cores of any target that has them."""
 
-    More rows in a warp mean fewer reads of K and V from shared memory for each product, so four
-    warps come before eight.
-    """
-    found = [
-        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages, operands, value_slices)
-        for warps in (4, 8, 2)
-        if block_q % (warps * MMA_ROWS) == 0
-    ]
-    return [t for t in found if t.fits(target, other_registers)]
+    name = "mma"
+    products = "mma.sync"
+    multiplies = f"mma.sync multiplies f16 and bf16 here, and f32 with another precision than {IEEE!r}"
+    tiling = MmaTiling
+    emitter = "flash.kernels.mma_forward:mma_attention_forward"
+    dtypes = (F16, BF16, F32)
+    tile_sizes = TILES
+    blocks_q = MMA_BLOCKS_Q
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return (
+            request.dtype in self.dtypes and request.operands is not None and request.head_dim <= self.widest
+        )
+
+    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
+        """See `Family`."""
+        if target.sm >= FIRST_WITH_MMA:
+            return super().against(request, target, alignment)
+        of_f32 = request.dtype is F32
+        what = f"precision={request.precision!r}" if of_f32 else f"dtype={request.dtype.name!r}"
+        cure = f"precision={IEEE!r}" if of_f32 else f"dtype={F32.name!r}"
+        return (
+            f"{what} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores and asynchronous copies the "
+            f"kernel uses, got {target.name}; use {cure}"
+        )
+
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
+        """See `Family`."""
+        if target.sm < FIRST_WITH_MMA:
+            return self.why_not(request, target, alignment)
+        return super().refusal(request, target, alignment, offered)
+
+    def default_sizes(self, request: TileRequest, target: Target) -> tuple[int, int]:
+        """See `AnyTarget`."""
+        if request.dtype is F32:
+            return of_columns(DEFAULT_TF32_TILES[str(request.precision_of_f32)], request.columns)
+        return of_shared(DEFAULT_MMA_TILES, request.columns, target)
+
+    def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:  # noqa: ARG002
+        """See `AnyTarget`."""
+        if alignment < LEAST_ASYNCHRONOUS:
+            return _TILE_THROUGH_REGISTERS
+        has_planes = request.dtype is not F32 and request.has_planes and request.columns > _WIDE
+        return _TILE_WITH_PLANES if has_planes else None
+
+    def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[MmaTiling]:
+        """See `AnyTarget`. More rows in a warp mean fewer reads of K and V from shared memory for each
+        product, so four warps come before eight. Threads need registers for the kernel's features.
+        """
+        if request.operands is PAIRS and (tile not in TILES or block_q > max(MMA_BLOCKS_Q)):
+            return []  # of other tiles the rows are no multiple of those that threads split at once
+        first = self.least(request, tile, block_q)
+        found = [replace(first, warps=n) for n in (4, 8, 2) if block_q % (n * MMA_ROWS) == 0]
+        return [t for t in found if t.fits(target, request.other_registers)]
+
+    def least(self, request: TileRequest, tile: int, block_q: int) -> MmaTiling:
+        """See `AnyTarget`."""
+        operands = request.operands
+        assert operands is not None  # the family `computes` the request
+        return MmaTiling(*request.dims, tile, block_q, 4, request.stages, operands, request.value_slices)
+
+    def operations(self, t: MmaTiling) -> float:
+        """See `Family`."""
+        return _OPERATIONS[t.operands.name]
+
+    def by_rows(self, t: MmaTiling) -> MmaTiling:
+        """See `Family`."""
+        return replace(t, by_rows=True) if t.checks_sums else t
+
+
+MMA: Final = MmaFamily()

@@ -1,0 +1,105 @@
+"""Families whose kernels run on targets of any kind: their tiles, and what a refusal says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import TypeVar
+
+from flash.families.family import Family, Offered, Shape
+from flash.families.request import TileRequest
+from ptxgen.target import Target
+
+T = TypeVar("T", bound=Shape)
+Sizes = tuple[int, int]  # tile and block_q
+
+
+class AnyTarget(Family[T]):
+    """Kernels of a family with documented default tiles. If a default does not go with the requested sizes,
+    the nearest smaller size that does is taken.
+    """
+
+    def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
+        """The documented default (tile, block_q)."""
+        raise NotImplementedError
+
+    def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:
+        """The largest default tile of a request with a block of queries, if it has one."""
+        raise NotImplementedError
+
+    def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[T]:
+        """The tilings of these sizes that have registers, the best first."""
+        raise NotImplementedError
+
+    def least(self, request: TileRequest, tile: int, block_q: int) -> T:
+        """A tiling of these sizes, whether it has registers or not."""
+        raise NotImplementedError
+
+    def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[T]:
+        """See `Family`."""
+        for tile, block_q in product(*self._candidates(request, target, alignment)):
+            yield from self.shapes(request, tile, block_q, target)
+
+    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
+        """See `Family`."""
+        if self.tiling_for(request, target, alignment) is not None:
+            return ""
+        tile, block_q = self._last(request, target, alignment)
+        needed, limit = self.least(request, tile, block_q).shared_bytes, target.shared_per_block_optin
+        problem = (
+            f"needs {needed} bytes of shared memory, but {target.name} allows {limit} bytes per block"
+            if needed > limit
+            else f"has no division among threads that fits the registers of {target.name}"
+        )
+        dims = f"head_dim={request.head_dim}, head_dim_v={request.head_dim_v}"
+        return f"{dims}, tile={tile}, block_q={block_q} {problem}"
+
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
+        """See `Family`."""
+        aligned = request.alignment if alignment is None else alignment
+        sizes = offered(request)
+        if sizes:
+            blocks = self._candidates(request, target, aligned)[1]
+            largest, block_q = max([pair for pair in sizes if pair[1] in blocks] or sizes)
+            cure = f"the largest tile that fits is {largest}, with block_q={block_q}"
+        else:
+            # One tile fits with 1 stage.
+            fewer = range(request.stages - 1, 0, -1)
+            stages = next(n for n in fewer if offered(replace(request, stages=n)))
+            cure = f"no tile fits with stages={request.stages}; use stages={stages}"
+        return f"{self.against(request, target, aligned)}; {cure}"
+
+    def _last(self, request: TileRequest, target: Target, alignment: int) -> Sizes:
+        """The sizes that a refusal names: the default tile, or the requested one, and the least block_q."""
+        tiles, blocks = self._candidates(request, target, alignment)
+        return tiles[0], blocks[-1]
+
+    def _candidates(
+        self, request: TileRequest, target: Target, alignment: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What tile and block_q may be, the best first."""
+        tile, rows = self.default_sizes(request, target)
+        blocks = _from_default(request.block_q, rows, self.blocks_q)
+        most = self.largest_default(request, blocks[0], alignment)
+        default = tile if most is None else min(tile, most)
+        return _from_default(request.tile, default, self.tiles(request)), blocks
+
+
+def of_columns(table: Mapping[int, Sizes], columns: int) -> Sizes:
+    """The sizes for rows of so many columns in a table by the most columns."""
+    return next(sizes for most, sizes in table.items() if columns <= most)
+
+
+def of_shared(table: Mapping[int, Mapping[int, Sizes]], columns: int, target: Target) -> Sizes:
+    """The sizes for a target and rows of so many columns in a table by the least shared memory of a block, in
+    bytes, and by the most columns.
+    """
+    enough = (sizes for least, sizes in table.items() if target.shared_per_block_optin >= least)
+    return of_columns(next(enough), columns)
+
+
+def _from_default(asked: int | str, default: int, offered: tuple[int, ...]) -> tuple[int, ...]:
+    if asked != "auto":
+        return (int(asked),)
+    return (default, *(n for n in reversed(offered) if n < default))

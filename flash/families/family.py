@@ -1,0 +1,148 @@
+"""A family of kernels as an object: `Family`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.operands.dtypes import DType
+from ptxgen import ir
+from ptxgen.target import Target
+
+# Bytes of memory in a second of an A100 (NVIDIA A100 Tensor Core GPU Architecture, "Performance"): later GPUs
+# have as many operations for a byte, or fewer, but for `wgmma`.
+_BANDWIDTH: Final = 1.555e12
+Campaign = Mapping[str, Mapping[str, Any]]  # settings of kernels that a campaign mutates, by their names
+# Every (tile, block_q) that a request may have, whatever sizes it gives.
+Offered = Callable[[TileRequest], list[tuple[int, int]]]
+
+
+class Shape(Protocol):
+    """What a choice reads of a tiling."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA."""
+
+
+T = TypeVar("T", bound=Shape)
+
+
+class Family(Generic[T]):
+    """Kernels that share an emitter and a class of tilings, `T`.
+
+    A subclass says what a choice, a launch, `explain` and the tools ask of them; questions about the sizes of
+    a kernel are its tiling's.
+    """
+
+    name: ClassVar[str]
+    entry: ClassVar[str] = ""  # what the names of its kernels begin with, before the type
+    products: ClassVar[str]  # its instruction, for `explain`
+    multiplies: ClassVar[str]  # what it multiplies, for messages about what it does not
+    tiling: type[T]
+    # "module:function", which makes a module of a config and its tiling. It is named and not imported,
+    # because a process that emits a kernel does not need the other families.
+    emitter: ClassVar[str]
+    dtypes: ClassVar[tuple[DType, ...]]
+    tile_sizes: ClassVar[tuple[int, ...]]  # the keys that a tile may have
+    blocks_q: ClassVar[tuple[int, ...]]  # the sizes that block_q may have
+    target: ClassVar[str | None] = None  # the only one that its kernels are for; None: all
+    widest: ClassVar[int] = MAX_HEAD_DIM  # the most columns of Q and K
+    values_in_keys: ClassVar[bool] = False  # whether V is read as columns of the tile of K
+    mapped: ClassVar[str] = ""  # the arrays that tensor copies move
+    gathers: ClassVar[bool] = False  # whether threads may copy rows from pages that no tensor copy takes
+    # Why a CTA takes one block of queries and no more; empty if it may take several.
+    why_one_block: ClassVar[str] = (
+        "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
+    )
+    rate: ClassVar[float]  # of operations; see `operations`
+    bandwidth: ClassVar[float] = _BANDWIDTH  # bytes of memory in a second, by which merging is rated
+    # Problems that no other family computes, by what they are called: settings of a config. Tools emit, time
+    # and count kernels for them beside those that all families compute.
+    workloads: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    shared_kv_words: ClassVar[str] = ""  # what the documentation of `shared_kv` says of these
+    # Kernels of the campaign of mutations by name (`tools/campaign/kernels.py`), and courses of scores along
+    # the keys that only its softmax tells apart.
+    campaign: ClassVar[Campaign] = {}
+    score_courses: ClassVar[tuple[str, ...]] = ()
+
+    def computes(self, request: TileRequest) -> bool:
+        """Whether its kernels are for such types and rows, for some sizes and targets."""
+        raise NotImplementedError
+
+    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
+        """Why no kernel of the family takes a request that it `computes` on a target and for arrays of such
+        an alignment, in bytes; the empty string if one does.
+        """
+        raise NotImplementedError
+
+    def why_not(self, request: TileRequest, target: Target, alignment: int | None = None) -> str:
+        """Why no kernel of the family takes a request on a target, for arrays of such an alignment, in bytes,
+        or of the alignment of contiguous ones; the empty string if one does.
+        """
+        if not self.computes(request):
+            return self.multiplies
+        return self.against(request, target, request.alignment if alignment is None else alignment)
+
+    def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[T]:
+        """The tilings of a request that have registers, the best first. `alignment` is in bytes."""
+        raise NotImplementedError
+
+    def tiles(self, request: TileRequest) -> tuple[int, ...]:  # noqa: ARG002
+        """The keys that a tile may have."""
+        return self.tile_sizes
+
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
+        """The words of an error for a request that no family takes, this one last, with a cure."""
+        raise NotImplementedError
+
+    def operations(self, t: T) -> float:  # noqa: ARG002
+        """Operations of products in a second, by which merging is rated: those of an A100 but for
+        `wgmma`, which has those of an H100.
+        """
+        return self.rate
+
+    def tiling_for(self, request: TileRequest, target: Target, alignment: int | None = None) -> T | None:
+        """The best tiling of a request that fits shared memory and registers; None if none does."""
+        aligned = request.alignment if alignment is None else alignment
+        found = self.tilings(request, target, aligned)
+        return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
+
+    def sizes(self, request: TileRequest) -> Iterable[tuple[int, int]]:
+        """Every (tile, block_q) that a kernel may have where it fits."""
+        return product(self.tiles(request), self.blocks_q)
+
+    def emit(self, config: Any) -> ir.Module:
+        """The module of a `KernelConfig` with a tiling of this family; not verified."""
+        module, _, function = self.emitter.partition(":")
+        emitted: ir.Module = getattr(importlib.import_module(module), function)(config, config.tiling)
+        return emitted
+
+    def require(self, tiling: object) -> T:
+        """A tiling that is known to be of this family. Raises `TypeError` for another."""
+        if not isinstance(tiling, self.tiling):
+            raise TypeError(f"a tiling of {self.name} is wanted, got {type(tiling).__name__}")
+        return tiling
+
+    def explained(self, t: T) -> str:  # noqa: ARG002
+        """The words of `explain` about how a kernel multiplies and where tiles come from."""
+        return self.products
+
+    def by_rows(self, t: T) -> T:
+        """The tiling of these sizes in whose kernel no bits of a row depend on other rows of its warp
+        (`flash/problem/row_bits.py`).
+        """
+        return t
+
+    def persistent(self, t: T, target: Target) -> T:  # noqa: ARG002
+        """The tiling of these sizes for a kernel whose CTAs take several blocks of queries."""
+        return t
+
+    def chained_keys(self, t: T, asked: int | None) -> int | None:  # noqa: ARG002
+        """The most keys whose products one sum on a tensor core takes, in kernels whose tiles have `asked`
+        keys, or with None any number; None if a tile of that size decides it.
+        """
+        return asked

@@ -1,0 +1,79 @@
+"""What the choice of a kernel family and of its tiling depends on: `TileRequest`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from flash.families.precision import Operands, forward_operands_of, resolved
+from flash.operands.dtypes import F32, DType
+from ptxgen.records import dataclass
+
+MAX_HEAD_DIM: Final = 256  # columns of Q and K, and of V in one CTA, of all families but those that say more
+MAX_HEAD_DIM_V: Final = 512
+
+
+def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
+    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8,
+    4 or, for 16-bit types, 2.
+    """
+    return math.gcd(16, head_dim * dtype.nbytes, head_dim_v * dtype.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class TileRequest:
+    """What the choice of tiles depends on; `tile` and `block_q` may be "auto"."""
+
+    head_dim: int
+    head_dim_v: int
+    dtype: DType = F32
+    tile: int | str = "auto"
+    block_q: int | str = "auto"
+    stages: int = 1
+    other_registers: int = 0  # registers of a thread for the kernel's features
+    has_planes: bool = False  # whether there is a mask or a bias
+    looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
+    precision: str | None = None
+    in_pages: bool = False  # whether K and V are in pages, and queries packed
+    gathers: bool = False  # whether rows of pages lie in no boxes of tensor copies, and threads copy them
+    rotates: bool = False  # whether the kernel rotates queries
+    without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
+    shared_kv: bool = False  # whether V is columns of K
+    scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """head_dim and head_dim_v."""
+        return self.head_dim, self.head_dim_v
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether Q, K and V are of fp8, which `wgmma` alone multiplies."""
+        return self.dtype.is_narrow
+
+    @property
+    def precision_of_f32(self) -> str | None:
+        """How f32 is multiplied; None for 16-bit types."""
+        return resolved(self.dtype, self.precision)
+
+    @property
+    def operands(self) -> Operands | None:
+        """How elements enter a tensor core; None for a kernel that uses none."""
+        return forward_operands_of(self.dtype, self.precision)
+
+    @property
+    def alignment(self) -> int:
+        """The alignment of contiguous arrays, in bytes."""
+        return natural_alignment(self.head_dim, self.head_dim_v, self.dtype)
+
+    @property
+    def value_slices(self) -> int:
+        """Slices of the columns of V and O: as few as a CTA has registers for, because the CTA of
+        each slice computes the scores again.
+        """
+        return -(-self.head_dim_v // MAX_HEAD_DIM)
+
+    @property
+    def columns(self) -> int:
+        """The columns of Q and K, or those of V that a CTA takes, whichever are more."""
+        return max(self.head_dim, -(-self.head_dim_v // self.value_slices))

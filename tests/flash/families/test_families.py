@@ -1,0 +1,106 @@
+"""Families of forward kernels: which one takes a problem, why not the others, what each says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from flash import AttentionConfig
+from flash.contract.catalogue import emit
+from flash.families.choice import FAMILIES, WORKLOADS, families_of, family_of, refusals
+from flash.families.family import Family
+from flash.families.mma import MMA
+from flash.families.simt import SIMT
+from flash.families.wgmma import WGMMA
+from flash.families.wgmma_fp8 import FP8
+from flash.families.wgmma_latent import LATENT
+from flash.families.wgmma_split import SPLIT
+from ptxgen.errors import ConfigError
+from ptxgen.target import target
+from ptxgen.text import render
+
+HOPPER = target("sm_90a")
+SETTINGS: dict[Family[Any], dict[str, Any]] = {
+    FP8: {"head_dim": 64, "dtype": "e4m3"},
+    LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
+    SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
+    WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
+    MMA: {"head_dim": 64, "dtype": "f16"},
+    SIMT: {"head_dim": 64},
+}
+EVERY = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+def test_every_family_is_tried() -> None:
+    assert list(SETTINGS) == list(FAMILIES)
+
+
+@EVERY
+def test_a_family_computes_its_problem_and_emits_its_kernel(family: Family[Any]) -> None:
+    config = AttentionConfig(**SETTINGS[family])
+    kernel = config.kernel()
+    assert kernel.family is family is family_of(kernel.tiling)
+    assert kernel.name.startswith(f"attention_forward_{family.entry}")
+    assert kernel.name in render(emit(kernel))
+    assert family.target in (None, kernel.target.name)
+    assert config.element in family.dtypes
+
+
+@EVERY
+def test_a_family_refuses_what_it_does_not_multiply(family: Family[Any]) -> None:
+    for other, settings in SETTINGS.items():
+        request = AttentionConfig(**settings).tile_request
+        if not family.computes(request):
+            assert family.why_not(request, HOPPER) == family.multiplies, other.name
+
+
+def test_the_first_family_without_a_reason_takes_a_problem() -> None:
+    request = AttentionConfig(64, dtype="f16").tile_request
+    assert families_of(request) == [WGMMA, MMA]
+    assert refusals(request, HOPPER) == {}
+    assert refusals(request, target("sm_80")) == {WGMMA: "wgmma is of sm_90a alone"}
+    assert refusals(request, HOPPER, 8) == {WGMMA: "tensor maps take rows of multiples of 16 bytes"}
+    assert families_of(AttentionConfig(64, precision="tf32").tile_request) == [MMA]
+    assert families_of(AttentionConfig(64).tile_request) == [SIMT]
+
+
+def test_a_tiling_of_another_family_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^a tiling of mma is wanted, got Tiling$"):
+        MMA.require(AttentionConfig(64).kernel().tiling)
+
+
+def test_named_problems_have_one_family() -> None:
+    for settings in WORKLOADS.values():
+        (family,) = families_of(AttentionConfig(**settings, dtype="bf16").tile_request)
+        assert family.target == "sm_90a"
+        assert f"head_dim is {settings['head_dim']}" in (AttentionConfig.__doc__ or "")
+
+
+@pytest.mark.parametrize("precision", ["f32_grade", "tf32", "ieee"])
+def test_no_kernel_multiplies_latents_of_f32(precision: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        AttentionConfig(576, 512, precision=precision, shared_kv=True)
+    assert str(error.value) == (
+        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma alone, and wgmma multiplies "
+        "f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
+    )
+
+
+@pytest.mark.slow
+@EVERY
+def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[Any]) -> None:
+    program = (
+        "import sys, flash\n"
+        "from flash.contract.catalogue import emit\n"
+        f"emit(flash.AttentionConfig(**{SETTINGS[family]!r}).kernel())\n"
+        f"others = {[other.emitter.partition(':')[0] for other in FAMILIES]!r}\n"
+        "print(*(name for name in others if name in sys.modules))\n"
+    )
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    own = family.emitter.partition(":")[0]
+    shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()  # whose parts the others take
+    assert own in made.stdout.split()
+    assert set(made.stdout.split()) <= {own, *shared}
