@@ -124,6 +124,7 @@ def attention(
     scores, narrow = (
         split_narrow(with_captured(_OfAttention.who, arguments)) if arguments else (arguments, _NO_NARROW)
     )
+    arrays: Any = {**of_launch(scores), **scales_of(narrow)} if arguments else {}
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
@@ -134,8 +135,7 @@ def attention(
         return_lse=return_lse,
         layout=layout,
         softmax_scale=softmax_scale,
-        **of_launch(scores),
-        **scales_of(narrow),
+        **arrays,
     )
 
 
@@ -292,7 +292,8 @@ def kernel_of_attention(
     Raises what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
     """
     who = _OfAttention.who
-    require_known(who, scores, ScoreArguments, attention)
+    if scores:
+        require_known(who, scores, ScoreArguments, attention)
     columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
     return _kernel_for(
         _OfAttention if of_v else _AttentionOfNoColumns,

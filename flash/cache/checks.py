@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
+from flash.calls.backend import stream_without_gpu
 from flash.decode.checks import (
     QUERY_AXES,
     matrix_of_config,
@@ -28,7 +29,6 @@ from flash.launch.arguments import (
     together_problems,
     type_and_row_problems,
 )
-from flash.launch.checks import stream_without_gpu
 from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.pages.numbers import integers

@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flash.cache.append import prepared_append
 from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary, turns_by_kernel
 from flash.cache.row_locations import RowLocations
@@ -19,6 +18,7 @@ from flash.cpu.paged_rows import KeyRows
 from flash.decode.append_launch import NewRows, Rotation
 from flash.decode.kernel import DecodeKernel
 from flash.decode.on_cpu import attend_to_rows, paged_rows
+from flash.decode.operation import AppendCall, append_to
 from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
 from flash.host.caller import raise_problems
@@ -193,7 +193,8 @@ class CachedWork:
         turned = None
         if new.cos is not None and new.sin is not None:
             turned = Rotation(new.cos, new.sin, new.interleaved, self._q, self._q)
-        return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
+        append = append_to(cache.cuda, self._task.who)
+        return append.bound(AppendCall(rows, turned), self._task.backend, cache.memory.workspace)
 
     def _write_rows(self, stream: int) -> None:
         """Rotate on the host if needed, and write the new rows, or copy them to the GPU."""

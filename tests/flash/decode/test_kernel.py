@@ -12,14 +12,15 @@ from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 from kernel_runs import in_pages, mostly_nightly, nightly
+from nan_memory import NanMemory
 
 import flash
 from flash import AttentionConfig, DecodeKernel
+from flash.calls import backend as backend_choice
+from flash.calls.step import Step
 from flash.contract.catalogue import build
-from flash.decode.plan import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
+from flash.decode.plan import CacheCall, choose_splits, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
-from flash.launch import backend_choice
-from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from ptxgen import interpreter
 from ptxgen.arrays.views import host_array, view
@@ -153,13 +154,8 @@ class Problem:
 
 
 def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
-    """The launches of a call, with room for the parts that is full of NaN."""
-    if splits == 1:
-        return steps_of(call, kernel_of(call, target(name), 1), 1, Workspace())
-    shape = (*call.q.shape[:3], splits)
-    parts = np.full((*shape, call.config.value_dim), np.nan, np.float32)
-    space = Workspace(Parts(view(parts, "parts"), view(np.full(shape, np.nan, np.float32), "lses")))
-    return steps_of(call, kernel_of(call, target(name), splits), splits, space)
+    """The launches of a call, with memory that is full of NaN."""
+    return steps_of(call, kernel_of(call, target(name), splits), splits, NanMemory())
 
 
 def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
@@ -1046,7 +1042,7 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flash.launch.step.MAX_CTAS", 1000)
+    monkeypatch.setattr("flash.calls.step.MAX_CTAS", 1000)
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     q, k, v = tokens(1, "f32")
     given = {"cache": cache, "k": k, "v": v, "layer": 0}

@@ -16,7 +16,7 @@ from gradient_calls import assert_near, call_of, reference, three
 from judge import rounded_normal
 
 import flash
-from flash.launch.backend_choice import backend_setting
+from flash.calls.backend import backend_setting
 from flash.operands.dtypes import DTYPES, F16, F32
 from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
 from flash.problem.mma_tiling import HALF
