@@ -252,6 +252,8 @@ class DecodeKernel:
         written = _CACHES if "k" in views else _OUT
         if views["q"].device != HOST and self._checked.get((), views, written):
             return
+        if not self._decode.gpu.backend.why_unavailable():
+            self._decode.require_located(views.values())
         raise_problems(list(problems_of(self.config, views)), WHO)
         self._checked.keep((), views, written, True)
 
