@@ -58,7 +58,7 @@ class AttentionKernel:
         self.config = config
         gpu = Launcher(gpu_of(_NAME, cuda), cache_of(_NAME, cache))
         self._forward = Forward(config, gpu, self._caller)
-        self._numbers = config.numbers
+        self._scale, self._numbers = config.scale, config.numbers
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -308,10 +308,10 @@ class AttentionKernel:
         taken out of `arguments`.
         """
         caller = self._caller
-        with_lse = self.config.return_lse
-        if return_lse is not None:
-            with_lse = flag(caller.name, "return_lse", return_lse)
-        scale = self.config.scale
+        with_lse = self.config.return_lse if return_lse is None else return_lse
+        if with_lse is not True and with_lse is not False:
+            with_lse = flag(caller.name, "return_lse", with_lse)
+        scale = self._scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
         numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)

@@ -21,6 +21,7 @@ from flash.cache.checks import (
 from flash.calls.gpu import launcher_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.launch.calls import on_cpu_of
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
@@ -97,6 +98,7 @@ class Task(NamedTuple):
     layer: int
     backend: str
     config: AttentionConfig
+    attend: Callable[..., None] | None
     scale: float
     sequences: list[int]
     padding: list[int]
@@ -187,6 +189,7 @@ def checked(
         layer,
         name,
         asked.config,
+        asked.attend,
         asked.scale,
         which,
         rows.padding,
@@ -212,6 +215,7 @@ class Asked(NamedTuple):
     scale: float
     how: Mapping[str, Any]  # further arguments of `DecodeKernel.prepared`
     with_lse: bool
+    attend: Callable[..., None] | None
 
 
 def _asked(
@@ -263,7 +267,8 @@ def _checked(
     if backend not in WITHOUT_KERNELS:
         raise_problems(list(problems_of_kernels(cache, config, views, backend)), who)
     scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
-    return Asked(config, scale, how, with_lse)
+    attend = on_cpu_of(config, backend) if backend in WITHOUT_KERNELS else None
+    return Asked(config, scale, how, with_lse, attend)
 
 
 _WRITTEN: Final = ("out",)

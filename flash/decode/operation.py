@@ -11,7 +11,6 @@ from flash.calls.memory import Memory
 from flash.calls.operation import Operation
 from flash.calls.step import Step, require_grid
 from flash.contract.resources import KernelResources
-from flash.cpu.engine_choice import engine_of
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
@@ -24,6 +23,7 @@ from flash.decode.plan import (
     steps_of,
 )
 from flash.host.caller import Caller
+from flash.launch.calls import on_cpu_of
 from flash.launch.shared_kv import columns_of
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
@@ -88,7 +88,7 @@ class Decode(Operation[CacheCall]):
 
     def on_cpu(self, call: CacheCall, backend: str) -> None:
         """See `Operation.on_cpu`."""
-        attend_on_cpu(call, engine_of(backend))
+        attend_on_cpu(call, on_cpu_of(self.config, backend))
 
     def _splits(self, call: CacheCall, ordinal: int | None) -> int:
         """The number of splits of a call, by the rule of "auto" for a device if it has none; on a CPU splits

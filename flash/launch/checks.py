@@ -221,7 +221,8 @@ def check_addresses(
         }
         if near or operands:
             problems += sharing_problems(("out",), {"out": out, **near, **operands})
-    raise_problems(problems, who)
+    if problems:
+        raise_problems(problems, who)
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:

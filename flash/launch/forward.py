@@ -41,6 +41,7 @@ class Forward(Operation[Call]):
         super().__init__(gpu, caller, config.target)
         self.config = config
         self.geometries = Kept[tuple[object, ...], Geometry]()
+        self._output = config.output
         self._on_cpu: dict[str, Callable[..., None]] = {}
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}
@@ -140,7 +141,7 @@ class Forward(Operation[Call]):
 
     def declared(self, like: ArrayView, geometry: Geometry, *, out: object, with_lse: bool) -> list[Result]:
         """The new arrays for the results of a call."""
-        found = [] if out is not None else [Result("out", like, geometry.out_shape, self.config.output)]
+        found = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
         if with_lse:
             found.append(Result("lse", like, geometry.lse_shape, F32))
         return found

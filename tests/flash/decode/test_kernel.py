@@ -16,7 +16,6 @@ from nan_memory import NanMemory
 
 import flash
 from flash import AttentionConfig, DecodeKernel
-from flash.calls import backend as backend_choice
 from flash.calls.step import Step
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, choose_splits, kernel_of, steps_of
@@ -1247,34 +1246,3 @@ def test_a_full_cache_is_refused_before_anything_runs() -> None:
         "for 141 more; truncate or reset it, or make a cache with a larger capacity"
     )
     assert not cache.lengths.any()
-
-
-@pytest.mark.parametrize("call", ["decode", "merge"])
-def test_auto_is_the_backend_of_the_environment(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever checks kernels without a GPU sets PTXGEN_BACKEND; and a GPU that a host array cannot reach is
-    refused, as if the call had named it.
-    """
-    arrays = [np.ones((1, 1, rows, DIM), np.float32) for rows in (1, 8, 8)]
-    monkeypatch.setattr(backend_choice, "backend_setting", lambda: setting)
-    ran, run = list[object](), interpreter.run
-
-    def running(*arguments: Any, **how: Any) -> interpreter.Result:
-        ran.append(arguments)
-        return run(*arguments, **how)
-
-    monkeypatch.setattr(interpreter, "run", running)
-
-    def called() -> Any:
-        if call == "merge":
-            return flash.merge_partials(arrays[:1], [arrays[0][..., 0]])
-        return DecodeKernel(config_of(dims=(DIM, DIM))).launch(*arrays, seqused_k=np.array([8], np.int32))
-
-    setting = "auto"
-    called()
-    assert not ran
-    setting = "interpreter"
-    called()
-    assert ran
-    setting = "cuda"
-    with pytest.raises(LaunchError, match=r"backend 'cuda' (attends to a cache|merges parts) on a GPU, "):
-        called()
