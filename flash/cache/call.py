@@ -161,8 +161,6 @@ def checked(
     if arguments[AUX] is not None:
         arrays |= flattened(who, {AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
-    require_both(who, arrays, "k", "v")
-    require_both(who, arrays, "rotary_cos", "rotary_sin")
     views = views_of(arrays, who)
     if name == "cuda":
         locate = launcher_of(cache.cuda).located
@@ -252,6 +250,8 @@ def _checked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
+    require_both(who, views, "k", "v")
+    require_both(who, views, "rotary_cos", "rotary_sin")
     how = {"splits": splits_of(who, arguments["splits"])}
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     raise_problems(list(problems_of_rows(cache, views, items)), who)

@@ -89,7 +89,7 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
     return name
 
 
-def require_both(who: str, given: dict[str, object], one: str, other: str) -> None:
+def require_both(who: str, given: Mapping[str, object], one: str, other: str) -> None:
     """Raise `LaunchError` if one of two arguments is given without the other."""
     raise_problems(together_problems(given, (one, other)), who)
 
