@@ -44,7 +44,7 @@ class Operation(ABC, Generic[C]):
 
     copies_to_gpu: ClassVar = True  # whether arrays on the host are copied to a GPU to compute there
     results: ClassVar[Collection[str]] = ("out",)  # arrays of the caller that are written
-    of_gradients: ClassVar = False
+    of_gradients: ClassVar = False  # whether gradients are computed, so that others would be of second order
 
     def __init__(self, gpu: Launcher, caller: Caller, asked: str | None = None) -> None:
         self.gpu = gpu
@@ -107,8 +107,7 @@ class Operation(ABC, Generic[C]):
             views = {name: view(array, name, stream) for name, array in arrays.items()}
         for array in views.values():
             if array.read_only:
-                who, results = self.caller.name, self.results
-                require_no_gradients(views, who, results, is_second=self.of_gradients)
+                require_no_gradients(views, self.caller.name, self.results, is_second=self.of_gradients)
                 break
         return views
 
