@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import flash
+from flash.calls.step import Step
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
-from flash.launch.step import Step
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS
 from flash.reference import attention_reference
@@ -57,7 +57,7 @@ def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: 
     checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
     call = GradientCall(config, checked, "bhsd", config.scale, views, {}, {}, {}, one_sweep)
     memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call).items()}
-    return [step for step, _ in steps_of(call, on, memory, "gradient_sweeps")]
+    return list(steps_of(call, on, memory, "gradient_sweeps"))
 
 
 def clocks_of(step: Step) -> dict[str, float]:

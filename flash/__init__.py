@@ -100,6 +100,7 @@ _FILES: Final = frozenset(
         "adapters",
         "cache",
         "cache_kernels.py",
+        "calls",
         "commands",
         "contract",
         "cpu",

@@ -23,6 +23,7 @@ from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, 
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
+    NOTHING_ASKED,
     ScoreArguments,
     VarlenArguments,
     named_settings,
@@ -121,9 +122,7 @@ def attention(
     a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
     device; with a number they do not.
     """
-    scores, narrow = (
-        split_narrow(with_captured(_OfAttention.who, arguments)) if arguments else (arguments, _NO_NARROW)
-    )
+    scores, narrow, arrays = _split(_OfAttention.who, arguments)
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
@@ -134,8 +133,7 @@ def attention(
         return_lse=return_lse,
         layout=layout,
         softmax_scale=softmax_scale,
-        **of_launch(scores),
-        **scales_of(narrow),
+        **arrays,
     )
 
 
@@ -253,9 +251,7 @@ def attention_varlen(
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
-    scores, narrow = (
-        split_narrow(with_captured(_OfVarlen.who, arguments)) if arguments else (arguments, _NO_NARROW)
-    )
+    scores, narrow, arrays = _split(_OfVarlen.who, arguments)
     rotary, angles = rotary_of_call(_OfVarlen.who, scores, q, page_size) if scores else (NO_ROTATION, {})
     return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits, rotary).launch(
         q,
@@ -267,8 +263,7 @@ def attention_varlen(
         return_lse=return_lse,
         layout=layout,
         softmax_scale=softmax_scale,
-        **of_launch(scores),
-        **scales_of(narrow),
+        **arrays,
         **angles,
         block_table=block_table,
         cu_seqlens_q=cu_seqlens_q,
@@ -277,6 +272,14 @@ def attention_varlen(
         seqused_k=seqused_k,
         max_seqlen_q=max_seqlen_q,
     )
+
+
+def _split(who: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
+    """The arguments of scores of a call, those of fp8, and what of both a launch takes."""
+    if not arguments:
+        return arguments, _NO_NARROW, {}
+    scores, narrow = split_narrow(with_captured(who, arguments))
+    return scores, narrow, {**of_launch(scores), **scales_of(narrow)}
 
 
 def kernel_of_attention(
@@ -291,25 +294,10 @@ def kernel_of_attention(
     """The kernel of a call of `attention`; `narrow` are its arguments of fp8, which None does not take.
     Raises what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
     """
-    who = _OfAttention.who
-    require_known(who, scores, ScoreArguments, attention)
-    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
-    return _kernel_for(
-        _OfAttention if of_v else _AttentionOfNoColumns,
-        columns,
-        of_v or columns,
-        dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
-        causal,
-        precision,
-        False,
-        False,
-        False,
-        None,
-        splits,
-        NO_ROTATION,
-        *_settings_of(narrow),
-        *settings_of_call(scores, functools.partial(dtype_of, who)),
-    )
+    if scores:
+        require_known(_OfAttention.who, scores, ScoreArguments, attention)
+    of, sequences = (_OfAttention, _AttentionOfNoColumns), (False, False, False, None)
+    return _kernel_of(of, q, v, causal, precision, sequences, splits, NO_ROTATION, narrow, scores)
 
 
 def kernel_of_varlen(
@@ -328,30 +316,42 @@ def kernel_of_varlen(
     given, `page_size` how many keys a page has, if they are in pages; `rotary` is of
     `rotary_of_call`, `narrow` and what it raises as in `kernel_of_attention`.
     """
-    who = _OfVarlen.who
-    require_known(who, scores, VarlenArguments, attention_varlen)
+    if scores:
+        require_known(_OfVarlen.who, scores, VarlenArguments, attention_varlen)
+    of, sequences = (_OfVarlen, _VarlenOfNoColumns), (True, *used, page_size)
+    return _kernel_of(of, q, v, causal, precision, sequences, splits, rotary, narrow, scores)
+
+
+def _kernel_of(
+    of: tuple[type[_OfAttention | _OfVarlen], type[AttentionOfNoColumns]],
+    q: object,
+    v: object,
+    causal: Causal,
+    precision: Precision | None,
+    sequences: tuple[bool, bool, bool, int | None],
+    splits: int | Auto,
+    rotary: RotarySetting,
+    narrow: NarrowArguments | None,
+    scores: Any,
+) -> AttentionKernel:
+    """The kernel of a call: one of two classes, of which the second is for values without columns."""
+    who, taken = of[0].who, DTYPES if narrow is None else INPUT_DTYPES
     columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
+    narrow = narrow or _NO_NARROW
     return _kernel_for(
-        _OfVarlen if of_v else _VarlenOfNoColumns,
+        of[not of_v],
         columns,
         of_v or columns,
-        dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
+        dtype_of(who, q, known=taken),
         causal,
         precision,
-        True,
-        *used,
-        page_size,
+        *sequences,
         splits,
         rotary,
-        *_settings_of(narrow),
-        *settings_of_call(scores, functools.partial(dtype_of, who)),
+        narrow.get("scale_block"),
+        narrow.get("out_dtype"),
+        *(settings_of_call(scores, functools.partial(dtype_of, who)) if scores else NOTHING_ASKED),
     )
-
-
-def _settings_of(narrow: NarrowArguments | None) -> tuple[int | None, DTypeLike | None]:
-    """scale_block and out_dtype of a call."""
-    given = _NO_NARROW if narrow is None else narrow
-    return given.get("scale_block"), given.get("out_dtype")
 
 
 class _OfAttention(AttentionKernel):

@@ -5,46 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
+from flash.calls.gpu import Launcher
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
 from flash.host import results
-from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
-from flash.launch import varlen
-from flash.launch.backend_choice import choose
-from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
+from flash.host.caller import LAUNCH, flag
+from flash.launch.calls import Call
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
-from flash.launch.divided import run_divided
 from flash.launch.explain import explain
-from flash.launch.gpu import GpuLauncher
-from flash.launch.kernel_choice import kernel_of
-from flash.launch.key_splits import fixed_splits
-from flash.launch.operands import require_operands, scale_problems
-from flash.launch.shared_kv import columns_of, require_shared
+from flash.launch.forward import Forward
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
-from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
-from flash.problem.features import ANGLES, SCALES
 from flash.scores.aux_arrays import flattened
-from flash.scores.features import NO_ARRAYS, require_known, takes
+from flash.scores.features import require_known, takes
 from ptxgen import ir
 from ptxgen.arrays import streams
-from ptxgen.arrays.devices import located
-from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
-from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
-from ptxgen.runtime.kept import Kept
-from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
+from ptxgen.runtime.settings import AUTO
 
-_FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
+_NO_ARRAYS: Final[dict[str, object]] = {}
 
 
 class AttentionKernel:
@@ -69,11 +56,9 @@ class AttentionKernel:
                 "make one with flash.AttentionConfig(head_dim=64)"
             )
         self.config = config
-        self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), self._caller.name)
-        self._geometries = Kept[tuple[object, ...], Geometry]()
-        self._numbers = config.numbers
-        self._operand_names = tuple([operand.name for operand in config.features.operands])
-        self._no_operands = {**_NO_OPERANDS, **dict.fromkeys(self._operand_names)}
+        gpu = Launcher(gpu_of(_NAME, cuda), cache_of(_NAME, cache))
+        self._forward = Forward(config, gpu, self._caller)
+        self._scale, self._numbers = config.scale, config.numbers
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -246,51 +231,26 @@ class AttentionKernel:
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails or is missing.
         """
-        caller = self._caller
+        forward, caller = self._forward, self._caller
         if arguments:
             require_known(f"{_NAME}.launch", arguments, ForwardArguments, AttentionKernel.launch)
         with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = (
-            {**self._no_operands, **flattened(self._caller.name, arguments)}
-            if arguments
-            else self._no_operands
-        )
-        arrays, operands = self._views(q, k, v, out, given, explicit)
-        like = arrays[0]
-        geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
-        check_addresses(geometry, arrays, operands, caller.name)
-        raise_problems(list(scale_problems(operands)), caller.name)
-        name = self._choose(backend, like)[0]
-        check_place(caller.name, name, like, explicit)
-        memory = self._gpu.backend
-        made = (
-            results.empty(like, geometry.out_shape, self.config.output, memory=memory, stream=explicit)
-            if out is None
-            else out
-        )
-        lse = (
-            results.empty(like, geometry.lse_shape, F32, memory=memory, stream=explicit) if with_lse else None
-        )
+        given = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
+        views = forward.views(q, k, v, out, given, explicit)
+        like = views["q"]
+        geometry = forward.geometry(views, layout, max_seqlen_q)
+        forward.check_contents(views, geometry)
+        name = forward.choose(backend, like, explicit)[0]
+        declared = forward.declared(like, geometry, out=out, with_lse=with_lse)
+        made, new = forward.new(declared, explicit)
         if not geometry.is_empty:
-            call = Call(
-                self.config,
-                geometry,
-                layout,
-                scale,
-                arrays[0],
-                arrays[1],
-                arrays[2],
-                out=view(made, "out") if out is None else arrays[3],
-                lse=view(lse, "lse") if with_lse else None,
-                operands=operands,
-                numbers=numbers,
-            )
-            self._run(call, name, explicit)
-        if out is None:
-            made = results.deliver(made, like)
-        return (made, results.deliver(lse, like)) if with_lse else made
+            arrays = {**views, **new} if new else views
+            call = Call(self.config, geometry, layout, scale, arrays, numbers)
+            forward.run(call, name, like, explicit)
+        found = out if out is not None else results.deliver(made["out"], like)
+        return (found, results.deliver(made["lse"], like)) if with_lse else found
 
     @takes(ForwardArguments)
     def result_shapes(
@@ -312,10 +272,8 @@ class AttentionKernel:
         require_known(f"{_NAME}.result_shapes", arguments, ForwardArguments, AttentionKernel.result_shapes)
         self._scalars(return_lse, softmax_scale, arguments)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        arrays, operands = self._views(
-            q, k, v, None, {**self._no_operands, **flattened(self._caller.name, arguments)}, None
-        )
-        geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
+        views = self._forward.views(q, k, v, None, flattened(self._caller.name, arguments))
+        geometry = self._forward.geometry(views, layout, max_seqlen_q)
         return geometry.out_shape, geometry.lse_shape
 
     @takes(ForwardExplainArguments)
@@ -336,14 +294,12 @@ class AttentionKernel:
         """
         require_known(f"{_NAME}.explain", arguments, ForwardExplainArguments, AttentionKernel.explain)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**self._no_operands, **flattened(self._caller.name, arguments)}
-        arrays, there = self._views(q, k, v, out, given, None)
-        geometry = self._geometry(arrays, layout, there, max_seqlen_q)
-        check_addresses(geometry, arrays, there, self._caller.name)
-        raise_problems(list(scale_problems(there)), self._caller.name)
-        name, why = self._choose(backend, arrays[0])
-        check_place(self._caller.name, name, arrays[0], None)
-        return explain(self.config, self._gpu, geometry, arrays, there, name, why)
+        forward = self._forward
+        views = forward.views(q, k, v, out, flattened(self._caller.name, arguments))
+        geometry = forward.geometry(views, layout, max_seqlen_q)
+        forward.check_contents(views, geometry)
+        name, why = forward.choose(backend, views["q"], None)
+        return explain(forward, geometry, views, name, why)
 
     def _scalars(
         self, return_lse: object, softmax_scale: object, arguments: ForwardArguments
@@ -352,121 +308,13 @@ class AttentionKernel:
         taken out of `arguments`.
         """
         caller = self._caller
-        with_lse = self.config.return_lse
-        if return_lse is not None:
-            with_lse = flag(caller.name, "return_lse", return_lse)
-        scale = self.config.scale
+        with_lse = self.config.return_lse if return_lse is None else return_lse
+        if with_lse is not True and with_lse is not False:
+            with_lse = flag(caller.name, "return_lse", with_lse)
+        scale = self._scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
         numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         return with_lse, scale, numbers
-
-    def _views(
-        self, q: object, k: object, v: object, out: object, given: Mapping[str, object], stream: int | None
-    ) -> tuple[tuple[ArrayView, ...], dict[str, ArrayView]]:
-        """Views of q, k, v and, if it is given, out, and of the operands by name. Raises
-        `LaunchError` that names all arguments that are no arrays, and operands that are missing or
-        not to be given.
-        """
-        names = self._operand_names
-        if names or (given is not self._no_operands and any(a is not None for a in given.values())):
-            require_operands(self.config.features, given, self._caller)
-        shared = self.config.shared_kv
-        if shared:
-            require_shared(self.config, self._caller.name, v=v)
-        try:
-            find = self._gpu.backend.device_of_pointer
-            views = [view(q, "q", stream, find), view(k, "k", stream, find)]
-            views.append(columns_of(self.config, views[1]) if shared else view(v, "v", stream, find))
-            if out is not None:
-                views.append(view(out, "out", stream, find))
-            operands = {name: view(given[name], name, stream, find) for name in names}
-        except LaunchError:
-            named = {"q": q, "k": k} | ({} if shared else {"v": v}) | ({} if out is None else {"out": out})
-            everything = named | {name: given[name] for name in names}
-            raise_problems(unreadable(everything, stream), self._caller.name)
-            raise
-        if any(array.read_only for array in (*views, *operands.values())):
-            named_views = dict(zip(_FOUR, views, strict=False)) | operands
-            require_no_gradients(named_views, self._caller.name)
-        return tuple(views), operands
-
-    def _geometry(
-        self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
-    ) -> Geometry:
-        """The checked geometry of a call; for packed sequences the lengths are checked, too."""
-        if not self.config.varlen:
-            if max_seqlen_q is not None:
-                raise LaunchError(
-                    "launch: max_seqlen_q is given, but the config does not say varlen; use "
-                    "AttentionConfig(varlen=True, ...)"
-                )
-            return self._shared_geometry(arrays, layout, operands)
-        most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
-        found = self._shared_geometry(arrays, layout, operands, most)
-        problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
-        if self.config.page_size is not None:
-            problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
-        if self.config.rotary_dim:
-            problems += varlen.rotary_problems(operands)
-        raise_problems(problems, self._caller.name)
-        return found
-
-    def _shared_geometry(
-        self,
-        arrays: tuple[ArrayView, ...],
-        layout: str,
-        operands: dict[str, ArrayView],
-        max_seqlen_q: int | None = None,
-    ) -> Geometry:
-        """The checked geometry of a call, kept for later calls with arrays of the same layout."""
-        # [1:6] is all that the checks read: shape, strides, dtype, device, read_only.
-        key = (layout, max_seqlen_q, *[array[1:6] for array in (*arrays, *operands.values())])
-        try:
-            found = self._geometries.get(key)
-        except TypeError:  # not hashable, so no valid layout: `check` refuses it
-            found = None
-        if found is None:
-            for array in (*arrays, *operands.values()):
-                located(self._gpu.backend, array, self._caller.name)  # raises where `view` found no GPU
-            q, k, v, *given = arrays
-            found = check(
-                self.config,
-                q,
-                k,
-                v,
-                given[0] if given else None,
-                layout=layout,
-                operands=operands,
-                max_seqlen_q=max_seqlen_q,
-                caller=self._caller,
-            )
-            if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
-                self._gpu.check_limits(found, q.device[1])
-            self._geometries.keep(key, found)
-        return found
-
-    def _choose(self, backend: object, q: ArrayView) -> tuple[str, str]:
-        """See `choose`."""
-        return choose(backend, q, self._gpu.backend, self._caller.name)
-
-    def _run(self, call: Call, backend: str, stream: int | None) -> None:
-        if backend in WITHOUT_KERNELS:
-            run_on_cpu(call, backend)
-        elif backend == "interpreter":
-            aligned = alignment(
-                self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer
-            )
-            splits = fixed_splits(self.config)
-            with_lse = call.lse is not None
-            made = proved_build(kernel_of(self.config, call.geometry, None, aligned, with_lse, splits))
-            if splits > 1:
-                run_divided(call, made, splits)
-            else:
-                run_on_interpreter(call, made)
-        elif call.q.device == HOST:
-            self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
-        else:
-            self._gpu.launch(call, streams.current_stream(call.q) if stream is None else stream)

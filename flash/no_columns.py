@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
+from flash.calls.operation import Result
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, readable_views
 from flash.kernel import AttentionKernel
@@ -43,13 +44,12 @@ class AttentionOfNoColumns(AttentionKernel):
         views = readable_views({"q": q} | ({} if out is None else {"out": out}), who)
         like = views["q"]
         raise_problems(out_problems(views.get("out"), shape), who)
-        self._choose(backend, like)
         handle = None if stream is None else streams.stream_handle(stream, who)
+        self._forward.choose(backend, like, handle)
         made: object = out
         if out is None:
-            made = results.deliver(
-                results.empty(like, shape, self.config.output, memory=self._gpu.backend, stream=handle), like
-            )
+            declared = [Result("out", like, shape, self.config.output)]
+            made = results.deliver(self._forward.new(declared, handle)[0]["out"], like)
         if not return_lse:
             return made
         return made, super().launch(q, k, k, stream=stream, backend=backend, return_lse=True, **how)[1]

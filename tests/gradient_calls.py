@@ -10,7 +10,7 @@ import pytest
 from judge import rounded_normal
 
 import flash
-from flash.launch.step import Step
+from flash.calls.step import Step
 from flash.operands.dtypes import F16, DType
 from flash.reference import ReferenceGradients, attention_reference_gradients
 

@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.calls.memory import HostMemory
+from flash.calls.step import Step
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
-from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.launch.step import Step
+from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
 from flash.operands.dtypes import F32_BYTES
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
@@ -143,7 +144,7 @@ def moved_bytes(step: Decoding) -> int:
 def _launches(step: Decoding) -> list[Step]:
     call = _call(step)
     kernel = kernel_of(call, find_target(TARGET), step.splits)
-    return steps_of(call, kernel, step.splits, _space(step))
+    return steps_of(call, kernel, step.splits, HostMemory())
 
 
 def _call(step: Decoding) -> CacheCall:
@@ -178,11 +179,3 @@ def _joining(step: Decoding, config: AttentionConfig) -> Joining:
     k, v = (view(x.astype(config.element.numpy), "array") for x in normal(shape, shape))
     cos, sin = (view(x, "table") for x in rotary_tables(step.seq_k, step.head_dim))
     return Joining(k, v, cos, sin)
-
-
-def _space(step: Decoding) -> Workspace:
-    if step.splits == 1:
-        return Workspace()
-    shape = (1, step.heads, 1, step.splits)
-    parts, lses = np.empty((*shape, step.head_dim), np.float32), np.empty(shape, np.float32)
-    return Workspace(Parts(view(parts, "parts"), view(lses, "lses")))

@@ -22,8 +22,8 @@ from flash.commands.measure.gpu import race
 from flash.commands.measure.record import US, Found, Goal, Job, Setting, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import graphed, sdpa_of_a_token, torch_with_gpu
 from flash.contract.resources import KernelResources
-from flash.decode.plan import CacheCall, Parts, Workspace, blocks_of, choose_splits, kernel_of, steps_of
-from flash.operands.dtypes import F32, DType
+from flash.decode.plan import CacheCall, blocks_of, choose_splits, kernel_of, steps_of
+from flash.operands.dtypes import DType
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen.arrays.dlpack import dense_strides
@@ -94,8 +94,9 @@ class OnDevice:
     staging: Staging
     first: tuple[Array, Array, Array]
 
-    def room(self, shape: tuple[int, ...], dtype: DType) -> ArrayView:
+    def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:
         """A dense array on the GPU, not initialised."""
+        assert not is_cleared
         there = ArrayView(
             0,
             shape,
@@ -187,13 +188,8 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
     held = KernelResources(plain, t.registers, False, t.shared_bytes).ctas_per_sm
     slots = gpu.device.multiprocessors * max(held, 1)
     splits = choose_splits(blocks_of(call, plain), -(-call.longest // t.tile), slots)
-    space = Workspace()
-    if splits > 1:
-        shape = (*call.q.shape[:3], splits)
-        parts = arrays.room((*shape, call.config.value_dim), F32)
-        space = Workspace(Parts(parts, arrays.room(shape, F32)))
     kernel = kernel_of(call, gpu.target, splits)
-    launches = [gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, space)]
+    launches = [gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, arrays)]
 
     def work() -> None:
         for launch in launches:

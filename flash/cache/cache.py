@@ -13,6 +13,7 @@ from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
 from flash.cache.transactions import Transactions
+from flash.calls.known import Known
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
@@ -111,6 +112,7 @@ class KVCache:
             arguments.require_no_device(device, self.backend)
             self.memory = HostMemory(shape, dims, self.element, small, per_token=own)
         self._transactions = Transactions(self.memory)
+        self.known_calls = Known[Any]()
 
     def __repr__(self) -> str:
         values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""

@@ -18,10 +18,11 @@ from flash.cache.checks import (
     require_both,
     rows_of_call,
 )
+from flash.calls.gpu import launcher_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.launch.calls import on_cpu_of
 from flash.launch.checks import scale as scale_of
-from flash.launch.gpu import launcher_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import AnyArray, Auto, Backend, Causal
@@ -66,6 +67,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "splits": AUTO,
     "backend": AUTO,
 }
+_NOT_COMPARED: Final = ("cache_batch_idx", "leftpad", "backend", "stream", AUX)
 _ARRAYS: Final = ("out", "rotary_cos", "rotary_sin", *CACHE_ARRAYS)
 
 
@@ -96,6 +98,7 @@ class Task(NamedTuple):
     layer: int
     backend: str
     config: AttentionConfig
+    attend: Callable[..., None] | None
     scale: float
     sequences: list[int]
     padding: list[int]
@@ -153,14 +156,11 @@ def checked(
     arguments: Mapping[str, Any] = with_captured(who, {**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
     name = check_choices(who, cache, arguments)
-    how = {"splits": splits_of(who, arguments["splits"])}
-    with_lse = flag(who, "return_lse", arguments["return_lse"])
     layer = cache.check_layer(who, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
-    arrays |= flattened(who, {AUX: arguments[AUX]})
+    if arguments[AUX] is not None:
+        arrays |= flattened(who, {AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
-    require_both(who, arrays, "k", "v")
-    require_both(who, arrays, "rotary_cos", "rotary_sin")
     views = views_of(arrays, who)
     if name == "cuda":
         locate = launcher_of(cache.cuda).located
@@ -168,7 +168,93 @@ def checked(
         if repeated:  # later writes are ordered by the stream
             views = {key: array._replace(stream=None) for key, array in views.items()}
     which = cache.check_sequences(who, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
-    raise_problems(list(problems_of_rows(cache, views, len(which))), who)
+    asked = _asked(who, cache, name, arguments, views, len(which))
+    new = views["k"].shape[2] if "k" in views else 0
+    rows = rows_of_call(who, cache, layer, which, new, arguments["leftpad"])
+    if "rotary_cos" in views:
+        raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+
+    like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
+    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, who)
+    shape = (*like.shape[:3], cache.head_dim_v)
+    room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
+    made = room(shape, asked.config.element) if out is None else out
+    lse = room(shape[:3], F32) if asked.with_lse else None
+    longest = cache.capacity if repeated else max(rows.after, default=0)
+    return Task(
+        who,
+        cache,
+        layer,
+        name,
+        asked.config,
+        asked.attend,
+        asked.scale,
+        which,
+        rows.padding,
+        views,
+        arguments["rotary_interleaved"],
+        asked.how,
+        longest,
+        explicit,
+        views["out"] if "out" in views else _new(made, "out"),
+        None if lse is None else _new(lse, "lse"),
+        Results(
+            made if "out" in views else results.deliver(made, like),
+            None if lse is None else results.deliver(lse, like),
+        ),
+        repeated,
+    )
+
+
+class Asked(NamedTuple):
+    """What a call asks for, with arrays that are right for it."""
+
+    config: AttentionConfig
+    scale: float
+    how: Mapping[str, Any]  # further arguments of `DecodeKernel.prepared`
+    with_lse: bool
+    attend: Callable[..., None] | None
+
+
+def _asked(
+    who: str,
+    cache: KVCache,
+    backend: str,
+    arguments: Mapping[str, Any],
+    views: dict[str, ArrayView],
+    items: int,
+) -> Asked:
+    """What a call of so many items asks for, which is kept for calls that ask for the same with arrays that
+    differ in addresses alone. Raises `LaunchError` with the problems of its arrays, `ConfigError` for what a
+    config refuses.
+    """
+    choices = [arguments[name] for name in _CHOICES]
+    if arguments[AUX] is not None:  # arrays that are not compared
+        return _checked(who, cache, backend, arguments, views, items)
+    of = (who, backend, items, *choices, *map(type, choices))
+    try:
+        found = cache.known_calls.get(of, views, _WRITTEN)
+    except TypeError:  # not hashable, so no valid choice: the config refuses it
+        return _checked(who, cache, backend, arguments, views, items)
+    if found is None:
+        found = _checked(who, cache, backend, arguments, views, items)
+        cache.known_calls.keep(of, views, _WRITTEN, found)
+    return found
+
+
+def _checked(
+    who: str,
+    cache: KVCache,
+    backend: str,
+    arguments: Mapping[str, Any],
+    views: dict[str, ArrayView],
+    items: int,
+) -> Asked:
+    require_both(who, views, "k", "v")
+    require_both(who, views, "rotary_cos", "rotary_sin")
+    how = {"splits": splits_of(who, arguments["splits"])}
+    with_lse = flag(who, "return_lse", arguments["return_lse"])
+    raise_problems(list(problems_of_rows(cache, views, items)), who)
     config = config_of(
         who,
         cache.head_dim,
@@ -178,47 +264,25 @@ def checked(
         *settings_of_call(arguments, _no_type),
     )
     raise_problems(list(problems_of_others(config, views)), who)
-    if name not in WITHOUT_KERNELS:
-        raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
-    new = views["k"].shape[2] if "k" in views else 0
-    rows = rows_of_call(who, cache, layer, which, new, arguments["leftpad"])
-    raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+    if backend not in WITHOUT_KERNELS:
+        raise_problems(list(problems_of_kernels(cache, config, views, backend)), who)
     scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
-
-    like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
-    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, who)
-    shape = (*like.shape[:3], cache.head_dim_v)
-    room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
-    made = room(shape, config.element) if out is None else out
-    lse = room(shape[:3], F32) if with_lse else None
-    longest = cache.capacity if repeated else max(rows.after, default=0)
-    return Task(
-        who,
-        cache,
-        layer,
-        name,
-        config,
-        scale,
-        which,
-        rows.padding,
-        views,
-        arguments["rotary_interleaved"],
-        how,
-        longest,
-        explicit,
-        views["out"] if "out" in views else view(made, "out"),
-        None if lse is None else view(lse, "lse"),
-        Results(
-            made if "out" in views else results.deliver(made, like),
-            None if lse is None else results.deliver(lse, like),
-        ),
-        repeated,
-    )
+    attend = on_cpu_of(config, backend) if backend in WITHOUT_KERNELS else None
+    return Asked(config, scale, how, with_lse, attend)
 
 
+_WRITTEN: Final = ("out",)
 _NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(CachedArguments.__annotations__)
+
+
+def _new(array: object, name: str) -> ArrayView:
+    """The view of a new array, which no earlier work writes."""
+    return view(array, name)._replace(stream=None)
 
 
 def _no_type(array: object, name: str) -> str:
     """Raise AssertionError: no feature of a KV cache has a type of its own to choose."""
     raise AssertionError(f"{name}: {array!r}")
+
+
+_CHOICES: Final = tuple([name for name in _NOT_GIVEN if name not in (*_ARRAYS, *_NOT_COMPARED)])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
+from flash.calls.backend import stream_without_gpu
 from flash.decode.checks import (
     QUERY_AXES,
     matrix_of_config,
@@ -28,7 +29,6 @@ from flash.launch.arguments import (
     together_problems,
     type_and_row_problems,
 )
-from flash.launch.checks import stream_without_gpu
 from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.pages.numbers import integers
@@ -89,7 +89,7 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
     return name
 
 
-def require_both(who: str, given: dict[str, object], one: str, other: str) -> None:
+def require_both(who: str, given: Mapping[str, object], one: str, other: str) -> None:
     """Raise `LaunchError` if one of two arguments is given without the other."""
     raise_problems(together_problems(given, (one, other)), who)
 

@@ -8,15 +8,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cache.append import prepared_append
 from flash.cache.host_memory import LayerArrays, SmallArrays, scale_of
 from flash.cache.row_locations import RowLocations
+from flash.calls.gpu import launcher_of
 from flash.decode.append_launch import NewRows
+from flash.decode.operation import AppendCall, append_to
 from flash.decode.plan import oldest_target
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
 from flash.host.stored_rows import loaded
-from flash.launch.gpu import launcher_of
 from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
 from ptxgen.arrays.dlpack import dense_strides
@@ -51,7 +51,7 @@ class CudaMemory:
         per_token: bool = False,
     ) -> None:
         if dtype.is_narrow:
-            _require_conversions(dtype, launcher_of(cuda).own_target(ordinal))
+            _require_conversions(dtype, launcher_of(cuda).target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
         self._dtype = dtype
@@ -142,7 +142,7 @@ class CudaMemory:
         arrays, page_size = self.arrays(layer), 0 if self.small.table is None else self._rows
         of_k, of_v = self._brought(k, v, stream)
         new = NewRows(of_k, of_v, arrays.k, arrays.v, places.operands, page_size, of_counts)
-        prepared_append(_WHO, self._cuda, self._ordinal, new)(stream)
+        append_to(self._cuda, _WHO).bound(AppendCall(new), "cuda", self.workspace)(stream)
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`, copied to the host, in the order of the stream of the last work."""

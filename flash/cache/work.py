@@ -10,15 +10,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flash.cache.append import prepared_append
 from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary, turns_by_kernel
 from flash.cache.row_locations import RowLocations
-from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows
 from flash.decode.append_launch import NewRows, Rotation
 from flash.decode.kernel import DecodeKernel
 from flash.decode.on_cpu import attend_to_rows, paged_rows
+from flash.decode.operation import AppendCall, append_to
 from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
 from flash.host.caller import raise_problems
@@ -129,23 +128,21 @@ class CachedWork:
         room = results.empty(
             like, tuple(like.shape), task.config.element, memory=task.cache.cuda, stream=task.stream
         )
-        return view(room, "q")._replace(device=like.device)
+        return view(room, "q")._replace(device=like.device, stream=None)
 
     def _prepared_attention(self, new: Joining | None) -> Callable[[int], object]:
         task = self._task
-        if task.backend in WITHOUT_KERNELS:
+        if task.attend is not None:
             operands = gathered({name: host_array(array) for name, array in task.operands.items()})
             lse = None if task.lse is None else host_array(task.lse)
             work = functools.partial(
                 attend_to_rows,
-                task.config,
-                task.scale,
+                functools.partial(task.attend, softmax_scale=task.scale),
                 host_array(self._q),
                 self._rows_of,
                 operands,
                 host_array(task.out),
                 lse,
-                engine_of(task.backend),
             )
             return lambda _: work()
         cache = task.cache
@@ -193,7 +190,8 @@ class CachedWork:
         turned = None
         if new.cos is not None and new.sin is not None:
             turned = Rotation(new.cos, new.sin, new.interleaved, self._q, self._q)
-        return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
+        append = append_to(cache.cuda, self._task.who)
+        return append.bound(AppendCall(rows, turned), self._task.backend, cache.memory.workspace)
 
     def _write_rows(self, stream: int) -> None:
         """Rotate on the host if needed, and write the new rows, or copy them to the GPU."""

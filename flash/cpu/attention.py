@@ -86,7 +86,7 @@ def attention_cpu(
         dtype=dtype,
         engine=engine,
     )
-    left = tasks_left(job, threads)
+    left = None if engine.attend is None else tasks_left(job, threads)
     share_out(
         job.tasks() if left is None else left,
         lambda: Workspace(dtype),

@@ -29,12 +29,14 @@ class ScoreRules:
     features: Sequence[type[ScoreFeature]]
     changing: Sequence[type[ScoreFeature]]  # those that change scores
     hiding: Sequence[type[ScoreFeature]]  # those that hide keys
+    dropping: Sequence[type[ScoreFeature]]  # those that change weights
+    sinking: Sequence[type[ScoreFeature]]  # those that give rows a score before any key
 
     @classmethod
     def asked_by(cls, of: Scored) -> ScoreRules:
         """The rules for the features that the arguments of a call ask for."""
         features = tuple(asked(of.arguments))
-        return cls(of, features, _defining("change_block", features), _defining("hidden_in", features))
+        return cls(of, features, *_parts_of(features))
 
     def seen_by_any(self, queries: slice) -> range:
         """The keys that some of these queries may see."""
@@ -125,17 +127,17 @@ class ScoreRules:
 
     def drop(self, weight: Array, block: Block) -> None:
         """Change a block of weights that are summed already."""
-        for feature in self.features:
+        for feature in self.dropping:
             feature.drop_block(weight, block)
 
     @property
     def drops(self) -> bool:
         """Whether `drop` does anything."""
-        return any(feature.changes_weights for feature in self.features)
+        return bool(self.dropping)
 
     def sinks(self, batch: int, heads: slice, rows: int) -> Array | None:
         """The score that each of `rows` rows of these heads has before any key, head by head."""
-        for feature in self.features:
+        for feature in self.sinking:
             found = feature.sinks(batch, heads, self.of)
             if found is not None:
                 return np.repeat(found, rows // len(found))
@@ -175,6 +177,12 @@ def _rules_of_plain(
     words: str,  # noqa: ARG001  # tells 1 from True and 1.0, which are equal
 ) -> ScoreRules:
     return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, dict(arguments), first_query))
+
+
+@functools.cache
+def _parts_of(features: tuple[type[ScoreFeature], ...]) -> list[tuple[type[ScoreFeature], ...]]:
+    """The features that change scores, that hide keys, that change weights, and that have sinks."""
+    return [_defining(method, features) for method in ("change_block", "hidden_in", "drop_block", "sinks")]
 
 
 def _defining(method: str, features: Sequence[type[ScoreFeature]]) -> tuple[type[ScoreFeature], ...]:

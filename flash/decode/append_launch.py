@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from flash.calls.step import Step, launch_step
 from flash.contract.cache_builds import append_build
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
-from flash.launch.step import Step, launch_step
 from flash.operands.dtypes import OF_ARRAYS, DType
 from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
 from ptxgen.arrays.views import ArrayView
@@ -25,6 +25,11 @@ class Rotation(NamedTuple):
     q: ArrayView
     q_out: ArrayView
 
+    @property
+    def arrays(self) -> dict[str, ArrayView]:
+        """The arrays, by field."""
+        return {"cos": self.cos, "sin": self.sin, "q": self.q, "q_out": self.q_out}
+
 
 class NewRows(NamedTuple):
     """Checked arrays of an append: new k and v [batch, kv_heads, n, ...], n at least 1, and the
@@ -41,6 +46,12 @@ class NewRows(NamedTuple):
     operands: Mapping[str, ArrayView]
     page_size: int
     counts: ArrayView | None = None
+
+    @property
+    def arrays(self) -> dict[str, ArrayView]:
+        """The arrays but the operands, by field."""
+        found = {"k": self.k, "v": self.v, "k_cache": self.k_cache, "v_cache": self.v_cache}
+        return found if self.counts is None else {**found, "counts": self.counts}
 
 
 def append_step(target: Target, dtype: DType, new: NewRows, turned: Rotation | None) -> Step:

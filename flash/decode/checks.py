@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from flash.calls.step import aligned
 from flash.decode.contents import capacity_of, problems_of_contents
 from flash.decode.plan import last_keys
 from flash.decode.token_scales import SCALES, of_tokens, problems_of_ranks, token_arguments
@@ -23,7 +24,6 @@ from flash.launch.arguments import (
 )
 from flash.launch.operands import operand_problems
 from flash.launch.rotary import ANGLE_AXES, angle_problems
-from flash.launch.step import aligned
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import E4M3, F32, FP8_ARRAYS, FP8_DTYPES, I32

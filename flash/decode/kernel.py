@@ -2,69 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Unpack, overload
+from collections.abc import Callable
+from typing import Any, Final, Literal, Unpack, overload
 
-import numpy as np
-
-from flash.contract.resources import KernelResources
-from flash.cpu.engine_choice import engine_of
+from flash.calls.gpu import Launcher
+from flash.calls.known import Known
+from flash.calls.operation import Result
 from flash.decode.checks import WHO, longest_of, problems_of, problems_of_narrow
-from flash.decode.on_cpu import attend_on_cpu
-from flash.decode.plan import (
-    CacheCall,
-    Workspace,
-    blocks_of,
-    choose_splits,
-    joining,
-    kernel_of,
-    oldest_target,
-    require_widening,
-    steps_of,
-    turns_before,
-)
+from flash.decode.operation import Decode
+from flash.decode.plan import CacheCall, joining
 from flash.decode.token_scales import SCALES
-from flash.decode.workspace import workspace_of
 from flash.host import results
-from flash.host.caller import Caller, flag, raise_problems, views_of
-from flash.launch.backend_choice import choose
-from flash.launch.checks import check_place
+from flash.host.caller import Caller, flag, raise_problems
 from flash.launch.checks import scale as scale_of
-from flash.launch.gpu import GpuLauncher, Ready
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import CacheLaunchOptions
-from flash.launch.step import Step, require_grid
-from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Auto, Backend
-from flash.problem.config import ALIGNMENTS, AttentionConfig
+from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
-from ptxgen.arrays.overlap import reach
-from ptxgen.arrays.views import HOST, ArrayView, view
+from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
-from ptxgen.runtime.kept import Kept
-from ptxgen.runtime.plan import LaunchPlan
-from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
-from ptxgen.target import target as find_target
+from ptxgen.runtime.settings import AUTO
 
+_OUT: Final = ("out",)
+_CACHES: Final = ("out", "k_cache", "v_cache")  # what a call with new rows writes
 _NEEDED: Final = ("q", "k_cache", "v_cache")
 _NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
-
-
-class _Prepared(NamedTuple):
-    """The launches of calls of one geometry, each with the names of its arrays in the call;
-    `queries`: whether they need memory for rotated q.
-    """
-
-    launches: tuple[tuple[Ready, tuple[str, ...]], ...]
-    queries: bool
 
 
 class DecodeKernel:
@@ -95,10 +66,9 @@ class DecodeKernel:
                 "use AttentionKernel, or leave that out"
             )
         self.config = config
-        self._gpu = GpuLauncher(config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO)
-        self._ready = Kept[tuple[object, ...], _Prepared]()
-        self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
-        self._checked = Kept[tuple[object, ...], list[tuple[int, int]]]()
+        gpu = Launcher(gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache))
+        self._decode = Decode(config, gpu, Caller(WHO))
+        self._checked = Known[bool]()
 
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
@@ -233,71 +203,59 @@ class DecodeKernel:
             "out": out,
             **flattened(WHO, scores),
         }
+        decode = self._decode
         if self.config.shared_kv:
             require_shared(self.config, WHO, v_cache=v_cache, k=k, v=v)
             given["v_cache"] = k_cache
-        views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
+        arrays = {n: a for n, a in given.items() if a is not None or n in _NEEDED}
+        views = decode.read(arrays, explicit)
         if self.config.shared_kv:
             views["v_cache"] = columns_of(self.config, views["k_cache"])
-        name = choose(backend, views["q"], self._gpu.backend, WHO, copies_to_gpu=False)[0]
-        if name == "cuda":
-            views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
         self._check(views)
+        # An empty q may not have its device.
+        like = views["q"]._replace(device=views["k_cache"].device)
+        name = decode.choose(backend, like, explicit)[0]
+        if name == "cuda":
+            decode.require_located(views.values())
         raise_problems(list(problems_of_narrow(self.config, views, name)), WHO)
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = scale_of(self.config, softmax_scale, Caller(WHO))
-        device = views["k_cache"].device  # an empty q may not have its device
-        like = views["q"]._replace(device=device)
-        check_place(WHO, name, like, explicit, copies_to_gpu=False)
         shape = (*like.shape[:3], self.config.value_dim)
-        memory = self._gpu.backend
-        made = (
-            results.empty(like, shape, self.config.element, memory=memory, stream=explicit)
-            if out is None
-            else out
-        )
-        lse = results.empty(like, shape[:3], F32, memory=memory, stream=explicit) if with_lse else None
+        declared = [Result("out", like, shape, self.config.element)] if out is None else []
+        declared += [Result("lse", like, shape[:3], F32)] if with_lse else []
+        made, new = decode.new(declared, explicit)
         if 0 not in shape[:3]:
             names = (*_OPERANDS, *self.config.aux_operands)
-            operands = {n: a for n, a in views.items() if n in names}
-            page_size = views["k_cache"].shape[2] if "block_table" in views else 0
             call = CacheCall(
                 self.config,
                 like,
                 views["k_cache"],
                 views["v_cache"],
-                view(made, "out") if out is None else views["out"],
-                None if lse is None else view(lse, "lse"),
-                operands,
-                page_size,
+                views["out"] if out is not None else new["out"],
+                new.get("lse"),
+                {n: a for n, a in views.items() if n in names},
+                views["k_cache"].shape[2] if "block_table" in views else 0,
                 longest,
                 scale,
                 joining(views, rotary_interleaved),
+                number,
             )
-            on = 0
-            if name == "cuda":
-                on = streams.current_stream(like) if explicit is None else explicit
-            room = functools.partial(self._space_of, device, on)
-            self.prepared(call, backend=name, splits=number, room=room)(on)
-        if out is None:
-            made = results.deliver(made, like)
-        return (made, results.deliver(lse, like)) if with_lse else made
+            decode.run(call, name, like, explicit)
+        found = out if out is not None else results.deliver(made["out"], like)
+        return (found, results.deliver(made["lse"], like)) if with_lse else found
 
     def _check(self, views: dict[str, ArrayView]) -> None:
         """Raise `LaunchError` with all problems of the arrays of a call. On a GPU, calls whose
         addresses differ only in ways that no check depends on are checked once.
         """
-        most = ALIGNMENTS[0]
-        key = tuple([(name, array[1:6], array.pointer % most) for name, array in views.items()])
-        reaches = self._checked.get(key)
-        is_known = reaches is not None and (key, _near(views, reaches)) in self._checked
-        if is_known and views["q"].device != HOST:
+        written = _CACHES if "k" in views else _OUT
+        if views["q"].device != HOST and self._checked.get((), views, written):
             return
+        if not self._decode.gpu.backend.why_unavailable():
+            self._decode.require_located(views.values())
         raise_problems(list(problems_of(self.config, views)), WHO)
-        reaches = [reach(a.shape, a.strides, OF_ARRAYS[a.dtype].nbytes) for a in views.values()]
-        for known in (key, (key, _near(views, reaches))):
-            self._checked.keep(known, reaches)
+        self._checked.keep((), views, written, True)
 
     def prepared(
         self,
@@ -316,165 +274,7 @@ class DecodeKernel:
         Raises `LaunchError` in the name of `who` if a grid is too large, `ConfigError` and
         `BackendError` as `launch` does.
         """
-        if backend in WITHOUT_KERNELS:
-            return _on_host(functools.partial(attend_on_cpu, call, engine_of(backend)))
-        if backend == "cuda":
-            return self._prepared_on_gpu(call, splits, room, who)
-        target = find_target(self.config.target) if self.config.target else oldest_target(call.stored)
-        require_widening(who, call, target)
-        parts = splits or 1  # on a CPU splits save no time
-        kernel = kernel_of(call, target, parts, same_bits=splits is not None)
-        space = workspace_of(call, parts, turns_before(call, kernel), room)
-        steps = steps_of(call, kernel, parts, space)
-        return _on_host(functools.partial(_interpret, steps))
-
-    def _prepared_on_gpu(
-        self, call: CacheCall, splits: int | None, room: Callable[[int], ArrayView], who: str
-    ) -> Callable[[int], None]:
-        ordinal, gpu = call.q.device[1], self._gpu
-        target = gpu.target(ordinal)
-        require_widening(who, call, target)
-        same_bits = splits is not None
-        splits = self._splits(call, ordinal) if splits is None else splits
-        key = (*_geometry(call), splits, same_bits, ordinal)
-        ready = self._ready.get(key)
-        if ready is not None:
-            space = workspace_of(call, splits, ready.queries, room)
-        else:
-            kernel = kernel_of(call, target, splits, same_bits=same_bits)
-            require_grid(who, blocks_of(call, kernel) * splits)
-            turns = turns_before(call, kernel)
-            space = workspace_of(call, splits, turns, room)
-            steps = steps_of(call, kernel, splits, space)
-            for step in steps:
-                require_grid(who, step.plan.grid[0])
-            ready = self._ready.keep(key, _Prepared(self._make_ready(call, steps, space, ordinal), turns))
-        arrays = _arrays(call, space)
-        plans = tuple(
-            (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in names]))
-            for one, names in ready.launches
-        )
-        return _Launches(gpu, ordinal, plans, (call, space)).put_on
-
-    def _make_ready(
-        self, call: CacheCall, steps: list[Step], space: Workspace, ordinal: int
-    ) -> tuple[tuple[Ready, tuple[str, ...]], ...]:
-        arrays = _arrays(call, space)
-        names = {id(array): name for name, array in arrays.items()}
-        # The merge has views of other shapes on these arrays; each is found by its address.
-        written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
-        return tuple(
-            (
-                self._gpu.ready(step, ordinal),
-                tuple([names.get(id(array)) or written[array.pointer] for array in step.arrays]),
-            )
-            for step in steps
-        )
-
-    def _splits(self, call: CacheCall, ordinal: int) -> int:
-        """The number of splits that "auto" chooses for a call on device `ordinal`."""
-        key = (*_geometry(call), ordinal)
-        found = self._sizes.get(key)
-        if found is None:
-            device = self._gpu.backend.device_properties(ordinal)
-            kernel = kernel_of(call, self._gpu.target(ordinal), 1)
-            t = kernel.tiling
-            resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
-            slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
-            found = self._sizes.keep(key, (blocks_of(call, kernel), t.tile, slots))
-        blocks, tile, slots = found
-        return choose_splits(blocks, -(-call.longest // tile), slots)
-
-    def _space_of(self, device: tuple[str, int], stream: int, count: int) -> ArrayView:
-        """Memory for at least `count` f32, for the partial results of splits. On a GPU it is kept
-        for the next calls on the same stream, whose work runs in order.
-        """
-        if device == HOST:
-            return view(np.empty(count, np.float32), "workspace")
-        return self._gpu.space.kept(device[1], stream, count)
-
-
-class _Launches(NamedTuple):
-    """The launches of a prepared call, in order; `of` keeps its arrays alive."""
-
-    gpu: GpuLauncher
-    ordinal: int
-    plans: tuple[tuple[LoadedKernel, LaunchPlan], ...]
-    of: tuple[CacheCall, Workspace]
-
-    def put_on(self, stream: int) -> None:
-        """Launch the kernels on a stream."""
-        call, gpu = self.of[0], self.gpu
-        new = () if call.new is None else call.new.operands.values()
-        given = (call.q, call.k, call.v, *call.operands.values(), *new)
-        gpu.wait_for_producers(given, stream, self.ordinal)
-        for loaded, plan in self.plans:
-            gpu.backend.launch(loaded, plan, stream)
-
-
-def _on_host(work: Callable[[], None]) -> Callable[[int], None]:
-    """`work` as a function of a stream, which it ignores."""
-    return lambda _: work()
-
-
-def _near(
-    views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]]
-) -> tuple[tuple[str, str, int], ...]:
-    """(written, other, distance) for each array that is written and each other array whose span of
-    bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
-    """
-    spans = [
-        (name, array.pointer, array.pointer + low, array.pointer + high)
-        for (name, array), (low, high) in zip(views.items(), reaches, strict=True)
-    ]
-    written = {"out", "k_cache", "v_cache"} if "k" in views else {"out"}
-    return tuple(
-        [
-            (one, other, there - here)
-            for one, here, begin, end in spans
-            if one in written
-            for other, there, low, high in spans
-            if low < end and begin < high and other != one
-        ]
-    )
-
-
-def _geometry(call: CacheCall) -> tuple[object, ...]:
-    """A key of all that the kernels and plans of a call depend on. Of the addresses it has only the
-    alignment.
-    """
-    most = ALIGNMENTS[0]
-    four = (call.q, call.k, call.v, call.out)
-    return (
-        tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
-        tuple([(name, array.shape, array.strides) for name, array in _operands(call).items()]),
-        call.new is not None and (call.new.dtype, call.new.interleaved),
-        call.lse is None,
-        call.page_size,
-        call.scale,
-    )
-
-
-def _operands(call: CacheCall) -> dict[str, ArrayView]:
-    """All operands of a call by name, with the new rows and rotary tables."""
-    return {**call.operands, **({} if call.new is None else call.new.operands)}
-
-
-def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
-    """Every array of a call, by a unique name."""
-    found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **_operands(call)}
-    if call.lse is not None:
-        found["lse"] = call.lse
-    if space.queries is not None:
-        found["queries"] = space.queries
-    if space.parts is not None:
-        found |= space.parts._asdict()
-    return found
+        return self._decode.bound(call._replace(splits=splits, who=who), backend, room)
 
 
 _OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)
-
-
-def _interpret(steps: list[Step]) -> None:
-    for step in steps:
-        step.interpret()

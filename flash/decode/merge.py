@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.calls.backend import choose, stream_without_gpu
+from flash.calls.gpu import launcher_of
+from flash.calls.memory import ALIGNED, Memory
+from flash.calls.operation import Operation, Result
+from flash.calls.step import Step
 from flash.families.request import MAX_HEAD_DIM_V
 from flash.host import results
-from flash.host.caller import raise_problems, views_of
+from flash.host.caller import Caller, raise_problems
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument, out_problems, sharing_problems
-from flash.launch.backend_choice import choose
-from flash.launch.checks import stream_without_gpu
-from flash.launch.gpu import Launcher, launcher_of
 from flash.launch.merge_launch import Given, merging
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Backend
@@ -29,7 +31,7 @@ from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.backend import check_backend
-from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import target as find_target
 
@@ -76,11 +78,16 @@ def merge_partials(
     plus_is_empty = _plus_is_empty(empty_lse)
     given = {"outs": outs, "lses": lses}
     named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
-    views = views_of(named | ({} if out is None else {"out": out}), _WHO)
-    gpu = launcher_of(cuda_backend())
-    chosen = _chosen(backend, views, gpu, stream)
+    merge = _operation(cuda_backend())
+    explicit = None if stream is None else streams.stream_handle(stream, _WHO)
+    views = merge.read(named | ({} if out is None else {"out": out}), explicit)
+    on_gpu = (array for array in views.values() if array.device != HOST)
+    like = next(on_gpu, next(iter(views.values())))
+    chosen = choose(backend, like, merge.gpu.backend, _WHO, copies_to_gpu=False)[0]
+    if stream is not None and chosen != "cuda":
+        raise stream_without_gpu(_WHO, chosen)
     if chosen == "cuda":
-        views = {name: gpu.located(array, _WHO) for name, array in views.items()}
+        merge.require_located(views.values())
     of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
     problems = [*_place_problems(views, chosen), *_type_problems(views)]
     raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _WHO)
@@ -92,35 +99,18 @@ def merge_partials(
         raise_problems(_layout_problems(views, shape), _WHO)
 
     like = next(iter(views.values()))
-    explicit = None if stream is None else streams.stream_handle(stream, _WHO)
-    room = functools.partial(results.empty, like, memory=gpu.backend, stream=explicit)
-    made = room(shape, OF_ARRAYS[like.dtype]) if out is None else out
-    lse = room(shape[:-1], F32)
-    into = view(made, "out") if out is None else views["out"]
-    if chosen in WITHOUT_KERNELS:
-        rows = [_in_minus(part) if plus_is_empty else part for part in of_lses.arrays()]
-        _merge(of_outs.arrays(), rows, host_array(into), host_array(view(lse, "lse")))
-    elif 0 in shape:
-        pass  # no row
-    elif chosen == "interpreter":
-        _interpret(of_outs, of_lses, into, view(lse, "lse"), plus_is_empty)
-    else:
-        parts = Given(of_outs.views[0], of_lses.views[0], into, view(lse, "lse"))
-        on_stream = streams.current_stream(like) if explicit is None else explicit
-        _launch(gpu, parts, on_stream, plus_is_empty)
-    merged: Any = made if out is not None else results.deliver(made, like)
-    of_rows: Any = results.deliver(lse, like)
+    declared = [Result("out", like, shape, OF_ARRAYS[like.dtype])] if out is None else []
+    made, new = merge.new([*declared, Result("lse", like, shape[:-1], F32)], explicit)
+    into = new["out"] if out is None else views["out"]
+    call = _MergeOfParts(of_outs, of_lses, into, new["lse"], plus_is_empty)
+    if chosen in WITHOUT_KERNELS or 0 not in shape:
+        there = call.readable() if chosen == "interpreter" else call
+        merge.run(there, chosen, like, explicit)
+        if there.out is not call.out:
+            host_array(into)[...] = host_array(there.out)
+    merged: Any = out if out is not None else results.deliver(made["out"], like)
+    of_rows: Any = results.deliver(made["lse"], like)
     return merged, of_rows
-
-
-def _chosen(backend: Backend, views: Mapping[str, ArrayView], gpu: Launcher, stream: object) -> str:
-    """The backend of a call. Raises `LaunchError` for a stream of a call that computes on the host."""
-    on_gpu = (array for array in views.values() if array.device != HOST)
-    first = next(on_gpu, next(iter(views.values())))
-    chosen = choose(backend, first, gpu.backend, _WHO, copies_to_gpu=False)[0]
-    if stream is not None and chosen != "cuda":
-        raise stream_without_gpu(_WHO, chosen)
-    return chosen
 
 
 def _plus_is_empty(empty_lse: object) -> bool:
@@ -136,27 +126,6 @@ def _plus_is_empty(empty_lse: object) -> bool:
 def _in_minus(lses: Array) -> Array:
     """LSE in which -inf stands for +inf."""
     return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
-
-
-def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView, plus_is_empty: bool) -> None:
-    """Run the kernel's PTX, on dense copies if the kernel cannot read the arrays' layout."""
-    of_outs, of_lses, into = outs.stack(), lses.stack(), host_array(out)
-    given = Given(view(of_outs, "outs"), view(of_lses, "lses"), out, lse)
-    if any(given.problems()):
-        of_outs, of_lses = np.array(of_outs, order="C"), np.array(of_lses, order="C")
-        dense = np.empty(into.shape, into.dtype)
-        given = Given(view(of_outs, "outs"), view(of_lses, "lses"), view(dense, "out"), lse)
-        merging(given.call(), find_target(DEFAULT_TARGET), plus_is_empty=plus_is_empty).interpret()
-        into[...] = dense
-    else:
-        merging(given.call(), find_target(DEFAULT_TARGET), plus_is_empty=plus_is_empty).interpret()
-
-
-def _launch(gpu: Launcher, given: Given, stream: int, plus_is_empty: bool) -> None:
-    ordinal = given.outs.device[1]
-    step = merging(given.call(), gpu.own_target(ordinal), plus_is_empty=plus_is_empty)
-    gpu.wait_for_producers((given.outs, given.lses), stream, ordinal)
-    gpu.ready(step, ordinal).launch(gpu.backend, step.pointers, stream)
 
 
 class _Parts(NamedTuple):
@@ -194,6 +163,69 @@ class _Parts(NamedTuple):
         """The parts as numpy arrays."""
         arrays = [host_array(array) for array in self.views]
         return list(arrays[0]) if self.stacked else arrays
+
+
+class _MergeOfParts(NamedTuple):
+    """A checked call. If `plus_is_empty`, a part whose lse is +inf has no key."""
+
+    outs: _Parts
+    lses: _Parts
+    out: ArrayView
+    lse: ArrayView
+    plus_is_empty: bool
+
+    @property
+    def given(self) -> Given:
+        """The arrays of a call whose parts are stacked."""
+        return Given(self.outs.views[0], self.lses.views[0], self.out, self.lse)
+
+    def readable(self) -> _MergeOfParts:
+        """The call on arrays on the host of which the kernel can read the layout: dense copies if needed."""
+        found = self._over([parts.stack() for parts in (self.outs, self.lses)], self.out)
+        if not any(found.given.problems()):
+            return found
+        out = np.empty(self.out.shape, OF_ARRAYS[self.out.dtype].numpy)
+        dense = [np.array(parts.stack(), order="C") for parts in (self.outs, self.lses)]
+        return self._over(dense, view(out, "out"))
+
+    def _over(self, stacks: Sequence[Array], out: ArrayView) -> _MergeOfParts:
+        outs, lses = (_Parts(n, [view(a, n)], True) for n, a in zip(("outs", "lses"), stacks, strict=True))
+        return self._replace(outs=outs, lses=lses, out=out)
+
+
+class _Merge(Operation[_MergeOfParts]):
+    """The merge of attention results."""
+
+    copies_to_gpu: ClassVar = False
+
+    def arrays(self, call: _MergeOfParts) -> dict[str, ArrayView]:
+        """See `Operation.arrays`."""
+        return call.given._asdict()
+
+    def over(self, call: _MergeOfParts, arrays: Mapping[str, ArrayView]) -> _MergeOfParts:
+        """See `Operation.over`."""
+        outs, lses = (getattr(call, name)._replace(views=[arrays[name]]) for name in ("outs", "lses"))
+        return call._replace(outs=outs, lses=lses, out=arrays["out"], lse=arrays["lse"])
+
+    def key(self, call: _MergeOfParts, ordinal: int) -> tuple[object, ...]:
+        """See `Operation.key`."""
+        layouts = [(a.shape, a.strides, a.dtype, a.pointer % ALIGNED) for a in call.given]
+        return *layouts, call.plus_is_empty, ordinal
+
+    def steps(self, call: _MergeOfParts, ordinal: int | None, memory: Memory) -> Iterator[Step]:  # noqa: ARG002
+        """See `Operation.steps`."""
+        target = find_target(DEFAULT_TARGET) if ordinal is None else self.target(ordinal)
+        yield merging(call.given.call(), target, plus_is_empty=call.plus_is_empty)
+
+    def on_cpu(self, call: _MergeOfParts, backend: str) -> None:  # noqa: ARG002  # numpy alone merges
+        """See `Operation.on_cpu`."""
+        rows = [_in_minus(part) if call.plus_is_empty else part for part in call.lses.arrays()]
+        _merge(call.outs.arrays(), rows, host_array(call.out), host_array(call.lse))
+
+
+@functools.lru_cache(maxsize=16)
+def _operation(backend: CudaBackend) -> _Merge:
+    return _Merge(launcher_of(backend), Caller(_WHO, has_config=False))
 
 
 def _named(name: str, given: object) -> list[tuple[str, object]]:

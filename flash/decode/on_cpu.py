@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.attention import attention_cpu
-from flash.cpu.engine import Engine
 from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.decode.plan import CacheCall, Joining
 from flash.host.stored_rows import loaded, stored, token_scales
 from flash.mods.trace import AUX
-from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
 from flash.scores.aux_arrays import gathered
@@ -26,8 +24,8 @@ _SCALES: Final = ("k_scale", "v_scale")
 Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
 
 
-def attend_on_cpu(call: CacheCall, engine: Engine) -> None:
-    """Compute the call, after new rows are written to the cache."""
+def attend_on_cpu(call: CacheCall, attend: Callable[..., None]) -> None:
+    """Compute the call with `attend` (`on_cpu_of`), after new rows are written to the cache."""
     batch = call.q.shape[0]
     numbers = {
         name: np.broadcast_to(host_array(call.operands[name]), batch)
@@ -60,7 +58,8 @@ def attend_on_cpu(call: CacheCall, engine: Engine) -> None:
     names = (*CACHE_ARRAYS, *call.config.aux_operands)
     operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
     lse = None if call.lse is None else host_array(call.lse)
-    attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse, engine)
+    attend = functools.partial(attend, softmax_scale=call.scale)
+    attend_to_rows(attend, q, rows_of, operands, host_array(call.out), lse)
 
 
 def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
@@ -117,16 +116,14 @@ def _positions(keys: Array, rows: int) -> Array:
 
 
 def attend_to_rows(
-    config: AttentionConfig,
-    scale: float,
+    attend: Callable[..., None],
     q: Array,
     rows_of: Rows,
     operands: Mapping[str, Array],
     out: Array,
     lse: Array | None,
-    engine: Engine,
 ) -> None:
-    """Attention of each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
+    """`attend` with each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
     computed separately, so that the bits of an item do not depend on the others.
 
     `alibi_slopes` and `sink` broadcast to [batch, heads], and a `mask` to [batch, heads, seq_q, m]:
@@ -143,18 +140,14 @@ def attend_to_rows(
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         if "mask" in operands:
             own["mask"] = _mask_of(operands["mask"], b, keys.shape[2])
-        attention_cpu(
+        attend(
             q[b : b + 1],
             keys,
             values,
             out[b : b + 1],
             None if lse is None else lse[b : b + 1],
-            softmax_scale=scale,
-            causal=config.causal,
             first_batch=b,
             first_query=keys.shape[2] - q.shape[2],
-            engine=engine,
-            **config.score_arguments,
             **own,
             **of_all,
         )

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from flash.calls.memory import Memory
+from flash.calls.step import Step, aligned, launch_step
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
@@ -22,9 +24,8 @@ from flash.families.request import natural_alignment
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
-from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import OF_ARRAYS, DType
+from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
@@ -45,6 +46,9 @@ _FEW_COLUMNS: Final = 64
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
 _GOOD_ENOUGH: Final = 0.85
+
+
+_NEW: Final = {"k": "k_new", "v": "v_new", "cos": "rotary_cos", "sin": "rotary_sin"}  # operands of kernels
 
 
 class Joining(NamedTuple):
@@ -74,8 +78,13 @@ class Joining(NamedTuple):
     @property
     def operands(self) -> dict[str, ArrayView]:
         """New rows and rotary tables, by their operand names in kernels."""
-        named = {"k_new": self.k, "v_new": self.v, "rotary_cos": self.cos, "rotary_sin": self.sin}
-        return {name: array for name, array in named.items() if array is not None}
+        found = {name: getattr(self, field) for field, name in _NEW.items()}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def over(self, arrays: Mapping[str, ArrayView]) -> Joining:
+        """The same of other arrays, by their operand names."""
+        own: dict[str, Any] = {field: arrays.get(name) for field, name in _NEW.items()}
+        return self._replace(**own)
 
 
 def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
@@ -95,7 +104,8 @@ class CacheCall(NamedTuple):
     sequences of `capacity` rows, or pages of `page_size` rows (0: no pages).
 
     `operands` are the arrays of the kernel's features, by name; `longest` is the most keys that a
-    sequence may have, with the `new` rows, which the lengths in `operands` include.
+    sequence may have, with the `new` rows, which the lengths in `operands` include. `splits` None is
+    "auto"; `who` is called, for messages.
     """
 
     config: AttentionConfig
@@ -109,6 +119,8 @@ class CacheCall(NamedTuple):
     longest: int
     scale: float
     new: Joining | None = None
+    splits: int | None = None
+    who: str = "DecodeKernel.launch"
 
     @property
     def capacity(self) -> int:
@@ -138,24 +150,6 @@ class CacheCall(NamedTuple):
     def group(self) -> int:
         """The number of query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
-
-
-class Parts(NamedTuple):
-    """The partial results of splits before the merge: O [batch, heads, seq_q, splits, head_dim_v]
-    and LSE [batch, heads, seq_q, splits], f32, dense.
-    """
-
-    outs: ArrayView
-    lses: ArrayView
-
-
-class Workspace(NamedTuple):
-    """The arrays that launches of a call pass on: partial results, if there are several splits, and
-    rotated q, dense, if a launch before the one that attends rotates it.
-    """
-
-    parts: Parts | None = None
-    queries: ArrayView | None = None
 
 
 def require_widening(who: str, call: CacheCall, target: Target) -> None:
@@ -339,19 +333,23 @@ def choose_splits(blocks: int, tiles: int, slots: int) -> int:
     return next(n for n in range(1, most + 1) if use(n) >= _GOOD_ENOUGH * best)
 
 
-def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace) -> list[Step]:
-    """The launches of a call, in order. `space` has `parts` if there are several splits, and
-    `queries` if `turns_before`.
+def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory) -> list[Step]:
+    """The launches of a call, in order. What they pass on is in `memory`: rotated q, if a launch before the
+    one that attends rotates it; and if there are several splits, their O [batch, heads, seq_q, splits,
+    head_dim_v] and LSE [batch, heads, seq_q, splits], f32.
     """
-    steps = []
+    steps, queries = [], None
+    if turns_before(call, kernel):
+        queries = memory.array(tuple(call.q.shape), call.config.element)
     if call.new is not None and call.new.k is not None and kernel.features.appended is None:
-        steps.append(_appending(call, call.new, kernel.target, space.queries))
-        call = call if space.queries is None else call._replace(q=space.queries)
-    if space.parts is None:
+        steps.append(_appending(call, call.new, kernel.target, queries))
+        call = call if queries is None else call._replace(q=queries)
+    if splits == 1:
         return [*steps, _attending(call, kernel, 1, call.out, call.lse)]
-    outs, lses = space.parts
+    shape = (*call.q.shape[:3], splits)
+    outs, lses = memory.array((*shape, call.config.value_dim), F32), memory.array(shape, F32)
     steps.append(_attending(call, kernel, splits, outs, lses))
-    lses = lses._replace(shape=(math.prod(lses.shape[:-1]), splits), strides=(splits, 1))
+    lses = lses._replace(shape=(math.prod(shape[:-1]), splits), strides=(splits, 1))
     merged = merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)
     overlaps = kernel.begins_next and merged.plan.attributes.programmatic
     return [*steps, merged._replace(in_flight=(outs, lses) if overlaps else ())]

@@ -6,43 +6,37 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 
-import numpy as np
-
+from flash.calls.gpu import Launcher
+from flash.calls.memory import ALIGNED, PlannedMemory
+from flash.calls.operation import stream_of
 from flash.contract.gradients import GradientBuild, gradient_build
 from flash.families.request import natural_alignment
-from flash.gradients.checks import WRITTEN, Checks
+from flash.gradients.checks import WRITTEN
 from flash.gradients.explain import explain
-from flash.gradients.gpu import GradientLauncher, ordinal_of
+from flash.gradients.operation import Gradient
 from flash.gradients.resources import GradientResources
-from flash.gradients.steps import GradientCall, NamedStep, memory_of, run_on_cpu, steps_of
+from flash.gradients.steps import GradientCall, sum_name
 from flash.host import results
-from flash.host.caller import Caller, readable_views, require_no_gradients
-from flash.launch.backend_choice import choose
-from flash.launch.checks import check_place
+from flash.host.caller import Caller
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
-from flash.launch.gpu import GpuLauncher
-from flash.launch.operands import Operands, require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
-from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradient_choice import Sweeps, gradient_config, require_sweeps, sweeps_of
+from flash.problem.gradient_choice import gradient_config, require_sweeps
 from flash.problem.gradients import owners_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
 from ptxgen.arrays import streams
-from ptxgen.arrays.views import HOST, ArrayView, view
+from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
-from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 _NAME: Final = "AttentionGradient"
-_OPTIONAL: Final = ("dlse", *WRITTEN)
 
 
 class Gradients(NamedTuple, Generic[A]):
@@ -124,14 +118,9 @@ class AttentionGradient:
         self.config = config
         self.deterministic = deterministic
         self.sweeps = sweeps
-        caller = self._caller
-        self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
-        self._checks = Checks(config, caller)
-        self._launcher = GradientLauncher(self._gpu, self._checks, caller)
+        gpu = Launcher(gpu_of(_NAME, cuda), cache_of(_NAME, cache))
+        self._gradient = Gradient(config, gpu, self._caller, sweeps, deterministic)
         self._numbers = config.numbers
-        self._operand_names = tuple([operand.name for operand in config.features.operands])
-        self._has_kernels: set[tuple[int | None, Target]] = set()
-        self._sweeps: dict[Target, Sweeps] = {}
 
     def __repr__(self) -> str:
         how = "" if self.deterministic else ", deterministic=False"
@@ -158,7 +147,7 @@ class AttentionGradient:
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config, of_owner = self.config, (target, self._natural_alignment)
-        one_sweep = self._sweeps_on(target).number == 1
+        one_sweep = self._gradient.sweeps(target).number == 1
         return {
             owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=one_sweep))
             for owner in owners_of(one_sweep=one_sweep)
@@ -247,36 +236,21 @@ class AttentionGradient:
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
-        names = self._wanted(wanted)
-        read = self._read(named, arguments, layout, max_seqlen_k, backend, explicit)
-        call = read.call._replace(scale=scale, numbers=numbers)
-        self._require_kernels(read.backend, call.arrays)
-        on = 0
-        if read.backend == "cuda" and call.arrays["q"].device != HOST:
-            on = streams.current_stream(call.arrays["q"]) if explicit is None else explicit
-        empty = functools.partial(results.empty, memory=self._gpu.backend, stream=explicit)
-        made = {
-            n: empty(call.arrays[of], call.arrays[of].shape, self.config.element)
-            for n, of in WRITTEN.items()
-            if named[n] is None
-        }
-        of_scores = {
-            n: empty(call.operands[n], call.operands[n].shape, OF_ARRAYS[call.operands[n].dtype])
-            for n in names
-        }
-        sums = {n: view(array, n) for n, array in of_scores.items()}
-        views = {n: view(array, n) for n, array in made.items()}
-        if self.config.varlen:
-            self._clear(views, on)
-        if call.checked.has_no_scores:
-            self._clear(sums, on)
-        self._run(call._replace(arrays={**call.arrays, **views}, sums=sums), read.backend, explicit or 0, on)
-        found: dict[str, Any] = {
-            n: results.deliver(made[n], call.arrays[of]) if n in made else named[n]
-            for n, of in WRITTEN.items()
-        }
-        arrays: dict[str, Any] = {n: results.deliver(a, call.operands[n]) for n, a in of_scores.items()}
-        return Gradients(**found, arrays=arrays)
+        gradient, names = self._gradient, self._wanted(wanted)
+        call, name, _ = self._read(named, arguments, layout, max_seqlen_k, backend, explicit)
+        like = call.arrays["q"]
+        declared = list(gradient.declared(call.arrays, call.operands, names))
+        made, new = gradient.new(declared, explicit)
+        sums = {n: new.pop(sum_name(n)) for n in names}
+        cleared = [*(new.values() if self.config.varlen else ())]
+        cleared += sums.values() if call.checked.has_no_scores else ()
+        gradient.clear(cleared, stream_of(like, explicit))
+        call = call._replace(arrays={**call.arrays, **new}, sums=sums, scale=scale, numbers=numbers)
+        gradient.run(call, name, like, explicit)
+        found = named | {one.name: results.deliver(made[one.name], one.like) for one in declared}
+        arrays: Any = {n: found[sum_name(n)] for n in names}
+        written: dict[str, Any] = {n: found[n] for n in WRITTEN}
+        return Gradients(**written, arrays=arrays)
 
     @takes(ExplainArguments)
     def explain(
@@ -309,16 +283,16 @@ class AttentionGradient:
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
-        names = self._wanted(wanted)
+        names, gradient = self._wanted(wanted), self._gradient
         call, name, why = self._read(named, arguments, layout, max_seqlen_k, backend, None)
-        self._require_kernels(name, call.arrays)
+        ordinal = gradient.ordinal(name, call.arrays)
         arrays = {**{n: call.arrays[of] for n, of in WRITTEN.items()}, **call.arrays}
         call = call._replace(arrays=arrays, sums={n: call.operands[n] for n in names})
         kernels = []
         if name not in WITHOUT_KERNELS:
-            for step, _ in self._steps(call, self._target(name, call.arrays), without_memory=True):
-                kernels.append((step.made, step.plan.grid[0]))
-        return explain(call, name, why, kernels, self._sweeps_on(self._target(name, call.arrays)))
+            memory = PlannedMemory(ALIGNED, HOST)  # nothing runs
+            kernels = [(step.made, step.plan.grid[0]) for step in gradient.steps(call, ordinal, memory)]
+        return explain(call, name, why, kernels, gradient.sweeps(gradient.target_of(ordinal)))
 
     def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:
         """The scale of a call, and the scalar arguments of its features; the seed is taken out of
@@ -342,41 +316,15 @@ class AttentionGradient:
         stream: int | None,
     ) -> _Read:
         """The checked call of arguments, with the config's scale and numbers."""
-        who = self._caller.name
+        who, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
-        views, operands = self._views(named, flattened(who, arguments), stream)
-        found = self._checks.check(views, operands, layout, longest)
-        name, why = choose(backend, views["q"], self._gpu.backend, who)
-        check_place(who, name, views["q"], stream)
-        config = self.config
-        numbers, sums = self._numbers, dict[str, ArrayView]()
-        one_sweep = name not in WITHOUT_KERNELS and self._sweeps_on(self._target(name, views)).number == 1
-        call = GradientCall(*(config, found, layout, config.scale, views, operands, numbers, sums), one_sweep)
+        views, operands = gradient.views(named, flattened(who, arguments), stream)
+        checked = gradient.check(views, operands, layout, longest)
+        name, why = gradient.choose(backend, views["q"], stream)
+        one_sweep = gradient.require_kernels(name, gradient.ordinal(name, views))
+        of_scores = self._numbers, dict[str, ArrayView]()
+        call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, one_sweep)
         return _Read(call, name, why)
-
-    def _sweeps_on(self, target: Target) -> Sweeps:
-        """The sweeps that kernels for a target make, and why."""
-        found = self._sweeps.get(target)
-        if found is None:
-            found = sweeps_of(self.config, self.sweeps, target, deterministic=self.deterministic)
-            self._sweeps[target] = found
-        return found
-
-    def _views(
-        self, named: Mapping[str, object], arguments: Mapping[str, object], stream: int | None
-    ) -> tuple[dict[str, ArrayView], Operands]:
-        """Views of the arrays and the operands of a call, by name. Raises `LaunchError` that names all
-        that are no arrays, and operands that are missing or not to be given.
-        """
-        who = self._caller.name
-        given = {**dict.fromkeys(self._operand_names), **arguments}
-        require_operands(self.config.features, given, self._caller)
-        of_call = {n: a for n, a in named.items() if a is not None or n not in _OPTIONAL}
-        of_scores = {n: given[n] for n in self._operand_names}
-        every = readable_views({**of_call, **of_scores}, who, stream)
-        require_no_gradients(every, who, tuple(WRITTEN), is_second=True)
-        every = {n: self._gpu.located(a, who) for n, a in every.items()}
-        return {n: every[n] for n in of_call}, {n: every[n] for n in of_scores}
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
@@ -394,50 +342,3 @@ class AttentionGradient:
                     f"got {shown(name)}{did_you_mean(name, known)}"
                 )
         return found
-
-    def _target(self, backend: str, arrays: Mapping[str, ArrayView]) -> Target:
-        """The target of the kernels of a call."""
-        ordinal = self._ordinal(backend, arrays)
-        if ordinal is None:
-            return find_target(self.config.target or DEFAULT_TARGET)
-        return self._gpu.target(ordinal)
-
-    def _ordinal(self, backend: str, arrays: Mapping[str, ArrayView]) -> int | None:
-        """The ordinal of the GPU of a call; None if it runs on none."""
-        if backend != "cuda":
-            return None
-        return self._gpu.backend.current_device() if arrays["q"].device == HOST else ordinal_of(arrays)
-
-    def _require_kernels(self, backend: str, arrays: Mapping[str, ArrayView]) -> None:
-        """Raise an error if the backend needs kernels that there are not; it is looked for once."""
-        if backend in WITHOUT_KERNELS:
-            return
-        key = self._ordinal(backend, arrays), self._target(backend, arrays)
-        if key not in self._has_kernels:
-            self._launcher.require_kernels(*key, one_sweep=self._sweeps_on(key[1]).number == 1)
-            self._has_kernels.add(key)
-
-    def _clear(self, arrays: Mapping[str, ArrayView], stream: int) -> None:
-        for array in arrays.values():
-            self._launcher.clear(self._gpu.located(array, self._caller.name), stream)
-
-    def _steps(self, call: GradientCall, target: Target, *, without_memory: bool = False) -> list[NamedStep]:
-        """The launches of a call, with memory on the host; or without any, if none is to run."""
-        room = functools.partial(np.broadcast_to, np.zeros((), np.float32)) if without_memory else _zeros
-        space = {n: view(room(m.shape), n) for n, m in memory_of(call).items()}
-        return list(steps_of(call, target, space, self._caller.name))
-
-    def _run(self, call: GradientCall, backend: str, explicit: int, on: int) -> None:
-        if backend in WITHOUT_KERNELS:
-            run_on_cpu(call)
-        elif backend == "interpreter":
-            for step, _ in self._steps(call, self._target(backend, call.arrays)):
-                step.interpret()
-        elif call.arrays["q"].device == HOST:
-            self._launcher.launch_from_host(call, explicit, self._gpu.backend.current_device())
-        else:
-            self._launcher.launch(call, on)
-
-
-def _zeros(shape: tuple[int, ...]) -> Any:
-    return np.zeros(shape, np.float32)

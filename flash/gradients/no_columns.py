@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from flash.calls.operation import Result, stream_of
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, readable_views
@@ -14,7 +15,7 @@ from flash.no_columns import problems_of_rows
 from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import AnyArray
 from ptxgen.arrays import streams
-from ptxgen.arrays.views import HOST, ArrayView, view
+from ptxgen.arrays.views import ArrayView, view
 
 
 class GradientsOfNoColumns(AttentionGradient):
@@ -52,10 +53,7 @@ class GradientsOfNoColumns(AttentionGradient):
         like = views["q"]
         handle = None if stream is None else streams.stream_handle(stream, who)
         zeros = self._empty(like, like, handle)
-        on = 0
-        if like.device != HOST:
-            on = streams.current_stream(like) if handle is None else handle
-        self._clear({"dout": view(zeros, "dout")}, on)
+        self._gradient.clear([view(zeros, "dout")], stream_of(like, handle))
         rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v
         gradients = super().launch(rows, q, k, k, rows, lse, stream=stream, wanted=wanted, **how)
         written: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
@@ -63,5 +61,5 @@ class GradientsOfNoColumns(AttentionGradient):
 
     def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
         """A new array of the library of `like` with the shape of another."""
-        memory = self._gpu.backend
-        return results.empty(like, tuple(shaped.shape), OF_ARRAYS[like.dtype], memory=memory, stream=stream)
+        declared = [Result("zeros", like, tuple(shaped.shape), OF_ARRAYS[like.dtype])]
+        return self._gradient.new(declared, stream)[0]["zeros"]

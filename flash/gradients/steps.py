@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flash.calls.step import Step, launch_step, require_grid
 from flash.contract.gradients import GradientBuild, gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.gradients.checks import Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
-from flash.launch.step import Step, launch_step, require_grid
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
@@ -82,13 +82,6 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
     return found
 
 
-class NamedStep(NamedTuple):
-    """A launch, and the names of its arrays: those of `arrays_of`."""
-
-    step: Step
-    names: tuple[str, ...]
-
-
 def arrays_of(call: GradientCall, memory: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
     """All arrays of a call, by names that differ; `memory` is that of `memory_of`. Their axes are in
     the order of the kernels.
@@ -114,7 +107,7 @@ def steps_of(
     who: str,
     *,
     build: Callable[[GradientConfig], GradientBuild] = gradient_build,
-) -> Iterator[NamedStep]:
+) -> Iterator[Step]:
     """The launches of a call, in order; `memory` is that of `memory_of`, and `build` makes the kernel of a
     configuration, maybe with other tiles. Raises `LaunchError` if a grid is too large.
     """
@@ -150,7 +143,7 @@ def steps_of(
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
         require_grid(who, ctas)
         if ctas:
-            yield _named(made, views, values, ctas)
+            yield launch_step(made, views, values, ctas)
     if "dbias" in memory:
         made = build(gradient_config(config, SCORES, target, aligned, wanted=wanted, who=who))
         batch, heads, seq_q, seq_k = memory["dbias"].shape
@@ -163,19 +156,11 @@ def steps_of(
             "over_heads": geometry.heads // max(heads, 1),
         }
         if ctas:
-            yield _named(made, views, values, ctas)
+            yield launch_step(made, views, values, ctas)
     for feature in config.scores:
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
-            for step in sum_steps(feature, views[terms], views[into], target, who):
-                yield NamedStep(step, (terms, into))
-
-
-def _named(
-    made: GradientBuild, views: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
-) -> NamedStep:
-    step = launch_step(made, views, values, ctas)
-    return NamedStep(step, tuple([array.name for array in made.arrays]))
+            yield from sum_steps(feature, views[terms], views[into], target, who)
 
 
 def _in_order(call: GradientCall) -> dict[str, ArrayView]:

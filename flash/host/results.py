@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flash.operands.dtypes import DType
 from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
+from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.memory import Allocator, Owned
 from ptxgen.arrays.views import BFLOAT16_TYPESTR, HOST, ArrayView
 
@@ -136,7 +137,7 @@ def empty(
         with _pool_of(torch.cuda, like.device, stream):
             return torch.empty(shape, dtype=getattr(torch, dtype.array_name), device=device)
     if like.device == HOST:
-        return np.empty(shape, dtype.numpy)
+        return np.empty(shape, numpy_type(dtype.array_name))
     if like.kind == "cupy":
         cupy: Any = sys.modules["cupy"]
         with cupy.cuda.Device(like.device[1]), _pool_of(cupy.cuda, like.device, stream):

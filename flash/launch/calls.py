@@ -1,26 +1,27 @@
-"""A checked call, and its execution on the CPU: by numpy, or by interpreting the kernel's PTX."""
+"""A checked call, its launch, and its execution by numpy."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.calls.memory import HostMemory, Memory
+from flash.calls.step import Step, plan_of
 from flash.contract.catalogue import Build
 from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows, gathered_rows
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
-from flash.launch.operands import Operands
-from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, ctas_at_once
-from flash.launch.step import Step, plan_of
+from flash.launch.scheduler_choice import USUAL_DEVICE, USUAL_MULTIPROCESSORS, Device, ctas_at_once
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
+from flash.operands.dtypes import I32
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
@@ -30,24 +31,40 @@ from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
 from flash.scores.window import position_offset
 from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.views import ArrayView, host_array, view
+from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
+
+_ON_HOST: Final = HostMemory()
+MATRICES: Final = ("q", "k", "v", "out")
+_NO_OPERANDS: Final = frozenset((*MATRICES, "lse"))
 
 
 class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to make
-    """One checked call: the problem, its input arrays and its output arrays."""
+    """One checked call: the problem, and its arrays by the names of arguments: q, k, v, out, lse if it is
+    wanted, and the operands of the config's features.
+    """
 
     config: AttentionConfig
     geometry: Geometry
     layout: str
     scale: float
-    q: ArrayView
-    k: ArrayView
-    v: ArrayView
-    out: ArrayView
-    lse: ArrayView | None
-    operands: Operands = MappingProxyType({})
+    arrays: Mapping[str, ArrayView]
     numbers: Mapping[str, int | float] = MappingProxyType({})  # arguments of the features
+
+    @property
+    def matrices(self) -> list[ArrayView]:
+        """Q, K, V and O."""
+        return [self.arrays[name] for name in MATRICES]
+
+    @property
+    def lse(self) -> ArrayView | None:
+        """The array for the LSE; None if it is not wanted."""
+        return self.arrays.get("lse")
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """The arrays of features."""
+        return {name: array for name, array in self.arrays.items() if name not in _NO_OPERANDS}
 
 
 def make_plan(
@@ -99,21 +116,27 @@ def make_plan(
     return plan_of(build, addresses, strides, values, ctas)
 
 
-def run_on_cpu(call: Call, backend: str) -> None:
-    """Compute the call with numpy, or with what else computes for a backend without kernels."""
-    config = call.config
-    operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
+def on_cpu_of(config: AttentionConfig, backend: str) -> Callable[..., None]:
+    """Attention as a config says, on a backend without kernels, with the arguments of `attention_cpu` that
+    are not the config's.
+    """
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
-    scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
-    attend: Callable[..., None] = functools.partial(
-        attention_cpu, softmax_scale=call.scale, engine=engine_of(backend), **scores
-    )
+    return functools.partial(attention_cpu, engine=engine_of(backend), **scores)
+
+
+def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
+    """Compute the call with `attend`, which is of `on_cpu_of`."""
+    config, operands = call.config, dict[str, Any]()
+    if len(call.arrays) > len(MATRICES):
+        operands = gathered({name: host_array(a) for name, a in call.operands.items()})
+    seed = int(call.numbers.get("dropout_seed", 0))
+    attend = functools.partial(attend, softmax_scale=call.scale, dropout_seed=seed)
     lse = None if call.lse is None else host_array(call.lse)
     if config.varlen:
         _each_on_cpu(call, attend, operands, lse)
         return
-    q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
-    if config.is_fp8:
+    q, k, v, out = (_bhsd(array, call.layout) for array in call.matrices)
+    if SCALES[0] in operands:
         scales = _scales(call, operands)
         q, k, v = (
             scaled_numbers(x, scale, config.scale_block, np.float32)
@@ -137,7 +160,7 @@ def _each_on_cpu(
     call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
 ) -> None:
     """Compute packed sequences one after another with numpy."""
-    q, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.out))
+    q, out = (host_array(call.arrays[name]).swapaxes(0, 1) for name in ("q", "out"))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     scales = _scales(call, operands)
     keys_of = _keys_of(call, operands.pop(TABLE, None))
@@ -191,26 +214,33 @@ def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
 
 def _keys_of(call: Call, table: NDArray[Any] | None) -> Callable[[int, slice], tuple[KeyRows, KeyRows]]:
     """A function that gives K and V of some keys of a sequence, [1, kv_heads, keys, dim]."""
-    k, v = (host_array(array) for array in (call.k, call.v))
+    _, *of_keys, _ = call.matrices
+    k, v = (host_array(array) for array in of_keys)
     if table is None:
         return lambda _, keys: (k.swapaxes(0, 1)[None, :, keys], v.swapaxes(0, 1)[None, :, keys])
-    k, v = (_bhsd(array, call.layout) for array in (call.k, call.v))
+    k, v = (_bhsd(array, call.layout) for array in of_keys)
     pages = np.broadcast_to(table, (call.geometry.batch, table.shape[-1]))
     return lambda b, keys: (PagedRows(k, pages[b], keys.stop), PagedRows(v, pages[b], keys.stop))
 
 
-def run_on_interpreter(call: Call, build: Build) -> None:
-    """Run the kernel's PTX on the call's arrays, in place."""
-    step_of(call, build).interpret()
-
-
-def step_of(call: Call, build: Build) -> Step:
-    """The launch of a call on the host."""
-    arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
+def step_of(
+    call: Call, build: Build, memory: Memory = _ON_HOST, device: Device = USUAL_DEVICE, splits: int = 1
+) -> Step:
+    """The launch of a call; `splits` and the last sizes of O and LSE are as in `make_plan`."""
+    arrays = call.matrices + ([call.lse] if call.lse is not None else [])
     arrays += call.operands.values()
-    arrays += [view(counter, "tickets") for counter in counters(build.config)]
-    addresses = tuple(array.pointer for array in arrays)
-    plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
+    if build.config.takes_tickets:  # a launch that was stopped may have left a number there
+        arrays.append(memory.array((1,), I32, is_cleared=True))
+    plan = make_plan(
+        build,
+        call.geometry,
+        call.scale,
+        tuple([array.pointer for array in arrays]),
+        call.numbers,
+        device.cache_bytes,
+        splits,
+        device.multiprocessors,
+    )
     return Step(build, tuple(arrays), plan)
 
 

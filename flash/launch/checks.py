@@ -39,7 +39,7 @@ from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
 
 
@@ -221,7 +221,8 @@ def check_addresses(
         }
         if near or operands:
             problems += sharing_problems(("out",), {"out": out, **near, **operands})
-    raise_problems(problems, who)
+    if problems:
+        raise_problems(problems, who)
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
@@ -436,30 +437,3 @@ def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
             f"the kernel needs {limits.shared_needed} bytes of shared memory per block, but "
             f"{limits.device} allows {limits.shared_available}; use a smaller tile or block_q"
         )
-
-
-def check_place(
-    who: str, backend: str, q: ArrayView, stream: int | None, *, copies_to_gpu: bool = True
-) -> None:
-    """Refuse arrays on a GPU, and a stream, for a backend that computes on the host, and arrays on
-    the host for a GPU unless the call `copies_to_gpu`.
-    """
-    if backend == "cuda":
-        if q.device == HOST and not copies_to_gpu:
-            raise LaunchError(
-                f"{who}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
-                "make the arrays there, or use backend='cpu'"
-            )
-        return
-    if q.device != HOST:
-        raise LaunchError(
-            f"{who}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
-            "the arrays to the host, or use backend='cuda'"
-        )
-    if stream is not None:
-        raise stream_without_gpu(who, backend)
-
-
-def stream_without_gpu(who: str, backend: str) -> LaunchError:
-    """The error for a stream that is given to a backend which computes on the host."""
-    return LaunchError(f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

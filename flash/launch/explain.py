@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from flash.calls.gpu import Launcher
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
 from flash.families.choice import AnyTiling, families_of
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.divided import geometry_of_units
-from flash.launch.gpu import GpuLauncher
-from flash.launch.kernel_choice import kernel_of, refusals_of
-from flash.launch.key_splits import Division, fixed_splits, units_of
-from flash.launch.operands import Operands
-from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, ctas_at_once
+from flash.launch.forward import Forward
+from flash.launch.kernel_choice import refusals_of
+from flash.launch.key_splits import Division, units_of
+from flash.launch.scheduler_choice import ctas_at_once
 from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
@@ -35,29 +35,19 @@ _SHOWN_DIGITS = 12  # hexadecimal digits of a cache key
 
 
 def explain(
-    config: AttentionConfig,
-    gpu: GpuLauncher,
-    geometry: Geometry,
-    arrays: tuple[ArrayView, ...],
-    operands: Operands,
-    backend: str,
-    why: str,
+    forward: Forward, geometry: Geometry, views: Mapping[str, ArrayView], backend: str, why: str
 ) -> str:
-    """Lines about the backend, the problem, the kernel and its cost. `arrays` are q, k, v and, if
-    the caller passed it, out; `operands` are the arrays of the config's features.
-    """
-    g = geometry
-    aligned = alignment(config, g, *(array.pointer for array in arrays))
+    """Lines about the backend, the problem, the kernel and its cost; `views` are the arrays of the call."""
+    config, g, q = forward.config, geometry, views["q"]
+    pointers = [views[name].pointer for name in ("q", "k", "v", "out") if name in views]
+    ordinal = None
     if backend == "cuda":
-        ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
-        division = gpu.division(geometry, ordinal, aligned)
-        choice = functools.partial(gpu.kernel, ordinal=ordinal, aligned=aligned, with_lse=config.return_lse)
-        multiprocessors = gpu.backend.device_properties(ordinal).multiprocessors
-    else:
-        division = Division(0, fixed_splits(config))
-        choice = functools.partial(kernel_of, config, alignment=aligned)
-        multiprocessors = USUAL_MULTIPROCESSORS
+        ordinal = q.device[1] if q.device != HOST else forward.gpu.backend.current_device()
+    aligned = alignment(config, g, *pointers)
+    division = forward.division(geometry, ordinal, aligned)
+    choice = functools.partial(forward.kernel, ordinal=ordinal, aligned=aligned, with_lse=config.return_lse)
     made = proved_build(choice(geometry, splits=division.splits))
+    multiprocessors = forward.device(ordinal).multiprocessors
     grid = _grid(config, made, geometry, division, choice, multiprocessors)
     lines = {
         "backend": f"{backend} ({why})",
@@ -68,7 +58,7 @@ def explain(
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
         **({"values": f"the first {config.value_dim} columns of k"} if config.shared_kv else {}),
         **scores_of(config),
-        "data": data_of(backend, arrays[0]),
+        "data": data_of(backend, q),
         **(
             {"kernel": _NO_KERNEL[backend]}
             if backend in _NO_KERNEL
@@ -76,13 +66,13 @@ def explain(
                 made,
                 geometry,
                 grid,
-                gpu,
+                forward.gpu,
                 backend,
                 _products(config, made, geometry),
                 _not_taken(config, made),
             )
         ),
-        "work": _work(config, made, geometry, operands),
+        "work": _work(config, made, geometry, views),
     }
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
 
@@ -111,7 +101,7 @@ def _kernel(
     made: Build,
     geometry: Geometry,
     grid: dict[str, str],
-    gpu: GpuLauncher,
+    gpu: Launcher,
     backend: str,
     products: dict[str, str],
     not_taken: str,
@@ -263,14 +253,14 @@ def rows_of(g: Geometry) -> str:
     return f"total_q {g.seq_q}, {keys}, max_seqlen_q {g.max_seqlen_q}"
 
 
-def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands) -> str:
+def _work(config: AttentionConfig, made: Build, g: Geometry, views: Mapping[str, ArrayView]) -> str:
     resources = made.resources
     if g.max_seqlen_q is None:
         lengths = [(g.seq_q, g.seq_k)] * min(g.batch, 1)
         sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
         times, memory = g.batch, resources.memory(*sizes, kv_heads=g.kv_heads)
     else:
-        given = {name: operands[name] for name in LENGTHS if name in operands}
+        given = {name: views[name] for name in LENGTHS if name in views}
         if any(array.device != HOST for array in given.values()):
             return "as much as the lengths say, which are on a GPU and not read"
         of_host = {name: host_array(array) for name, array in given.items()}

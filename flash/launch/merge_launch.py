@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from flash.calls.step import Step, aligned, launch_step
 from flash.contract.cache_builds import merge_build
 from flash.kernels.merge import WARPS, MergeConfig
 from flash.launch.arguments import Argument, type_and_row_problems
-from flash.launch.step import Step, aligned, launch_step
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays.views import ArrayView

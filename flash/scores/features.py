@@ -145,13 +145,13 @@ def every_cached() -> tuple[ScoreFeature, ...]:
     return tuple(feature() for feature in SCORES if feature.axes and feature.in_cache)
 
 
-_NOTHING_ASKED: Final = tuple([feature.setting_of_call({}, lambda _, name: name) for feature in SCORES])
+NOTHING_ASKED: Final = tuple([feature.setting_of_call({}, lambda _, name: name) for feature in SCORES])
 
 
 def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any, ...]:
     """The setting of each of `SCORES` that the arguments of a call ask for."""
     if not arguments:
-        return _NOTHING_ASKED
+        return NOTHING_ASKED
     return tuple([feature.setting_of_call(arguments, type_of) for feature in SCORES])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptxgen.types import narrow_dtype
 _OF_NUMPY: Final = 1  # `isbuiltin` of numpy's own types
 
 
+@functools.cache  # asked for each new array
 def numpy_type(name: str) -> np.dtype[np.generic]:
     """The numpy type called `name`, of numpy or of ml_dtypes. Raises `TypeError` for a name of neither,
     `BackendError` where ml_dtypes is missing.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flash
-from flash.launch.backend_choice import backend_setting
+from flash.calls.backend import backend_setting
 from ptxgen.errors import BackendError
 from ptxgen.runtime import backend as names
 

@@ -20,13 +20,15 @@ from judge import assert_attention_is_accurate, rounded_normal
 import flash
 from flash import functions as functions_module
 from flash import kernel as kernel_module
-from flash.contract.catalogue import build
+from flash.calls.backend import backend_setting
+from flash.calls.gpu import Launcher
+from flash.contract.catalogue import build, proved_build
 from flash.error_bound import arithmetic_of
+from flash.host.caller import LAUNCH
 from flash.host.results import DeviceArray
 from flash.kernel import AttentionKernel
-from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
-from flash.launch.gpu import GpuLauncher
+from flash.launch.forward import Forward
 from flash.launch.rotary import NO_ROTATION
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, INPUT_DTYPES, DType
 from flash.problem.config import AttentionConfig
@@ -153,7 +155,7 @@ def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.Monkey
         name: [x.shape for x in kernel.launch(*arrays[name], **how, return_lse=True, backend="cpu")]
         for name, (kernel, how) in kernels.items()
     }
-    monkeypatch.setattr(AttentionKernel, "_run", None)  # would raise
+    monkeypatch.setattr(Forward, "run", None)  # would raise
     for name, (kernel, how) in kernels.items():
         assert list(kernel.result_shapes(*arrays[name], **how)) == made[name]
     ends = {"cu_seqlens_q": np.array([0, 2], np.int32), "cu_seqlens_k": np.array([0, 2], np.int32)}
@@ -852,12 +854,13 @@ def test_a_kernel_is_assembled_once_and_kept(
     monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", find)
     backend, cache = CudaBackend(driver), ModuleCache(None)
     monkeypatch.setattr(driver, "version", 99_000)  # takes the cubins of any assembler
-    first, second = (GpuLauncher(CONFIG, backend, cache) for _ in range(2))
+    first, second = (Launcher(backend, cache) for _ in range(2))
     geometry = check(CONFIG, *[view(a, "a") for a in problem()], None)
-    program = first.program(first.build(geometry, 0, 16, with_lse=False))
+    made = proved_build(Forward(CONFIG, first, LAUNCH).kernel(geometry, 0, 16, with_lse=False))
+    program = first.program(made)
     assert program.startswith(b"\x7fELF")
     monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
-    assert second.program(second.build(geometry, 0, 16, with_lse=False)) == program
+    assert second.program(made) == program
     assert set(asked) == {"sm_90a"}
 
 
@@ -933,8 +936,8 @@ def test_kept_plans_and_geometries_are_bounded(
     kernel = make(CONFIG)
     for seq_k in range(1, 9):
         kernel.launch(*problem(seq_k=seq_k))
-        assert len(kernel._geometries) <= 3
-        assert len(kernel._gpu._ready) <= 3
+        assert len(kernel._forward.geometries) <= 3
+        assert len(kernel._forward._prepared) <= 3
 
 
 @EVERY_DTYPE

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
+from flash.calls.step import Step
+from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.host.stored_rows import loaded, stored
-from flash.launch.step import Step
 from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import merged
-from ptxgen.arrays.views import view
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.mutation.comparison import difference
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
 from ptxgen.target import target
@@ -178,6 +178,17 @@ def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[
     return (*found, *(fitting(p, p.n) for p in more))
 
 
+class _Results:
+    """In place of the memory of a call: O and LSE of the splits, where the results are looked for."""
+
+    def __init__(self, *arrays: ArrayView) -> None:
+        self._arrays = list(arrays)
+
+    def array(self, *_: object, **__: object) -> ArrayView:
+        """The next of the arrays."""
+        return self._arrays.pop(0)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheArrays:
     """The arrays of a problem, within margins of NaN; cache rows that no item uses are NaN, too.
@@ -300,9 +311,7 @@ class CacheArrays:
         size = own.page_size
         room = given["block_table"].shape[1] * size if size else k.shape[2]
         scale = own.config.scale * p.times
-        # With splits O and LSE of the kernel are in the workspace.
         out, lse = view(self.out, "out"), view(self.lse, "lse")
-        space = Workspace(Parts(out, lse)) if own.has_splits else Workspace()
         splits = p.splits if own.has_splits else 1
         new = {name: view(array, name) for name, array in self.new.items()}
         call = CacheCall(
@@ -319,7 +328,7 @@ class CacheArrays:
             Joining(new["k"], new["v"], new["cos"], new["sin"]) if new else None,
         )
         kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
-        return steps_of(call, kernel, splits, space)[0]
+        return steps_of(call, kernel, splits, _Results(out, lse))[0]
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right."""

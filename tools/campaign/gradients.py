@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from flash.calls.step import Step
 from flash.contract.gradients import GradientBuild, verified_gradient
 from flash.families.mma import MMA_ROWS
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
-from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
@@ -359,10 +359,9 @@ def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]
     """The launch of the subject's kernel, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
     on = target(str(own.config.target or DEFAULT_TARGET))
-    for named in steps_of(call, on, views, _WHO, build=own.build):
-        made = named.step.made
-        if isinstance(made, GradientBuild) and made.config.owner == own.owner:
-            return named.step
+    for step in steps_of(call, on, views, _WHO, build=own.build):
+        if isinstance(step.made, GradientBuild) and step.made.config.owner == own.owner:
+            return step
     raise AssertionError(f"no launch by {own.owner}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flash.launch.step import Step
+from flash.calls.step import Step
 from ptxgen.arrays.views import host_array
 from ptxgen.mutation.kernel_under_test import Array, Launch
 from ptxgen.runtime.plan import LaunchPlan

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from flash.calls.step import Step
 from flash.error_bound import merge_bound
 from flash.launch.merge_launch import MergeCall, merging
-from flash.launch.step import Step
 from flash.operands.dtypes import F32, DType
 from ptxgen.arrays.views import view
 from ptxgen.mutation.comparison import difference

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from flash.calls.step import Step
 from flash.gradients.steps import sum_steps
-from flash.launch.step import Step
 from flash.operands.dtypes import F32, DType
 from flash.scores.bias import Bias
 from flash.scores.feature import summed_to

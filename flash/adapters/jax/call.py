@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
+from flash.calls.backend import for_gradients_of_host
 from flash.functions import kernel_of_attention, kernel_of_varlen, pages_of_varlen
 from flash.kernel import AttentionKernel
-from flash.launch.backend_choice import for_gradients_of_host
 from flash.launch.options import OPTIONS, VARLEN
 from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS

@@ -27,8 +27,8 @@ from flash.adapters.torch.tensors import (
     with_tangents,
 )
 from flash.adapters.torch.vmap import MATRICES, Dense, Varlen
+from flash.calls.backend import for_gradients_of_host
 from flash.gradients.tangents import attention_tangents
-from flash.launch.backend_choice import for_gradients_of_host
 from flash.launch.options import ATTENTION
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
-from flash.launch.calls import Call, step_of
+from flash.launch.calls import MATRICES, Call, step_of
 from flash.launch.checks import alignment, check
 from flash.launch.varlen import TABLE
 from flash.operands.declared import Operand
@@ -37,12 +37,13 @@ def example_launch(config: AttentionConfig, seq: int) -> tuple[BuiltKernel, Laun
     if config.shared_kv:
         v = k[..., : config.value_dim]
     out = np.zeros((*queries, config.value_dim), config.output.numpy)
-    arrays = [view(array, name) for name, array in zip(("q", "k", "v", "out"), (q, k, v, out), strict=True)]
+    arrays = [view(array, name) for name, array in zip(MATRICES, (q, k, v, out), strict=True)]
     geometry = check(config, *arrays, operands=operands, max_seqlen_q=seq)
-    lse = view(np.zeros(geometry.lse_shape, F32.numpy), "lse") if config.return_lse else None
+    named = {**dict(zip(MATRICES, arrays, strict=True)), **operands}
+    if config.return_lse:
+        named["lse"] = view(np.zeros(geometry.lse_shape, F32.numpy), "lse")
     numbers = {**config.numbers, "dropout_seed": _SEED}
-    of_q, of_k, of_v, of_out = arrays
-    call = Call(config, geometry, "bhsd", config.scale, of_q, of_k, of_v, of_out, lse, operands, numbers)
+    call = Call(config, geometry, "bhsd", config.scale, named, numbers)
     built = build(config.kernel(None, alignment(config, geometry, *(array.pointer for array in arrays))))
     step = step_of(call, built)
     return built, step.plan, step.plan.on_host([host_array(array) for array in step.arrays])

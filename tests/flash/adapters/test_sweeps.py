@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gradient_calls import assert_near, interpreted_owners
 
+from flash.calls import backend as backend_choice
 from flash.gradients.kernel import Gradients
-from flash.launch import backend_choice
 from flash.operands.dtypes import F16
 from flash.reference import attention_reference_gradients, attention_varlen_reference_gradients
 from ptxgen.errors import LaunchError

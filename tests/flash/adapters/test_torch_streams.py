@@ -13,8 +13,8 @@ from gradient_calls import call_of, reference
 
 import flash
 from flash import functions
+from flash.calls import backend as backend_choice
 from flash.gradients import functions as gradient_functions
-from flash.launch import backend_choice
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import ModuleCache

@@ -12,14 +12,14 @@ from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 from kernel_runs import in_pages, mostly_nightly, nightly
+from nan_memory import NanMemory
 
 import flash
 from flash import AttentionConfig, DecodeKernel
+from flash.calls.step import Step
 from flash.contract.catalogue import build
-from flash.decode.plan import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
+from flash.decode.plan import CacheCall, choose_splits, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
-from flash.launch import backend_choice
-from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from ptxgen import interpreter
 from ptxgen.arrays.views import host_array, view
@@ -153,13 +153,8 @@ class Problem:
 
 
 def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
-    """The launches of a call, with room for the parts that is full of NaN."""
-    if splits == 1:
-        return steps_of(call, kernel_of(call, target(name), 1), 1, Workspace())
-    shape = (*call.q.shape[:3], splits)
-    parts = np.full((*shape, call.config.value_dim), np.nan, np.float32)
-    space = Workspace(Parts(view(parts, "parts"), view(np.full(shape, np.nan, np.float32), "lses")))
-    return steps_of(call, kernel_of(call, target(name), splits), splits, space)
+    """The launches of a call, with memory that is full of NaN."""
+    return steps_of(call, kernel_of(call, target(name), splits), splits, NanMemory())
 
 
 def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
@@ -1046,7 +1041,7 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flash.launch.step.MAX_CTAS", 1000)
+    monkeypatch.setattr("flash.calls.step.MAX_CTAS", 1000)
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     q, k, v = tokens(1, "f32")
     given = {"cache": cache, "k": k, "v": v, "layer": 0}
@@ -1251,34 +1246,3 @@ def test_a_full_cache_is_refused_before_anything_runs() -> None:
         "for 141 more; truncate or reset it, or make a cache with a larger capacity"
     )
     assert not cache.lengths.any()
-
-
-@pytest.mark.parametrize("call", ["decode", "merge"])
-def test_auto_is_the_backend_of_the_environment(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever checks kernels without a GPU sets PTXGEN_BACKEND; and a GPU that a host array cannot reach is
-    refused, as if the call had named it.
-    """
-    arrays = [np.ones((1, 1, rows, DIM), np.float32) for rows in (1, 8, 8)]
-    monkeypatch.setattr(backend_choice, "backend_setting", lambda: setting)
-    ran, run = list[object](), interpreter.run
-
-    def running(*arguments: Any, **how: Any) -> interpreter.Result:
-        ran.append(arguments)
-        return run(*arguments, **how)
-
-    monkeypatch.setattr(interpreter, "run", running)
-
-    def called() -> Any:
-        if call == "merge":
-            return flash.merge_partials(arrays[:1], [arrays[0][..., 0]])
-        return DecodeKernel(config_of(dims=(DIM, DIM))).launch(*arrays, seqused_k=np.array([8], np.int32))
-
-    setting = "auto"
-    called()
-    assert not ran
-    setting = "interpreter"
-    called()
-    assert ran
-    setting = "cuda"
-    with pytest.raises(LaunchError, match=r"backend 'cuda' (attends to a cache|merges parts) on a GPU, "):
-        called()

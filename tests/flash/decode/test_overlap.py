@@ -9,8 +9,9 @@ import pytest
 
 import flash
 from flash import cache_kernels
-from flash.decode.plan import CacheCall, Parts, Workspace, kernel_of, steps_of
-from flash.launch.step import Step
+from flash.calls.memory import HostMemory
+from flash.calls.step import Step
+from flash.decode.plan import CacheCall, kernel_of, steps_of
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.contract.stub import LANGUAGES, stub
@@ -29,14 +30,10 @@ def steps(name: str, dtype: str = "f16") -> list[Step]:
         for shape in ((1, 2, 1, 16), (1, 1, 100, 16), (1, 1, 100, 16))
     )
     out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
-    parts = Parts(
-        view(np.zeros((1, 2, 1, SPLITS, 16), np.float32), "parts"),
-        view(np.zeros((1, 2, 1, SPLITS), np.float32), "lses"),
-    )
     used = view(np.array([100], np.int32), "used")
     views = [view(array, "array") for array in (q, k, v, out, lse)]
     call = CacheCall(config, *views, {"seqused_k": used}, 0, 100, 0.25)
-    return steps_of(call, kernel_of(call, target(name), SPLITS), SPLITS, Workspace(parts))
+    return steps_of(call, kernel_of(call, target(name), SPLITS), SPLITS, HostMemory())
 
 
 def opcodes(step: Step) -> list[str]:

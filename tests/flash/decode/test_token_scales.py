@@ -12,10 +12,10 @@ from judge import assert_attention_is_accurate
 from numpy.typing import NDArray
 
 import flash
+from flash.calls.step import Step
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, kernel_of, oldest_target
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES, E4M3, FP8_DTYPES, DType
 from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError

@@ -180,7 +180,7 @@ def test_calls_of_several_threads_on_one_stream_do_not_mix(
 ) -> None:
     kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
     kernel.launch(**given)
-    backend = kernel._gpu.backend
+    backend = kernel._gradient.gpu.backend
     launch = backend.launch
 
     def slow(*how: Any) -> None:

@@ -12,13 +12,13 @@ import pytest
 from gradient_runs import KINDS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
+from flash.calls.step import Step
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
 from flash.families.precision import HALF
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.kernels.sum_terms import SumConfig
-from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import GRADIENT_TILES, Tiles, gradient_config, has_one_sweep
@@ -206,7 +206,7 @@ def steps(of: Case, on: str = "sm_80") -> tuple[list[Step], dict[str, Array]]:
         for name, memory in memory_of(call).items()
     }
     memory = {name: view(array, name) for name, array in space.items()}
-    launches = [named.step for named in steps_of(call, target(on), memory, "test")]
+    launches = list(steps_of(call, target(on), memory, "test"))
     return launches, {**written, **found, **space}
 
 

@@ -19,7 +19,7 @@ from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.error_bound import PARTS_OF_F32
 from flash.families.choice import tiles_that_fit
-from flash.launch import gpu as launch_gpu
+from flash.launch import forward
 from flash.launch.key_splits import Division
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
@@ -202,7 +202,7 @@ def test_a_grid_that_leaves_multiprocessors_idle_is_divided(driver: FakeDriver) 
 
 
 def test_a_gpu_gives_the_bits_of_the_interpreter(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_gpu, "division_of", lambda *_: Division(0, 3))
+    monkeypatch.setattr(forward, "division_of", lambda *_: Division(0, 3))
     config = config_of(causal=True)
     arrays, scales = arrays_of(config, 40, 300, 2, 4, 2), scales_of(2, 2)
     found = kernel_on(driver, config).launch(*arrays, backend="cuda", **scales)

@@ -12,11 +12,11 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 
+from flash.calls.step import launch_step
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.families.wgmma import WgmmaTiling
 from flash.kernel import AttentionKernel
-from flash.launch.step import launch_step
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import maps_of
 from flash.reference import attention_reference

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from flash.calls.step import Step
 from flash.contract.cache_builds import append_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.decode.plan import oldest_target
 from flash.kernels.append import AppendConfig
-from flash.launch.step import Step
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, FP8_DTYPES, DType
 from flash.problem.features import Features
 from flash.problem.rotary import rotary_tables

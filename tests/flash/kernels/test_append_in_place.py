@@ -15,13 +15,14 @@ from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
 from kernel_runs import in_pages, mostly_nightly, nightly, with_place
+from nan_memory import NanMemory
 
 import flash
 from flash import AttentionConfig, DecodeKernel
 from flash.cache.step import DecodeStep
+from flash.calls.step import Step
 from flash.contract.catalogue import build
-from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.launch.step import Step
+from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
 from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.rotary import rotary_tables
@@ -137,20 +138,12 @@ class Case:
         return kernel_of(call, target(self.target), self.splits)
 
     def steps(self, call: CacheCall, kernel: KernelConfig) -> list[Step]:
-        """The launches of a call, with room for parts and queries that is full of NaN. They are
-        proved in a test of their own, which takes longer than to run them.
+        """The launches of a call, with memory that is full of NaN. They are proved in a test of their
+        own, which takes longer than to run them.
         """
-        shape = (*call.q.shape[:3], self.splits)
-        parts = None
-        if self.splits > 1:
-            outs = np.full((*shape, self.dims[1]), np.nan, np.float32)
-            parts = Parts(view(outs, "outs"), view(np.full(shape, np.nan, np.float32), "lses"))
-        queries = None
-        if kernel.features.appended is None and self.rotary_dim:
-            queries = view(np.full_like(host_array(call.q), np.nan), "queries")
         with pytest.MonkeyPatch.context() as unproved:
             unproved.setattr("flash.decode.plan.proved_build", build)
-            return steps_of(call, kernel, self.splits, Workspace(parts, queries))
+            return steps_of(call, kernel, self.splits, NanMemory())
 
 
 def written(call: CacheCall) -> list[Array]:

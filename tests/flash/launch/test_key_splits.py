@@ -17,7 +17,7 @@ from judge import assert_attention_is_accurate, rounded_normal
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
 from flash.kernel import AttentionKernel
-from flash.launch import gpu as launch_gpu
+from flash.launch import forward
 from flash.launch import key_splits as rule
 from flash.launch.checks import check
 from flash.launch.key_splits import (
@@ -301,7 +301,7 @@ Divide = Callable[[Division], None]
 @pytest.fixture
 def divide(monkeypatch: pytest.MonkeyPatch) -> Divide:
     """Sets what a launch divides, so that a small problem has a tail."""
-    return lambda division: monkeypatch.setattr(launch_gpu, "division_of", lambda *_: division)
+    return lambda division: monkeypatch.setattr(forward, "division_of", lambda *_: division)
 
 
 @pytest.mark.slow

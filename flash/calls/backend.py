@@ -1,15 +1,17 @@
-"""The choice of the backend of a call."""
+"""The choice of the backend of a call, and the arrays and streams that it takes."""
 
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from flash.families.precision import TF32
 from flash.operands.words import Backend, Precision
 from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED, Settings
 
 
 def choose(
@@ -21,7 +23,8 @@ def choose(
     without Numba.
     """
     if not isinstance(backend, str) or backend != AUTO:
-        return check_backend(backend, who), "as asked"
+        is_known = isinstance(backend, str) and backend in _NEED_NOTHING
+        return str(backend) if is_known else check_backend(backend, who), "as asked"
     if (set_by_user := backend_setting()) != AUTO:
         return check_backend(set_by_user, who), f"PTXGEN_BACKEND is {set_by_user}"
     if q.device != HOST:
@@ -43,7 +46,37 @@ def for_gradients_of_host(backend: Backend, precision: Precision | None) -> Back
     return backend
 
 
+_NEED_NOTHING: Final = frozenset(BACKENDS) - {COMPILED}  # backends that no package must be there for
+
+
 @functools.cache
 def backend_setting() -> str:
     """PTXGEN_BACKEND, read at the first launch of the process."""
     return Settings.from_environment().backend
+
+
+def check_place(
+    who: str, backend: str, q: ArrayView, stream: int | None, *, copies_to_gpu: bool = True
+) -> None:
+    """Refuse arrays on a GPU, and a stream, for a backend that computes on the host, and arrays on
+    the host for a GPU unless the call `copies_to_gpu`.
+    """
+    if backend == "cuda":
+        if q.device == HOST and not copies_to_gpu:
+            raise LaunchError(
+                f"{who}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
+                "make the arrays there, or use backend='cpu'"
+            )
+        return
+    if q.device != HOST:
+        raise LaunchError(
+            f"{who}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            "the arrays to the host, or use backend='cuda'"
+        )
+    if stream is not None:
+        raise stream_without_gpu(who, backend)
+
+
+def stream_without_gpu(who: str, backend: str) -> LaunchError:
+    """The error for a stream that is given to a backend which computes on the host."""
+    return LaunchError(f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

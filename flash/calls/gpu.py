@@ -1,0 +1,199 @@
+"""Kernels on GPUs: compiled, loaded, and launched with other addresses each time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from flash.calls.memory import Memory, PlannedMemory, StreamMemory
+from flash.calls.step import Step
+from flash.contract.built_kernel import BuiltKernel
+from flash.contract.catalogue import Build
+from flash.problem.config import ALIGNMENTS
+from ptxgen.arrays.devices import located, wait_for_producers
+from ptxgen.arrays.views import ArrayView
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.target import Target, target_for_device
+from ptxgen.target import target as find_target
+
+_APART: Final = 1 << 48  # bytes between the addresses of arrays when launches are prepared
+
+
+class Ready(NamedTuple):
+    """A loaded kernel and its launch plan. Each of its pointers is so many bytes after the first element of
+    one of the arrays of a call: `sources` has the number of the array, and these bytes.
+    """
+
+    kernel: LoadedKernel
+    plan: LaunchPlan
+    sources: tuple[tuple[int, int], ...]
+
+
+class Prepared(NamedTuple):
+    """The launches of all calls that differ in addresses alone, in order. They need memory of `nbytes`, whose
+    address is the last one, and in which the ranges `cleared` are set to 0 before the first launch.
+    """
+
+    launches: tuple[Ready, ...]
+    nbytes: int
+    cleared: tuple[tuple[int, int], ...]
+
+    def put(self, backend: CudaBackend, pointers: Sequence[int], stream: int, ordinal: int) -> None:
+        """Put the launches on a stream, for arrays, and memory if it is needed, at these addresses."""
+        for first, nbytes in self.cleared:
+            backend.clear(pointers[-1] + first, nbytes, stream, ordinal=ordinal)
+        for kernel, plan, sources in self.launches:
+            addresses = [pointers[n] + after for n, after in sources]
+            backend.launch(kernel, plan.with_pointers(addresses), stream)
+
+    def bound(
+        self, backend: CudaBackend, arrays: tuple[ArrayView, ...], space: ArrayView | None, ordinal: int
+    ) -> Bound:
+        """The launches on some arrays with some memory, for repeated calls."""
+        pointers = addresses(arrays) + ([] if space is None else [space.pointer])
+        launches = [
+            (kernel, plan.with_pointers([pointers[n] + after for n, after in sources]))
+            for kernel, plan, sources in self.launches
+        ]
+        cleared = [(pointers[-1] + first, nbytes) for first, nbytes in self.cleared]
+        return Bound(backend, ordinal, arrays, space, launches, cleared)
+
+
+class Bound(NamedTuple):
+    """Launches on `arrays` and with memory `space`, which it keeps alive."""
+
+    backend: CudaBackend
+    ordinal: int
+    arrays: tuple[ArrayView, ...]
+    space: ArrayView | None
+    launches: list[tuple[LoadedKernel, LaunchPlan]]
+    cleared: list[tuple[int, int]]
+
+    def put_on(self, stream: int) -> None:
+        """Put the launches on a stream."""
+        backend = self.backend
+        wait_for_producers(backend, self.arrays, stream, self.ordinal)
+        for pointer, nbytes in self.cleared:
+            backend.clear(pointer, nbytes, stream, ordinal=self.ordinal)
+        for kernel, plan in self.launches:
+            backend.launch(kernel, plan, stream)
+
+
+class Launcher:
+    """Launches kernels on any GPU of the machine. `cache` keeps compiled kernels; by default it is
+    the cache of the process.
+    """
+
+    def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
+        self.backend = backend
+        self._cache = cache
+        self._loaded = Kept[tuple[BuiltKernel, int], LoadedKernel]()
+        self._space = StreamMemory(backend)
+
+    def target(self, ordinal: int, asked: str | None = None) -> Target:
+        """The target of kernels on device `ordinal`: the one that a config asks for, or without one the
+        device's own. Raises `LaunchError` if the device does not run it.
+        """
+        device = self.backend.device_properties(ordinal)
+        if asked is None:
+            return target_for_device(device.major, device.minor)
+        target = find_target(asked)
+        if not target.runs_on(device.major, device.minor):
+            raise LaunchError(
+                f"launch: the config is for {target}, which {device} does not run; leave "
+                "target=None, or use a device of that architecture"
+            )
+        return target
+
+    def cache_key(self, made: BuiltKernel) -> CacheKey:
+        """The key of the compiled kernel in the module cache."""
+        target = made.target
+        name, _, version = self.backend.version(target).partition(" ")
+        return CacheKey(made.text, target.name, name, version)
+
+    def program(self, made: BuiltKernel) -> bytes:
+        """The compiled kernel, from the cache or compiled now."""
+        cache = self._cache or default_cache()
+        target = made.target
+        return cache.get_or_build(self.cache_key(made), lambda: self.backend.compile(made.text, target))
+
+    def load(self, made: BuiltKernel, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+        """The kernel loaded on device `ordinal`; `plan` is any launch plan of this kernel."""
+        found = self._loaded.get((made, ordinal))
+        if found is None:
+            program = self.program(made)
+            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            self._loaded.keep((made, ordinal), found)
+            if isinstance(made, Build):
+                made.registers = found.registers
+        return found
+
+    def prepare(
+        self,
+        arrays: Sequence[ArrayView],
+        steps: Callable[[Sequence[ArrayView], Memory], Iterable[Step]],
+        ordinal: int,
+    ) -> Prepared:
+        """The launches of calls with arrays like these on device `ordinal`. `steps` makes the launches of
+        given arrays with given memory: it is called with arrays and memory whose addresses lie so far apart
+        that each pointer of a launch says which of them it is of.
+        """
+        most = ALIGNMENTS[0]
+        apart = [a._replace(pointer=n * _APART + a.pointer % most) for n, a in enumerate(arrays, 1)]
+        firsts = [array.pointer for array in apart] + [(len(apart) + 1) * _APART]
+        memory = PlannedMemory(firsts[-1], ("cuda", ordinal))
+
+        def source(pointer: int) -> tuple[int, int]:
+            number = (pointer + _APART // 2) // _APART - 1  # strides may be negative
+            return number, pointer - firsts[number]
+
+        launches = tuple(
+            [
+                Ready(
+                    self.load(step.made, step.plan, ordinal),
+                    step.plan,
+                    tuple([source(pointer) for pointer in step.pointers]),
+                )
+                for step in list(steps(apart, memory))
+            ]
+        )
+        return Prepared(launches, memory.nbytes, tuple(memory.cleared))
+
+    def launch(
+        self, prepared: Prepared, arrays: Sequence[ArrayView], stream: int, ordinal: int, like: ArrayView
+    ) -> None:
+        """Put the launches of a call on a stream, with memory like that of `like`. Returns before they have
+        run.
+        """
+        wait_for_producers(self.backend, arrays, stream, ordinal)
+        pointers = addresses(arrays)
+        if not prepared.nbytes:
+            prepared.put(self.backend, pointers, stream, ordinal)
+            return
+        with self._space.lock:
+            space = self._space.room(like, ordinal, stream, prepared.nbytes)
+            prepared.put(self.backend, [*pointers, space.pointer], stream, ordinal)
+
+    def located(self, array: ArrayView, who: str) -> ArrayView:
+        """See `ptxgen.arrays.devices.located`."""
+        return located(self.backend, array, who)
+
+
+@functools.lru_cache(maxsize=16)
+def launcher_of(backend: CudaBackend) -> Launcher:
+    """The launcher of a backend, for calls of functions."""
+    return Launcher(backend)
+
+
+def addresses(arrays: Sequence[ArrayView]) -> list[int]:
+    """The addresses of the arrays of a call. An array without elements is not read, so it has any other."""
+    found = [array.pointer for array in arrays]
+    if 0 in found:
+        spare = next((pointer for pointer in found if pointer), ALIGNMENTS[0])
+        return [pointer or spare for pointer in found]
+    return found

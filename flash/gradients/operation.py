@@ -1,0 +1,182 @@
+"""The gradients of attention as a config describes it, as an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Final
+
+from flash.calls.gpu import Launcher
+from flash.calls.memory import ALIGNED, Memory
+from flash.calls.operation import Operation, Result, ordinal_of
+from flash.calls.step import Step
+from flash.gradients.checks import WRITTEN, Checked, Checks, alignment
+from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of, sum_name
+from flash.host.caller import Caller
+from flash.launch.operands import require_operands
+from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.gradient_choice import Sweeps, gradient_config, sweeps_of
+from flash.problem.gradients import owners_of
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.settings import WITHOUT_KERNELS
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+_OPTIONAL: Final = ("dlse", *WRITTEN)
+
+
+class Gradient(Operation[GradientCall]):
+    """The gradients of attention as `config` says; `sweeps` and `deterministic` are as in
+    `AttentionGradient`.
+    """
+
+    results: ClassVar = tuple(WRITTEN)
+    of_gradients: ClassVar = True
+
+    def __init__(
+        self, config: AttentionConfig, gpu: Launcher, caller: Caller, sweeps: int | None, deterministic: bool
+    ) -> None:
+        super().__init__(gpu, caller, config.target)
+        self.config = config
+        self._checks = Checks(config, caller)
+        self._operands = tuple([operand.name for operand in config.features.operands])
+        self._has_kernels: set[tuple[int | None, Target]] = set()
+        self._sweeps: dict[Target, Sweeps] = {}
+        self._asked_sweeps = sweeps, deterministic
+
+    # ---- arguments
+
+    def views(
+        self, named: Mapping[str, object], scores: Mapping[str, object], stream: int | None
+    ) -> tuple[dict[str, ArrayView], dict[str, ArrayView]]:
+        """Views of the arrays of a call, and of its operands, by name. Raises `LaunchError` that names all
+        that are no arrays, and operands that are missing or not to be given.
+        """
+        operands = {**dict.fromkeys(self._operands), **scores}
+        require_operands(self.config.features, operands, self.caller)
+        arrays = {name: array for name, array in named.items() if array is not None or name not in _OPTIONAL}
+        read = self.read({**arrays, **{name: operands[name] for name in self._operands}}, stream)
+        self.require_located(read.values())
+        return {name: read[name] for name in arrays}, {name: read[name] for name in self._operands}
+
+    def check(
+        self,
+        views: Mapping[str, ArrayView],
+        operands: Mapping[str, ArrayView],
+        layout: str,
+        longest: tuple[object, object],
+    ) -> Checked:
+        """See `Checks.check`."""
+        return self._checks.check(views, operands, layout, longest)
+
+    def declared(
+        self, views: Mapping[str, ArrayView], operands: Mapping[str, ArrayView], wanted: Iterable[str]
+    ) -> Iterator[Result]:
+        """The new arrays for the results of a call."""
+        for name, of in WRITTEN.items():
+            if name not in views:
+                yield Result(name, views[of], views[of].shape, self.config.element)
+        for name in wanted:
+            array = operands[name]
+            yield Result(sum_name(name), array, array.shape, OF_ARRAYS[array.dtype])
+
+    def clear(self, arrays: Iterable[ArrayView], stream: int) -> None:
+        """Set all elements of dense arrays to 0."""
+        for array in arrays:
+            if array.device == HOST:
+                host_array(array)[...] = 0
+            elif array.size:
+                nbytes = array.size * numpy_type(array.dtype).itemsize
+                ordinal = self.gpu.located(array, self.caller.name).device[1]
+                self.gpu.backend.clear(array.pointer, nbytes, stream, ordinal=ordinal)
+
+    # ---- kernels
+
+    def ordinal(self, backend: str, arrays: Mapping[str, ArrayView]) -> int | None:
+        """The number of the GPU of a call; None if it runs on none."""
+        if backend != "cuda":
+            return None
+        if arrays["q"].device == HOST:
+            return self.gpu.backend.current_device()
+        found = ordinal_of(arrays.values())
+        return None if found == UNKNOWN_DEVICE else found
+
+    def target_of(self, ordinal: int | None) -> Target:
+        """The target of the kernels on a device, None for the interpreter."""
+        return find_target(self.config.target or DEFAULT_TARGET) if ordinal is None else self.target(ordinal)
+
+    def sweeps(self, target: Target) -> Sweeps:
+        """The sweeps that kernels for a target make, and why."""
+        found = self._sweeps.get(target)
+        if found is None:
+            asked, deterministic = self._asked_sweeps
+            found = sweeps_of(self.config, asked, target, deterministic=deterministic)
+            self._sweeps[target] = found
+        return found
+
+    def require_kernels(self, backend: str, ordinal: int | None) -> bool:
+        """Whether kernels make one sweep. Raises `ConfigError` if the backend needs kernels and there are
+        none for the target, and `LaunchError` if the device does not hold them.
+        """
+        if backend in WITHOUT_KERNELS:
+            return False
+        target, who = self.target_of(ordinal), self.caller.name
+        one_sweep = self.sweeps(target).number == 1
+        if (ordinal, target) in self._has_kernels:
+            return one_sweep
+        for owner in owners_of(one_sweep=one_sweep):
+            made = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, who=who)
+            if ordinal is None:
+                continue
+            needed, device = made.tiling.shared_bytes, self.gpu.backend.device_properties(ordinal)
+            if needed > device.shared_per_block_optin:
+                raise LaunchError(
+                    f"{who}: a kernel for {target} needs {needed} bytes of shared memory per block, but "
+                    f"{device} allows {device.shared_per_block_optin}; leave target=None"
+                )
+        self._has_kernels.add((ordinal, target))
+        return one_sweep
+
+    # ---- the operation
+
+    def arrays(self, call: GradientCall) -> dict[str, ArrayView]:
+        """See `Operation.arrays`."""
+        return {**call.arrays, **call.operands, **{sum_name(n): array for n, array in call.sums.items()}}
+
+    def over(self, call: GradientCall, arrays: Mapping[str, ArrayView]) -> GradientCall:
+        """See `Operation.over`."""
+        own, operands = ({name: arrays[name] for name in of} for of in (call.arrays, call.operands))
+        sums = {name: arrays[sum_name(name)] for name in call.sums}
+        return call._replace(arrays=own, operands=operands, sums=sums)
+
+    def dense(self, call: GradientCall, arrays: Mapping[str, ArrayView]) -> GradientCall:
+        """See `Operation.dense`."""
+        there, checked = self.over(call, arrays), call.checked
+        longest = (checked.longest_q, checked.longest_k) if self.config.varlen else (None, None)
+        return there._replace(checked=self.check(there.arrays, there.operands, call.layout, longest))
+
+    def written(self, call: GradientCall) -> dict[str, bool]:
+        """See `Operation.written`: rows of no packed sequence keep what they have, and gradients of arrays of
+        scores the zeros that they have where no query meets a key.
+        """
+        return {**dict.fromkeys(WRITTEN, not self.config.varlen), **{sum_name(n): False for n in call.sums}}
+
+    def key(self, call: GradientCall, ordinal: int) -> tuple[object, ...]:
+        """See `Operation.key`."""
+        aligned = alignment(self.config, call.arrays)
+        of_features = tuple(call.numbers.items()), tuple(call.sums)
+        return call.checked, aligned, call.scale, *of_features, call.layout, ordinal
+
+    def steps(self, call: GradientCall, ordinal: int | None, memory: Memory) -> Iterator[Step]:
+        """See `Operation.steps`."""
+        space = {
+            name: memory.array(needed.shape, F32, is_cleared=needed.is_cleared)
+            for name, needed in memory_of(call).items()
+        }
+        return steps_of(call, self.target_of(ordinal), space, self.caller.name)
+
+    def on_cpu(self, call: GradientCall, backend: str) -> None:  # noqa: ARG002  # numpy alone has gradients
+        """See `Operation.on_cpu`."""
+        run_on_cpu(call)

@@ -1,0 +1,250 @@
+"""Attention as a config describes it, as an operation: its kernels on a device, and their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from flash.calls.gpu import Launcher
+from flash.calls.memory import Memory
+from flash.calls.operation import Operation, Result
+from flash.calls.step import Step
+from flash.contract.catalogue import proved_build
+from flash.host.caller import Caller, raise_problems
+from flash.launch import varlen
+from flash.launch.calls import MATRICES, Call, on_cpu_of, run_on_cpu, step_of
+from flash.launch.checks import Geometry, Limits, alignment, check, check_addresses, check_limits
+from flash.launch.divided import divided, units
+from flash.launch.kernel_choice import kernel_of
+from flash.launch.key_splits import Division, division_of, fixed_splits, units_of
+from flash.launch.operands import require_operands, scale_problems
+from flash.launch.scheduler_choice import USUAL_DEVICE, Device
+from flash.launch.shared_kv import columns_of, require_shared
+from flash.operands.dtypes import F32
+from flash.problem.config import AttentionConfig
+from flash.problem.features import ANGLES, SCALES
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.limits import max_seq
+from flash.scores.features import NO_ARRAYS
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.kept import Kept
+
+NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
+_NONE: Final[dict[str, ArrayView]] = {}
+
+
+class Forward(Operation[Call]):
+    """Attention as `config` says."""
+
+    def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
+        super().__init__(gpu, caller, config.target)
+        self.config = config
+        self.geometries = Kept[tuple[object, ...], Geometry]()
+        self._output = config.output
+        self._on_cpu: dict[str, Callable[..., None]] = {}
+        self._operands = tuple([operand.name for operand in config.features.operands])
+        self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}
+
+    # ---- arguments
+
+    def views(
+        self,
+        q: object,
+        k: object,
+        v: object,
+        out: object,
+        operands: Mapping[str, object],
+        stream: int | None = None,
+    ) -> dict[str, ArrayView]:
+        """Views of q, k, v and, if it is given, out, and of the operands. Raises `LaunchError` that names all
+        arguments that are no arrays, and operands that are missing or not to be given.
+        """
+        names, who = self._operands, self.caller.name
+        if names or (operands and any(array is not None for array in operands.values())):
+            require_operands(self.config.features, {**self._no_operands, **operands}, self.caller)
+        arrays = {"q": q, "k": k, "v": v}
+        if self.config.shared_kv:
+            require_shared(self.config, who, v=v)
+            arrays["v"] = k
+        if out is not None:
+            arrays["out"] = out
+        for name in names:
+            arrays[name] = operands[name]
+        views = self.read(arrays, stream)
+        if self.config.shared_kv:
+            views["v"] = columns_of(self.config, views["k"])
+        return views
+
+    def operands(self, views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
+        """The arrays of features among those of a call."""
+        return {name: views[name] for name in self._operands} if self._operands else _NONE
+
+    def geometry(self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: object) -> Geometry:
+        """The checked geometry of a call; for packed sequences the lengths are checked, too. Raises
+        `LaunchError` with every problem that does not depend on addresses.
+        """
+        config, who = self.config, self.caller.name
+        if not config.varlen:
+            if max_seqlen_q is not None:
+                raise LaunchError(
+                    "launch: max_seqlen_q is given, but the config does not say varlen; use "
+                    "AttentionConfig(varlen=True, ...)"
+                )
+            return self._kept_geometry(views, layout, None)
+        operands = self.operands(views)
+        found = self._kept_geometry(views, layout, varlen.most_queries(operands, max_seqlen_q, who))
+        problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+        if config.page_size is not None:
+            problems += varlen.page_problems(operands, found.batch, found.pages, config.page_size)
+        if config.rotary_dim:
+            problems += varlen.rotary_problems(operands)
+        raise_problems(problems, who)
+        return found
+
+    def _kept_geometry(
+        self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: int | None
+    ) -> Geometry:
+        """The checked geometry of a call, kept for later calls with arrays of the same layout."""
+        # [1:6] is all that the checks read: shape, strides, dtype, device, read_only.
+        key = (layout, max_seqlen_q, *[array[1:6] for array in views.values()])
+        try:
+            found = self.geometries.get(key)
+        except TypeError:  # not hashable, so no valid layout: `check` refuses it
+            found = None
+        if found is None:
+            self.require_located(views.values())
+            found = self._checked(views, layout, max_seqlen_q, self.caller)
+            device, ordinal = views["q"].device
+            if (device, ordinal) != HOST and ordinal != UNKNOWN_DEVICE:
+                self._check_limits(found, ordinal)
+            self.geometries.keep(key, found)
+        return found
+
+    def _checked(
+        self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: int | None, caller: Caller
+    ) -> Geometry:
+        q, k, v, out = (views.get(name) for name in MATRICES)
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        how: Any = {"layout": layout, "max_seqlen_q": max_seqlen_q}
+        return check(self.config, q, k, v, out, operands=self.operands(views), caller=caller, **how)
+
+    def check_contents(self, views: Mapping[str, ArrayView], geometry: Geometry) -> None:
+        """Raise `LaunchError` with the problems of the addresses of a call's arrays, and of scales."""
+        operands, arrays = self.operands(views), tuple(views.values())
+        arrays = arrays[: len(arrays) - len(operands)]
+        check_addresses(geometry, arrays, operands, self.caller.name)
+        if operands:
+            raise_problems(list(scale_problems(operands)), self.caller.name)
+
+    def declared(self, like: ArrayView, geometry: Geometry, *, out: object, with_lse: bool) -> list[Result]:
+        """The new arrays for the results of a call."""
+        found = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
+        if with_lse:
+            found.append(Result("lse", like, geometry.lse_shape, F32))
+        return found
+
+    # ---- kernels
+
+    def _check_limits(self, geometry: Geometry, ordinal: int) -> None:
+        """Raise `LaunchError` if the call exceeds a limit of the kernel or the device,
+        `ConfigError` if no tile fits the target.
+        """
+        device = self.gpu.backend.device_properties(ordinal)
+        kernel = kernel_of(self.config, geometry, self.target(ordinal))
+        tiling = kernel.tiling
+        limits = Limits(
+            tiling.block_q,
+            tiling.shared_bytes,
+            device.shared_per_block_optin,
+            str(device),
+            max_seq(self.config.features),
+            tiling.value_slices,
+            kernel.packed,
+        )
+        check_limits(geometry, limits, self.caller.name)
+
+    def device(self, ordinal: int | None) -> Device:
+        """What of a device the choice of a kernel depends on; the usual one for the interpreter."""
+        if ordinal is None:
+            return USUAL_DEVICE
+        has = self.gpu.backend.device_properties(ordinal)
+        return Device(has.multiprocessors, has.l2_cache)
+
+    def kernel(
+        self, geometry: Geometry, ordinal: int | None, aligned: int, with_lse: bool, splits: int = 1
+    ) -> KernelConfig:
+        """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
+        target = None if ordinal is None else self.target(ordinal)
+        return kernel_of(self.config, geometry, target, aligned, with_lse, splits, self.device(ordinal))
+
+    def division(self, geometry: Geometry, ordinal: int | None, aligned: int) -> Division:
+        """What of a launch on a device is divided, and into how many splits."""
+        if ordinal is None:
+            return Division(0, fixed_splits(self.config))
+        kernel = kernel_of(self.config, geometry, self.target(ordinal), aligned)
+        return division_of(self.config, kernel, geometry, self.device(ordinal).multiprocessors)
+
+    # ---- the operation
+
+    def arrays(self, call: Call) -> Mapping[str, ArrayView]:
+        """See `Operation.arrays`. V that is columns of K is no array of its own."""
+        if not self.config.shared_kv:
+            return call.arrays
+        return {name: array for name, array in call.arrays.items() if name != "v"}
+
+    def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
+        """See `Operation.over`."""
+        if self.config.shared_kv:
+            arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
+        return call._replace(arrays=arrays)
+
+    def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
+        """See `Operation.dense`."""
+        there = self.over(call, arrays)
+        views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
+        geometry = self._kept_geometry(views, call.layout, call.geometry.max_seqlen_q)
+        return there._replace(geometry=geometry)
+
+    def require(self, call: Call, ordinal: int) -> None:
+        """See `Operation.require`."""
+        self._check_limits(call.geometry, ordinal)
+
+    def written(self, call: Call) -> dict[str, bool]:
+        """See `Operation.written`: rows of no packed sequence keep what they have."""
+        whole = not self.config.varlen
+        return {name: whole for name in ("out", "lse") if name in call.arrays}
+
+    def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
+        """See `Operation.key`."""
+        seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
+        return call.geometry, self._alignment(call), "lse" in call.arrays, call.scale, ordinal, seed
+
+    def _alignment(self, call: Call) -> int:
+        return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])
+
+    def steps(self, call: Call, ordinal: int | None, memory: Memory) -> Iterator[Step]:
+        """See `Operation.steps`."""
+        geometry, device, with_lse = call.geometry, self.device(ordinal), "lse" in call.arrays
+        if ordinal is not None:
+            self._check_limits(geometry, ordinal)
+        aligned = self._alignment(call)
+        whole, splits = self.division(geometry, ordinal, aligned)
+        first, rest = call, call
+        if whole:
+            first, rest = units(call, 0, whole), units(call, whole, units_of(self.config, geometry))
+        if whole or splits == 1:
+            kernel = self.kernel(first.geometry, ordinal, aligned, with_lse)
+            yield step_of(first, proved_build(kernel), memory, device)
+        if splits > 1:
+            kernel = self.kernel(geometry, ordinal, aligned, with_lse, splits)
+            yield from divided(rest, proved_build(kernel), splits, memory, device)
+
+    def on_cpu(self, call: Call, backend: str) -> None:
+        """See `Operation.on_cpu`."""
+        attend = self._on_cpu.get(backend)
+        if attend is None:
+            attend = self._on_cpu[backend] = on_cpu_of(self.config, backend)
+        run_on_cpu(call, attend)
