@@ -238,7 +238,8 @@ def _asked(
         return _checked(who, cache, backend, arguments, views, items)
     if found is None:
         found = _checked(who, cache, backend, arguments, views, items)
-        cache.known_calls.keep(of, views, _WRITTEN, found)
+        if all(array.dtype in OF_ARRAYS for array in views.values()):  # else its rotary tables are refused
+            cache.known_calls.keep(of, views, _WRITTEN, found)
     return found
 
 
