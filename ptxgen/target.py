@@ -27,6 +27,10 @@ from ptxgen.records import dataclass
 
 KIB: Final = 1024
 WARP_SIZE: Final = 32  # threads
+# The same for every GPU in `TARGETS`, by the table "Technical Specifications per Compute Capability".
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
+MAX_BLOCK: Final = (1024, 1024, 64)  # threads
+MAX_THREADS: Final = 1024  # threads of a block
 
 # A multiprocessor has four schedulers, each with a quarter of the registers and of the warps.
 _SCHEDULERS_PER_SM: Final = 4

@@ -48,7 +48,7 @@ class LogSums:
     all_rows: Value | None
     part: SplitOfKeys | None
 
-    @marked("finished rows: LSE")
+    @marked("row outputs: LSE")
     def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
         """See `RowOutput`."""
         k.store(self._at(k, row), finished.lse)

@@ -164,7 +164,7 @@ class SplitOutputs:
     row: Value
     in_quad: Value
 
-    @marked("wgmma: rows of O")
+    @marked("split boxes: rows of O")
     def write(self, tile: BoxTile) -> None:
         """See `Outputs`; the tile is of f32."""
         self.role.barrier.sync()  # O may lie where rows of Q of another warpgroup were

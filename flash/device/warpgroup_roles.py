@@ -209,7 +209,7 @@ class Consumer(ABC):
         group = self._group()
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
 
-    @marked("wgmma: rows of O")
+    @marked("wgmma: finish")
     def _finish(self) -> None:
         """O / sum, to global memory."""
         self.k.note("O / sum, LSE")

@@ -45,7 +45,7 @@ class OverlappedConsumer(Consumer):
 
     softmax: SumCheckedSoftmax
 
-    @marked("wgmma: tiles of a consumer")
+    @marked("wgmma: begin")
     def __init__(self, work: WorkTile) -> None:
         k, t = work.k, work.t
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)

@@ -88,7 +88,7 @@ class SplitConsumer(Consumer):
 
     queries_of: ClassVar[type[Queries]] = SplitQueries
 
-    @marked("wgmma: tiles of a consumer")
+    @marked("wgmma split: begin")
     def __init__(self, work: WorkTile) -> None:
         k, t = work.k, work.t
         t = SPLIT.require(t)

@@ -19,7 +19,7 @@ from flash.problem.sequences import each_sequence
 from ptxgen.arguments import integer
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
-from ptxgen.runtime.plan import MAX_GRID
+from ptxgen.target import MAX_GRID
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from flash.families.simt import BLOCKS_Q, TILES
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.problem.features import Features
 from flash.scores.window import Window
-from ptxgen.runtime.plan import MAX_GRID
+from ptxgen.target import MAX_GRID
 
 INT32_MAX: Final = 2**31 - 1  # the limit of counts of pages, lengths and sequences
 # A kernel numbers rows and keys in s32, up to the end of the last, partly empty, block or tile.

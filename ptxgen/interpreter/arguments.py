@@ -15,6 +15,7 @@ from ptxgen.arguments import extents as find_extents
 from ptxgen.errors import LaunchError, shown
 from ptxgen.interpreter.machine.arena import joined_ranges
 from ptxgen.interpreter.program.linking import param_bytes
+from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from ptxgen.tensormap import NBYTES, TensorMap
 from ptxgen.texture import Surface, Texture
 from ptxgen.types import TYPES
@@ -31,9 +32,6 @@ Extent = int | Sequence[int]
 Extents = tuple[int, int, int]
 
 _HANDLE_BYTES: Final = 8  # bytes of the handle of a texture or a surface
-_MAX_THREADS: Final = 1024
-_MAX_BLOCK: Final = (1024, 1024, 64)
-_MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
 _MAX_CLUSTER: Final = 16  # CTAs; PTX ISA, section "Cluster Dimension Directives", with opt-in
 
 
@@ -42,8 +40,8 @@ def extents(kernel: Kernel, grid: Extent, block: Extent, cluster: Extent) -> tup
     grid, block = _extent(kernel, "grid", grid), _extent(kernel, "block", block)
     cluster = _extent(kernel, "cluster", cluster)
     _check_block(kernel, block)
-    if any(g > most for g, most in zip(grid, _MAX_GRID, strict=True)):
-        raise LaunchError(f"{kernel.name}: grid must be at most {_MAX_GRID}, got {grid}")
+    if any(g > most for g, most in zip(grid, MAX_GRID, strict=True)):
+        raise LaunchError(f"{kernel.name}: grid must be at most {MAX_GRID}, got {grid}")
     if kernel.cluster:
         wanted = _extent(kernel, "cluster", kernel.cluster)
         if cluster not in ((1, 1, 1), wanted):
@@ -60,12 +58,12 @@ def extents(kernel: Kernel, grid: Extent, block: Extent, cluster: Extent) -> tup
 
 def _check_block(kernel: Kernel, block: Extents) -> None:
     threads = math.prod(block)
-    if threads > _MAX_THREADS:
+    if threads > MAX_THREADS:
         raise LaunchError(
-            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, {threads} threads"
+            f"{kernel.name}: a block has at most {MAX_THREADS} threads, got {block}, {threads} threads"
         )
-    if block[2] > _MAX_BLOCK[2]:
-        raise LaunchError(f"{kernel.name}: block must be at most {_MAX_BLOCK}, got {block}")
+    if block[2] > MAX_BLOCK[2]:
+        raise LaunchError(f"{kernel.name}: block must be at most {MAX_BLOCK}, got {block}")
     if kernel.threads and threads > kernel.threads:
         raise LaunchError(
             f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), got {threads}"

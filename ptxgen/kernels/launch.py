@@ -30,8 +30,9 @@ from ptxgen.kernels.uses import Uses
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.kept import Kept
-from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
+from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.target import MAX_GRID
 from ptxgen.tensormap import TensorMapType
 from ptxgen.types import TYPES, ScalarType, f32
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ptxgen.errors import LaunchError
 from ptxgen.ir import Param
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
+from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from ptxgen.tensormap import TensorMap
 from ptxgen.types import TYPES, scalar_type
 
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
-
-# CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability": the same for
-# every GPU in `ptxgen.target`.
-MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
-MAX_BLOCK: Final = (1024, 1024, 64)  # threads
-MAX_THREADS: Final = 1024  # threads of a block
 
 # `struct` codes of PTX types. bf16, which `struct` does not know, and packed types are passed as
 # unsigned integers of their bits.

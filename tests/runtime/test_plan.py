@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ptxgen.errors import LaunchError, ModifierError
 from ptxgen.ir import Param
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
-from ptxgen.runtime.plan import MAX_BLOCK, MAX_GRID, ArgumentBlock, LaunchPlan, ParamSlot, pack, param_slots
+from ptxgen.runtime.plan import ArgumentBlock, LaunchPlan, ParamSlot, pack, param_slots
+from ptxgen.target import MAX_BLOCK, MAX_GRID
 from ptxgen.types import TYPES
 
 SLOTS = param_slots(
