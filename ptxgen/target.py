@@ -134,7 +134,8 @@ def target(name: str | Target) -> Target:
     try:
         return TARGETS[name]
     except (KeyError, TypeError):  # TypeError: `name` cannot be hashed
-        nearest = _nearest(str(name))
+        text: object = name
+        nearest = _nearest(text if isinstance(text, str) else shown(text))
         hint = f"; did you mean {nearest!r}?" if nearest else did_you_mean(name, TARGETS) or "."
         raise UnsupportedTargetError(f"unknown target {shown(name)}{hint} {_KNOWN}") from None
 

@@ -250,3 +250,14 @@ def test_resident_blocks_never_exceed_what_the_multiprocessor_has(
     assert blocks * threads * registers <= t.registers_per_sm
     assert blocks * (shared + t.shared_reserved_per_block) <= t.shared_per_sm
     assert (blocks == 0) or shared <= t.shared_per_block_optin
+
+
+def test_a_value_without_a_text_is_refused_as_any_other() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    wrong: Any = Silent()
+    with pytest.raises(UnsupportedTargetError) as caught:
+        target(wrong)
+    assert str(caught.value) == f"unknown target a value of type Silent. {KNOWN}"

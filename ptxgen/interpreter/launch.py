@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -116,7 +116,13 @@ def run(
     """
     order = schedule_of(schedule)
     asked = sanitizers(sanitize)
-    _check(profile, stepwise, progress, arena, recorder, asked)
+    flags = {
+        "profile": profile,
+        "stepwise": stepwise,
+        "raise_on_report": raise_on_report,
+        "cooperative": cooperative,
+    }
+    _check(flags, progress, arena, recorder, asked)
     dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
     max_instructions = _count("max_instructions", max_instructions, 1)
     text = ptx_or_module if isinstance(ptx_or_module, str) else None
@@ -174,15 +180,14 @@ def run(
 
 
 def _check(
-    profile: object,
-    stepwise: object,
+    flags: Mapping[str, object],
     progress: object,
     arena: object,
     recorder: object,
     asked: frozenset[str],
 ) -> None:
     """Raise `LaunchError` for arguments of `run` of another type."""
-    for name, flag in (("profile", profile), ("stepwise", stepwise)):
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise LaunchError(f"{name} must be True or False, got {shown(flag)}")
     if progress is not None and not callable(progress):

@@ -350,6 +350,8 @@ def test_extents_may_be_numbers_of_python_or_numpy(extent: Any) -> None:
         ({"dynamic_smem": -1}, "dynamic_smem must be an integer from 0, got -1"),
         ({"dynamic_smem": 16.0}, "dynamic_smem must be an integer from 0, got 16.0"),
         ({"dynamic_smem": None}, "dynamic_smem must be an integer from 0, got None"),
+        ({"cooperative": 1}, "cooperative must be True or False, got 1"),
+        ({"raise_on_report": None}, "raise_on_report must be True or False, got None"),
         (
             {"dynamic_smem": 1 << 40},
             "k needs 1099511627776 bytes of shared memory, 1099511627776 of them dynamic; "
