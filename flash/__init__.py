@@ -123,6 +123,7 @@ _FILES: Final = frozenset(
         "problem",
         "py.typed",
         "reference.py",
+        "score_errors.py",
         "scores",
         "silicon",
     ]

@@ -72,28 +72,17 @@ from flash.operands.dtypes import DTYPES, E4M3, FP8_DTYPES
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.sequences import each_sequence
-from flash.reference import (
-    attention_reference,
-    first_scores,
-    merged,
-    score_steps,
-    visible_keys,
-    weight_factors,
-)
-from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
+from flash.reference import attention_reference, first_scores, merged, weight_factors
+from flash.score_errors import CONFIDENCE, ROUNDING, ScoreErrors, U, finite, square
+from flash.scores.features import ScoreArguments, split_by_axes, takes
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
 
-CONFIDENCE: Final = 5.0  # standard deviations
-_U: Final = 2.0**-24
-_ROUNDING: Final = _U**2 / 3  # the variance of rounding 1
 _EXP: Final = 5.0  # error of exp and exp2, in u
 _LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PTX ISA, lg2)
-_FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
 _SLOPE: Final = 2.0  # roundings of a sink and of log2(e)
-_ADDITIONS: Final = 2  # roundings of a score that are counted for features that add to it
 _FP8_DEPTH: Final = 32  # products of fp8 in a step of `wgmma`
 _FP8_BITS: Final = 13  # behind the first, of these products and of their sum (`ptxgen/isa/tensor_core.py`)
 _LARGEST_TILE: Final = max(tile for tile, _ in DEFAULT_TF32_TILES[PAIRS.name].values())  # keys
@@ -137,15 +126,15 @@ class TensorCore:
         count = np.maximum(count, 1)
         chains = np.ceil(count / self.chain) if self.chain else 1
         steps, own = np.ceil(count / self.products) + 1, count / chains
-        size = _square(total) + squares / 4
-        of_chain = size if self.chain == 0 else (_square(total) + 1.25 * squares) / chains
+        size = square(total) + squares / 4
+        of_chain = size if self.chain == 0 else (square(total) + 1.25 * squares) / chains
         unit = 2.0**-self.significant
-        of_step = _square(unit) / 3 + _ROUNDING * (self.products + 1) * 4.0 ** (24 - self.bits)
-        random = steps * of_step * of_chain + _ROUNDING * self.residue**2 * squares
-        random = random + _square(steps / chains * unit) / 12 * squares
+        of_step = square(unit) / 3 + ROUNDING * (self.products + 1) * 4.0 ** (24 - self.bits)
+        random = steps * of_step * of_chain + ROUNDING * self.residue**2 * squares
+        random = random + square(steps / chains * unit) / 12 * squares
         if self.chain:
-            random = random + chains * _ROUNDING * size
-        like = np.minimum(_ratio(_square(total), squares), own)
+            random = random + chains * ROUNDING * size
+        like = np.minimum(_ratio(square(total), squares), own)
         mean = steps / chains * unit + np.sqrt(own) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
         return random, mean * total
 
@@ -178,12 +167,12 @@ class Arithmetic:
         if self.core is not None:
             core = self.core if in_chains else replace(self.core, chain=0)
             return core.sum_error(count, total, squares)
-        size = _square(total) + squares / 4
-        return _ROUNDING * (count * size + _ROUNDED_PRODUCTS**2 * squares), np.zeros_like(total)
+        size = square(total) + squares / 4
+        return ROUNDING * (count * size + _ROUNDED_PRODUCTS**2 * squares), np.zeros_like(total)
 
 
 F32_ARITHMETIC: Final = Arithmetic()
-PARTS_OF_F32: Final = _U
+PARTS_OF_F32: Final = U
 
 
 def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARGEST_TILE) -> Arithmetic:
@@ -230,7 +219,7 @@ def as_tf32(x: Array) -> Array:
 
 def least_of_pairs(x: Array) -> Array:
     """The least errors of elements of rows [..., n, dim] that are split into pairs of f16, [..., n]."""
-    largest = np.abs(_finite(x)).max(axis=-1, initial=0)
+    largest = np.abs(finite(x)).max(axis=-1, initial=0)
     usual = (_UNSCALED[0] <= largest) & (largest < _UNSCALED[1])
     exponent = np.where(usual, _PAIR_EXPONENT, np.minimum(_PAIR_TOP + 1 - np.frexp(largest)[1], _PAIR_MOST))
     return np.where(largest > 0, np.ldexp(_LEAST_LOW, -exponent), 0)
@@ -276,41 +265,34 @@ def attention_bound(
         first_query=first_query,
         **scores,
     )
-    group = q.shape[1] // k.shape[1]
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, **scores}
+    how |= {"first_batch": first_batch, "first_query": first_query}
+    v = np.repeat(v.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
+    least_v = np.zeros(v.shape[:-1]) if arithmetic.least is None else arithmetic.least(v)
     with np.errstate(all="ignore"):  # results that are not finite have no bound
-        products = q @ k.swapaxes(2, 3)
-        of = scored(products.shape, causal, np.float64, first_batch, scores, first_query)
-        scaled, visible = scale * products, visible_keys(of)
-        squares = _square(q) @ _square(k).swapaxes(2, 3)
-        random, mean = arithmetic.sum_error(q.shape[3], products, squares, in_chains=False)
-        least_q, least_k, least_v = (
-            np.zeros(x.shape[:-1]) if arithmetic.least is None else arithmetic.least(x) for x in (q, k, v)
-        )
-        size_q, size_k = (_square(_finite(x)).sum(axis=-1) for x in (q, k))
-        of_pairs = _square(least_q)[..., None] * size_k[..., None, :]
-        random = random + (of_pairs + size_q[..., None] * _square(least_k)[..., None, :]) / 3
-        random = random * _square(scale) + _ROUNDING * _square(scaled)
-        # Errors of scores of which each is due to a factor that all keys of a row share.
-        shared = [scale * mean + _FACTORS * _U * scaled]
-        score, additions = scaled, _ADDITIONS
-        for feature, before, after in score_steps(scaled, of):
-            score, step = after, feature.error(before, after, of)
-            if step is None:
-                continue
-            random = random * _square(step.slope) + _ROUNDING * _square(step.rounded)
-            shared = [error * step.slope for error in shared] + [step.shared]
-            additions -= step.adds
-        # A kernel adds scores in fused steps; as many roundings are counted without a feature.
-        random = random + max(additions, 0) * _ROUNDING * _square(score)
-        p = _finite(np.where(visible, np.exp(score - lse[..., None]), 0))
+        score, random, shared, of, visible = _scores(q, k, arithmetic, how)
+        p = finite(np.where(visible, np.exp(score - lse[..., None]), 0))
         sinks = first_scores(of).astype(np.float64)[..., None]
         kept = weight_factors(of)
-        row = _Row(p, score, random, shared, visible, _finite(v), least_v)
+        row = _Row(p, score, random, shared, visible, finite(v), least_v)
         errors = row.errors(out, lse, kept, sinks, arithmetic)
     return _bound(out, lse, *errors, out_dtype)
+
+
+def max_logit_bound(
+    q: Array, k: Array, arithmetic: Arithmetic = F32_ARITHMETIC, **how: Any
+) -> tuple[Array, Array]:
+    """The largest score of each head in float64, and the largest error that it may have; `how` are arguments
+    of `max_logit_reference`.
+    """
+    if arithmetic.operands is not None:
+        q, k = map(arithmetic.operands, (q, k))
+    with np.errstate(all="ignore"):
+        return _scores(q, k, arithmetic, how).largest()
+
+
+def _scores(q: Array, k: Array, arithmetic: Arithmetic, how: dict[str, Any]) -> ScoreErrors:
+    return ScoreErrors.of_products(q, k, arithmetic.sum_error, arithmetic.least, **how)
 
 
 def varlen_bound(
@@ -351,10 +333,10 @@ def merge_bound(outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic
     with np.errstate(all="ignore"):
         out, lse = merged(outs, lses)
         p = np.exp(lses - lse[..., None])[..., None, :]
-        p = _finite(p)
+        p = finite(p)
         scores, none = lses[..., None, :], np.zeros_like(p)
-        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # errors of log2(e)
-        row = _Row(p, scores, none, shared, p > 0, _finite(outs), np.zeros(outs.shape[:-1]))
+        shared = [2 * U * (scores - scores.max(axis=-1, keepdims=True))]  # errors of log2(e)
+        row = _Row(p, scores, none, shared, p > 0, finite(outs), np.zeros(outs.shape[:-1]))
         nothing = np.full(lse[..., None].shape, -np.inf)
         errors = row.errors(out[..., None, :], lse[..., None], 1.0, nothing, arithmetic)
     return _bound(out, lse, errors[0][..., 0, :], errors[1][..., 0], out_dtype)
@@ -380,62 +362,60 @@ class _Row:
         """The errors of O before it is rounded, and of LSE. `kept` is the factor that dropout gives
         to each weight, 0 where it drops the weight.
         """
-        p, v, squares = self.p, self.v, _square(self.v)
+        p, v, squares = self.p, self.v, square(self.v)
         seen = np.isfinite(self.x) & self.visible
         x = np.where(seen, self.x, 0)
         top = np.max(np.where(seen, x, -np.inf), axis=-1, initial=-np.inf)
         top = np.maximum(top, sink)
-        apart = np.where(seen, x - _finite(top)[..., None], 0)
-        e2 = _finite(self.random) + _ROUNDING * (2 * _square(apart) + _EXP**2)
+        apart = np.where(seen, x - finite(top)[..., None], 0)
+        e2 = finite(self.random) + ROUNDING * (2 * square(apart) + _EXP**2)
         e2 = np.where(p > 0, e2, 0)
-        p_sink, sink = _finite(np.exp(sink - lse)), _finite(sink)
-        of_sink = _square(p_sink) * _ROUNDING * (5 * _square(sink) + _EXP**2)
+        p_sink, sink = finite(np.exp(sink - lse)), finite(sink)
+        of_sink = square(p_sink) * ROUNDING * (5 * square(sink) + _EXP**2)
 
         count = seen.sum(axis=-1)
         steps = count * (1 + 1 / _LEAST_TILE) + _LAST_STEPS
-        mass, p2 = p * kept, _square(p)
-        squared_sum = _square(mass) @ squares
+        mass, p2 = p * kept, square(p)
+        squared_sum = square(mass) @ squares
         in_sum, cut = arithmetic.sum_error(steps[..., None], out, squared_sum)
         total = F32_ARITHMETIC.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))[0]
         a = p2 * e2 * kept
         moved = (p2 * e2).sum(axis=-1) + of_sink
-        of_scores = (a * kept) @ squares - 2 * out * (a @ v) + _square(out) * moved[..., None]
+        of_scores = (a * kept) @ squares - 2 * out * (a @ v) + square(out) * moved[..., None]
         largest = np.maximum(p.max(axis=-1, initial=0), 0 if arithmetic.sinks_last else p_sink)[..., None]
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
-            _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
+            square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
         )
         if arithmetic.sums_rounded:
             # The tensor core cuts both sums, and a rounding of P is in both.
             of_sum, cut_sum = arithmetic.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))
-            in_sum = in_sum + _square(out) * of_sum[..., None]
+            in_sum = in_sum + square(out) * of_sum[..., None]
             cut = np.abs(cut) + np.abs(out) * cut_sum[..., None]
-            each = (
-                _square(arithmetic.weights) / 3 * p2 + _square(arithmetic.least_weight * largest) / 3 * seen
-            )
-            of_weights = each @ squares - 2 * out * (each @ v) + _square(out) * each.sum(axis=-1)[..., None]
+            each = square(arithmetic.weights) / 3 * p2 + square(arithmetic.least_weight * largest) / 3 * seen
+            of_weights = each @ squares - 2 * out * (each @ v) + square(out) * each.sum(axis=-1)[..., None]
             of_weights = of_weights.clip(0)
         alike, alike_sums = self._alike(mass, e2, out, arithmetic)
-        of_split = _square(mass) @ _square(self.least)[..., None] / 3
-        random = in_sum + of_split + of_scores.clip(0) + of_weights + _square(out) * total[..., None] + alike
+        of_split = square(mass) @ square(self.least)[..., None] / 3
+        random = in_sum + of_split + of_scores.clip(0) + of_weights + square(out) * total[..., None] + alike
         of_lse, apart_sums = moved + total + alike_sums, 0.0
         if arithmetic.parts:
-            each = _ROUNDING * (3 * _square(_finite(lse)) + _EXP**2 + _LOG2**2)
-            spread = mass @ squares - _square(out) * (2 * mass.sum(axis=-1) - 1)[..., None]
+            each = ROUNDING * (3 * square(finite(lse)) + _EXP**2 + _LOG2**2)
+            spread = mass @ squares - square(out) * (2 * mass.sum(axis=-1) - 1)[..., None]
             random = random + each[..., None] * spread.clip(0)
             apart_sums = arithmetic.parts * (mass @ np.abs(v))
             of_lse = of_lse + each
         out_error = CONFIDENCE * np.sqrt(random) + np.abs(cut) + apart_sums
         lse_error = CONFIDENCE * np.sqrt(of_lse)
         for means in self.shared:
-            of = p * _finite(means)
+            of = p * finite(means)
             alone = of.sum(axis=-1)
             out_error = out_error + np.abs((of * kept) @ v - out * alone[..., None])
             lse_error = lse_error + np.abs(alone)
-        sink_mean = np.abs(p_sink * sink) * _SLOPE * _U
+        sink_mean = np.abs(p_sink * sink) * _SLOPE * U
         out_error = out_error + np.abs(out) * sink_mean[..., None]
         lost = _LEAST_WEIGHT * (seen @ np.abs(v)) + _LEAST * steps[..., None]
-        log = np.abs(lse - _finite(top)) / math.log(2)
-        lse_error = lse_error + sink_mean + _U * (3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1))
+        log = np.abs(lse - finite(top)) / math.log(2)
+        lse_error = lse_error + sink_mean + U * (3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1))
         return out_error + lost, lse_error
 
     def _alike(self, mass: Array, e2: Array, out: Array, how: Arithmetic) -> tuple[Array, Array]:
@@ -453,8 +433,8 @@ class _Row:
             weights, error = one @ self.p[at][keys], one @ e2[at][keys] / one.sum(axis=1)
             moved = values - weights[:, None] * out[at]
             rounded = moved if how.sums_rounded else values
-            more[at] = how.weights**2 / 3 * _square(rounded).sum(axis=0) + error @ _square(moved)
-            sums[at] = error @ _square(weights)
+            more[at] = how.weights**2 / 3 * square(rounded).sum(axis=0) + error @ square(moved)
+            sums[at] = error @ square(weights)
         return more, sums
 
 
@@ -468,15 +448,6 @@ def _bound(out: Array, lse: Array, out_error: Array, lse_error: Array, out_dtype
         out_error = np.where(inexact, out_error + rounding, 0)
         lse_error = np.where(np.isfinite(lse), lse_error, 0)
     return Bound(out, lse, out_error, lse_error)
-
-
-def _square(x: Any) -> Any:
-    return x * x
-
-
-def _finite(x: Array) -> Array:
-    """x, with 0 for elements that are not finite: these have no rounding error."""
-    return np.where(np.isfinite(x), x, 0)
 
 
 def _ratio(a: Array, b: Array) -> Array:

@@ -65,10 +65,7 @@ def attention_reference(
     visible = visible_keys(of)
 
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
-        score = scale * (q @ k.swapaxes(2, 3))
-        for step in score_steps(score, of):
-            score = step.after
-        score = np.where(visible, score, -np.inf)
+        score = _visible_scores(q, k, scale, of, visible)
         top = score.max(axis=3, keepdims=True, initial=-np.inf)
         sinks = first_scores(of)[..., None, None]
         top = np.maximum(top, sinks)
@@ -79,6 +76,43 @@ def attention_reference(
         weight = np.where(factor == 0, 0, weight * factor).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]
+
+
+@takes(ScoreArguments)
+def max_logit_reference(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    *,
+    softmax_scale: float | None = None,
+    causal: Causal = False,
+    first_batch: int = 0,
+    first_query: int = 0,
+    dtype: DTypeLike = np.float64,
+    **scores: Unpack[ScoreArguments],
+) -> NDArray[Any]:
+    """The largest score of each head, [batch, heads], of the pairs of a query and a key that it sees: of what
+    the softmax of `attention_reference` takes, whose arguments these are, but for its sink. -inf where there
+    is no such pair; NaN if one of these scores is NaN.
+    """
+    require_known("max_logit_reference", scores, ScoreArguments, max_logit_reference)
+    scores = with_captured("max_logit_reference", scores)
+    group = _heads_for_each_kv_head("max_logit_reference", q.shape, k.shape, k.shape)
+    q, k, _, scale = _in_one_type(q, k, k, softmax_scale, group, dtype)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
+    with np.errstate(all="ignore"):
+        score = _visible_scores(q, k, scale, of, visible_keys(of))
+    found: NDArray[Any] = score.max(axis=(2, 3), initial=-np.inf)
+    return found
+
+
+def _visible_scores(
+    q: NDArray[Any], k: NDArray[Any], scale: NDArray[Any], of: Scored, visible: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """The scores of all pairs of a query and a key, -inf where it is not `visible`."""
+    score = scale * (q @ k.swapaxes(2, 3))
+    for step in score_steps(score, of):
+        score = step.after
+    return np.where(visible, score, -np.inf)
 
 
 def scaled_numbers(

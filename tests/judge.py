@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.error_bound import Arithmetic, Bound, arithmetic_of, attention_bound
+from flash.error_bound import Arithmetic, Bound, arithmetic_of, attention_bound, max_logit_bound
 
 Array = NDArray[Any]
 _KINDS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -23,11 +23,12 @@ def assert_attention_is_accurate(
     v: Array,
     *,
     arithmetic: Arithmetic | None = None,
+    max_logit: Array | None = None,
     **features: Any,
 ) -> None:
     """`out` and `lse` err no more than an implementation of this arithmetic may
     (`flash/error_bound.py`), by default that of kernels for sm_80 and the type of `out`. `features`
-    are the other arguments of the reference.
+    are the other arguments of the reference; `max_logit` are the largest scores of heads, if they are wanted.
 
     NaN, and an infinity that the float64 reference does not have, always fail.
     """
@@ -35,6 +36,8 @@ def assert_attention_is_accurate(
         arithmetic = arithmetic_of(_KINDS[out.dtype.name])
     bound = attention_bound(q, k, v, out.dtype, arithmetic, **features)
     assert_within(out, lse, bound)
+    if max_logit is not None:
+        assert_close("max_logit", max_logit, *max_logit_bound(q, k, arithmetic, **features))
 
 
 def assert_within(out: Array, lse: Array | None, bound: Bound) -> None:

@@ -82,11 +82,12 @@ def run_forward(
     dropout_seed: int = 0,
     section: int = 2,
     ctas: int | None = None,
+    max_logit: np.ndarray[Any, Any] | None = None,
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
     """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may
     take the kernel's place. `operands` are those of its features, by name; `ctas` is how many are
-    run, else all.
+    run, else all; `max_logit` is the array for the largest scores of heads, if the kernel writes it.
     """
     q, k, v = arrays
     kernel = kernel or config.kernel()
@@ -129,7 +130,7 @@ def run_forward(
             k,
             v,
             out,
-            *([lse] if kernel.return_lse else []),
+            *[{"lse": lse, "max_logit": max_logit}[output.name] for output in kernel.outputs],
             *extra,
             *tickets,
             *strides,

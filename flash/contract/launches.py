@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+
 from flash.operands.declared import LAST_KEYS, Number, Operand
 from flash.problem.features import K_BLOCKS, Q_BLOCKS
 from flash.problem.limits import MAX_CTAS
@@ -216,6 +218,7 @@ def described_array(operand: Operand) -> dict[str, Any]:
         ],
         "row": max(operand.columns, 1),
         "alignment": operand.alignment,
+        **({} if operand.initial is None else {"initial": str(operand.initial)}),
     }
 
 
@@ -249,6 +252,10 @@ def constraints_of_arrays(arrays: Sequence[Operand]) -> Iterator[str]:
     yield f"{listed(first)}, and {whose} strides in bytes, are multiples of {most}{more}"
     if rows := [array.name for array in arrays if array.columns and not array.is_dense]:
         yield f"the last dimension of {listed(rows)} is dense (stride 1)"
+    for array in arrays:
+        if array.initial is not None:
+            bits = int(np.float32(array.initial).view(np.uint32))
+            yield f"each element of {array.name} is {array.initial} ({bits:#x}) before a launch"
     written = [array.name for array in arrays if array.is_written]
     strided = [array.name for array in arrays if array.is_written and not array.is_dense]
     unique = f", and no two indices of {' or of '.join(strided)} name one element" if strided else ""

@@ -4,6 +4,7 @@ with attention that stores the N² scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -158,8 +159,8 @@ class KernelResources:
         of_key = t.head_dim if self.config.family.values_in_keys else row  # where V is columns of K
         elements = batch * (heads * seq_q * row + kv_heads * seq_k * of_key)
         nbytes = elements * self.config.dtype.nbytes
-        if self.config.return_lse:
-            nbytes += batch * heads * seq_q * F32_BYTES
+        for output in self.config.outputs:
+            nbytes += math.prod(output.shape(batch, heads, seq_q, packed=False)) * F32_BYTES
         of_head = seq_q * seq_k * F32_BYTES
         rows = _NUMBERS_OF_ROW * seq_q * F32_BYTES
         return Memory(nbytes, nbytes + batch * heads * of_head, self.shared_bytes, rows, of_head)

@@ -44,9 +44,11 @@ def attention_cpu(
     first_query: int = 0,
     threads: int | None = None,
     engine: Engine = NUMPY,
+    max_logit: NDArray[Any] | None = None,
     **scores: Unpack[ScoreArguments],
 ) -> None:
-    """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
+    """Write `softmax(scale * q @ k^T) @ v` into `out`, log of the row sums into `lse`, and the largest score
+    of each head, of those that its rows see, into `max_logit` [batch, heads]; None: it is not wanted.
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
@@ -85,6 +87,7 @@ def attention_cpu(
         rules=rules_of((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, first_query, scores),
         dtype=dtype,
         engine=engine,
+        tops=None if max_logit is None else np.full(q.shape[:3], -np.inf, dtype),
     )
     left = None if engine.attend is None else tasks_left(job, threads)
     share_out(
@@ -94,6 +97,8 @@ def attention_cpu(
         threads=threads,
         multiplications=job.multiplications,
     )
+    if job.tops is not None and max_logit is not None:
+        max_logit[...] = job.tops.max(axis=2, initial=-np.inf)
 
 
 class _Rows(NamedTuple):
@@ -156,6 +161,7 @@ def _sweep(
     count, d_v, q = len(rows.scaled), job.v.shape[3], rows.planes(rows.scaled)
     acc = part = space.take("acc", count, d_v)  # the first block writes there
     top, total = before_any_key(rules.sinks(b, heads, count), count, job.dtype, shifted)
+    most = None if job.tops is None else job.tops[rows.place]
 
     seen = rules.seen_by_any(queries)
     if not seen:
@@ -172,6 +178,9 @@ def _sweep(
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
         unseen = None if hidden is None else rows_of(hidden, count)
+        if most is not None:
+            visible = score if unseen is None else np.where(unseen, -np.inf, score)
+            np.maximum(most, visible.max(axis=1).reshape(most.shape), out=most)
         if shifted:
             if unseen is not None:
                 np.copyto(score, -np.inf, where=unseen)

@@ -19,6 +19,8 @@ def tasks_left(job: Job, threads: int | None) -> list[Task] | None:
     batch, heads, seq_q, d = job.q.shape
     if job.engine.attend is None or 0 in (batch, heads, seq_q) or job.group * seq_q > job.engine.few_rows:
         return None
+    if job.tops is not None:
+        return None  # the loop gives no maxima
     rows, queries = job.group * seq_q, slice(0, seq_q)
     seen = job.rules.seen_by_any(queries)
     if not seen or not job.rules.leave_alone(queries):

@@ -62,6 +62,7 @@ class Job:
     rules: ScoreRules
     dtype: np.dtype[Any]
     engine: Engine
+    tops: NDArray[Any] | None = None  # the largest score of each row so far, if it is wanted
 
     @property
     def group(self) -> int:

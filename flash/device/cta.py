@@ -8,12 +8,14 @@ from dataclasses import replace
 from flash.device.cta_coordinates import CtaCoordinates, SplitOfKeys, ValueSlice
 from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
+from flash.device.max_logit import MaxLogits
 from flash.device.parameters import Array, InCache, Parameters
 from flash.device.row_outputs import LogSums, RowOutput
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.families.simt import Tiling
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import LSE, MAX_LOGIT
 from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
@@ -59,6 +61,7 @@ class Cta:
     in_cache: InCache | None  # where the keys are, if they are in a cache
     queries: Value  # of this item of the batch, s32
     token_scales: tuple[Matrix, Matrix] | None  # scales of the rows of K and of V, if each has its own
+    max_logits: MaxLogits | None  # where the largest scores of heads are written
 
     @classmethod
     @marked("cta: part of a CTA")
@@ -114,10 +117,10 @@ class Cta:
         first_tile, tiles = mask.narrowed(k, first_tile, tiles, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
+        lse, max_logit = (given.outputs.get(output.name) for output in (LSE, MAX_LOGIT))
         row_outputs: tuple[RowOutput, ...] = ()
-        if given.LSE is not None:
-            all_rows = None if varlen else rows
-            row_outputs = (LogSums(given.LSE, of_head, every_row, packing, all_rows, part),)
+        if lse is not None:
+            row_outputs = (LogSums(lse, of_head, every_row, packing, None if varlen else rows, part),)
         return cls(
             Q,
             K,
@@ -148,6 +151,7 @@ class Cta:
             given.in_cache,
             given.seq_q,
             given.token_scales(k, config.features, batch, kv_head),
+            None if max_logit is None else MaxLogits(max_logit, head_of_batch, packing),
         )
 
     @classmethod
@@ -168,6 +172,10 @@ class Cta:
         slice.
         """
         return where if self.slice is None else where & (self.slice.number == 0)
+
+    def rows_from(self, first: Value, rows: Sequence[int]) -> list[tuple[Value, Value]]:
+        """Rows counted from `first`, each with whether it exists."""
+        return [(row, row < self.O.rows) for row in [first + down for down in rows]]
 
     def query(self, row: Value) -> Value:
         """The query of one of the CTA's rows."""

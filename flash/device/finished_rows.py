@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 from flash.device.cta import Cta
 from flash.device.lazy_softmax import LazySoftmax
+from flash.device.max_logit import RowTops
 from flash.device.parameters import ScoreArray
 from flash.device.row_outputs import store_row_outputs
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl.matrices.lanes import QUAD
 
 
 @marked("finished rows: LSE")
@@ -23,10 +25,12 @@ def finish_rows(
     O: Fragment,
     v_scale: ScoreArray | None,
     undone: Sequence[Value] = (),
+    tops: RowTops | None = None,
 ) -> None:
     """O /= sum, times the scale of V if there is one, and what `undone` has for each row if it is not
-    empty; and write the `row_outputs`. `rows` are the first row of the thread, and all its rows counted from
-    that; `in_quad` gives the index of this lane among those that share them.
+    empty; and write the `row_outputs`, and the largest scores if `tops` follow them. `rows` are the first row
+    of the thread, and all its rows counted from that; `in_quad` gives the index of this lane among those that
+    share them.
     """
     first_row, down_from_first = rows
     factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
@@ -43,3 +47,5 @@ def finish_rows(
             row = first_row + down
             with k.when(cta.writes_row((row < cta.O.rows) & (in_quad() == 0))):
                 store_row_outputs(k, cta.row_outputs, row, finished)
+    if cta.max_logits is not None and tops is not None:
+        cta.max_logits.store(k, tops, cta.rows_from(*rows), QUAD, cta.writes_row)

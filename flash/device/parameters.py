@@ -14,6 +14,7 @@ from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.arrays import matrices, tickets
 from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import OUTPUTS
 from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
 from flash.scores.score_coordinates import PackedPlane, ScorePlane
@@ -232,7 +233,7 @@ class Parameters:
     K: Array
     V: Array
     O: Array
-    LSE: Pointer | None
+    outputs: Mapping[str, Pointer]  # what is written beside O, by name
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
@@ -252,7 +253,7 @@ class Parameters:
         computed = dict.fromkeys("QK", t.head_dim) | dict.fromkeys("VO", t.slices.width)
         of_kernel = matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
-        LSE = k.pointer("LSE") if config.return_lse else None
+        outputs = {output.name: k.pointer(output.array) for output in config.outputs}
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         counter = next((k.pointer(array.name, u32) for array in tickets(config)), None)
         Q, K, V, O = (
@@ -264,7 +265,7 @@ class Parameters:
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        arrays, sizes = (Q, K, V, O, LSE), (seq_q, seq_k, heads, group)
+        arrays, sizes = (Q, K, V, O, outputs), (seq_q, seq_k, heads, group)
         return cls(*arrays, *sizes, scale, scale_log2, numbers, operands, tickets=counter)
 
     @property
@@ -329,14 +330,16 @@ class Parameters:
             self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
         )
         assert queries is not None  # queries are packed
-        LSE = self.LSE
-        if LSE is not None:
-            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
+        outputs = dict(self.outputs)
+        for output in OUTPUTS:
+            if output.has_rows and output.name in outputs:
+                behind = (k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64)
+                outputs[output.name] = outputs[output.name].plus(behind)
         found = replace(
             self,
             Q=replace(self.Q, begin=queries.begin),
             O=replace(self.O, begin=queries.begin),
-            LSE=LSE,
+            outputs=outputs,
             seq_q=queries.length,
         )
         if keys is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from flash.device.cta import Cta
 from flash.device.mask import Mask
 from flash.device.masked_tiles import Masking
+from flash.device.max_logit import RowTops
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
@@ -31,6 +32,7 @@ class TileScores:
     query_of: Callable[[int], Value] | None  # see `ScoreCoordinates`
     mask: Callable[[], Mask]
     factors: Sequence[Value] = ()  # what products of each row are multiplied by; empty: 1
+    tops: RowTops | None = None  # follow the largest scores, if these are wanted
 
     def finish(
         self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None
@@ -38,6 +40,14 @@ class TileScores:
         """Apply features and the mask to the products of the tile with -n - 1 tiles before it. Returns where
         its scores lie; None if no feature asks for that, and products are scores but for the scale.
         """
+        places = self._finish(S, n, masking, scoring)
+        if self.tops is not None:
+            self.tops.take(S)
+        return places
+
+    def _finish(
+        self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None
+    ) -> ScoreCoordinates | None:
         cta = self.cta
         if not (masking.hides or scoring is not None or cta.after_softmax):
             return None

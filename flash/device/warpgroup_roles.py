@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from flash.device.append_in_place import AppendedKV
@@ -15,6 +16,7 @@ from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.max_logit import RowTops
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
@@ -189,8 +191,12 @@ class Consumer(ABC):
         """
         sinks = self.cta.sinks(self.k, self.lane, ROWS, lambda: self.scores.first_row)
         if self.cta.scoring is not None:
-            return None, sinks
-        return self._positive_scale() if scale is None else scale, sinks
+            scale = None
+        elif scale is None:
+            scale = self._positive_scale()
+        if self.cta.max_logits is not None:
+            self.scores = replace(self.scores, tops=RowTops(self.k, len(ROWS), scale))
+        return scale, sinks
 
     def _first_column(self) -> Value:
         return self.in_quad * 2
@@ -218,9 +224,8 @@ class Consumer(ABC):
             v_scale = v_scale.part(self.k, cta.batch)
         first_row = self._first_row(cta)
         of_O = None if self.config.features.scale_block else v_scale  # or the sums of the tiles have theirs
-        finish_rows(
-            self.k, cta, (first_row, ROWS), lambda: self.lane, self.softmax, self.O.rows_of_thread, of_O
-        )
+        O, tops = self.O.rows_of_thread, self.scores.tops
+        finish_rows(self.k, cta, (first_row, ROWS), lambda: self.lane, self.softmax, O, of_O, tops=tops)
         store_outputs(self.work, cta, first_row, self.outputs, v_scale)
 
     def _end_work_tile(self) -> None:

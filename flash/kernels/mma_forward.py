@@ -23,6 +23,7 @@ from flash.device.finished_rows import finish_rows
 from flash.device.half_queries import row_factors
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.max_logit import RowTops
 from flash.device.mma_copies import start_copies
 from flash.device.mma_products import (
     STEP_COLUMNS,
@@ -139,6 +140,7 @@ class MmaForward:
             query_of=self._queries(my_first_row, len(rows)),
             mask=mask,
             factors=factors if cta.scoring is not None else (),
+            tops=None if cta.max_logits is None else RowTops(k, len(rows), scale),
         )
         if isinstance(self.products, MmaProducts) and t.keeps_queries:
             self.pipeline.await_keys()
@@ -181,7 +183,7 @@ class MmaForward:
         rows = cta.first_row + k.signed(me.first_row(t)), fragment_rows(t)
         v_scale = None if self.scales is not None else self.parameters.operands.get("v_scale")
         undone = () if self.scales is None else self.scales.undone()
-        finish_rows(k, cta, rows, lambda: me.in_quad, self.softmax, self.O, v_scale, undone)
+        finish_rows(k, cta, rows, lambda: me.in_quad, self.softmax, self.O, v_scale, undone, self.scores.tops)
         through = self.tiles[0] if self.config.output is self.config.dtype else None
         store_outputs(k, t, me, self.products, through, (cta.O, cta.first_row), self.O)
         if self.nonfinite is not None:

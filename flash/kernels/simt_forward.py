@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta, Thread
 from flash.device.mask import if_seen
+from flash.device.max_logit import RowTops
 from flash.device.parameters import Parameters
 from flash.device.row_outputs import store_row_outputs
 from flash.device.simt_products import Products, add_product, add_product_if_seen
@@ -52,6 +53,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
+    tops = None if cta.max_logits is None else RowTops(k, t.rows, None)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
     # Computed once, because that takes divisions.
@@ -77,6 +79,8 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
                 queries.__getitem__ if queries else None,
             )
             hides_keys = _score(k, S, given, cta, places)
+            if tops is not None:
+                tops.take(S)
 
             k.note("P = exp2(S - max); rescale what was summed under the old maximum")
             rescale = softmax.take(S)
@@ -99,7 +103,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     if config.begins_next:
         k.note("the grid that merges the parts may begin")
         k.griddepcontrol_launch_dependents()
-    _store(k, t, cta, me, softmax, O)
+    _store(k, t, cta, me, softmax, O, tops)
     return k.build(drop_unread=True)
 
 
@@ -196,8 +200,16 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 
 
 @marked("simt: sums and LSE")
-def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSoftmax, O: Fragment) -> None:
-    """Write O / sum and the `row_outputs`."""
+def _store(
+    k: KernelBuilder,
+    t: Tiling,
+    cta: Cta,
+    me: Thread,
+    softmax: OnlineSoftmax,
+    O: Fragment,
+    tops: RowTops | None,
+) -> None:
+    """Write O / sum and the `row_outputs`, and the largest scores if `tops` follow them."""
     k.note("O / sum, LSE")
     my_first_row = cta.first_row + k.signed(me.group)
     for i in range(t.rows):
@@ -209,6 +221,9 @@ def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSof
             if cta.row_outputs:
                 with k.when(cta.writes_row(me.lane == 0)):
                     store_row_outputs(k, cta.row_outputs, row, finished)
+    if cta.max_logits is not None and tops is not None:
+        rows = cta.rows_from(my_first_row, t.score_rows)
+        cta.max_logits.store(k, tops, rows, t.key_distances, cta.writes_row)
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:

@@ -36,7 +36,8 @@ class Operand:
     each index has a row of so many adjacent elements: the last dimension, called `last` in texts.
     `steps` are the words for the axes in the names of the parameters with strides, by default the
     axes themselves. An array that `is_dense` has no such parameters. `align`: the bytes of which
-    its address and its strides are multiples, 0 for the size of an element.
+    its address and its strides are multiples, 0 for the size of an element. Each element of an array with
+    an `initial` number is this before a launch.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Operand:
     is_whole: bool = False
     align: int = 0
     shape: str = ""
+    initial: float | None = None
 
     @property
     def nbytes(self) -> int:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from flash.operands.declared import Operand
-from flash.operands.dtypes import F32, I32
+from flash.operands.dtypes import I32
 from flash.problem.kernel_config import KernelConfig
-
-_NO_KEY: Final = "-inf for a row that sees no key"
 
 
 def arrays_of(config: KernelConfig) -> tuple[Operand, ...]:
-    """Q, K, V, O, LSE if the kernel writes it, the operands of the features, and the counter of tickets if
-    it takes them, in the order of the kernel's pointers.
+    """Q, K, V, O, what the kernel writes beside it, the operands of the features, and the counter of tickets
+    if it takes them, in the order of the kernel's pointers.
     """
-    lse = (log_sums(config),) if config.return_lse else ()
-    return (*matrices(config), *lse, *config.features.operands, *tickets(config))
+    return (*matrices(config), *outputs(config), *config.features.operands, *tickets(config))
 
 
 def tickets(config: KernelConfig) -> tuple[Operand, ...]:
@@ -54,22 +49,9 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
     )
 
 
-def log_sums(config: KernelConfig) -> Operand:
-    """LSE: an f32 for each row of each head, and of each split."""
-    features = config.features
-    return Operand(
-        "LSE",
-        F32,
-        (
-            "heads" if features.varlen else "batch * heads",
-            features.row_counts[0],
-            *(("splits",) if features.splits else ()),
-        ),
-        _NO_KEY,
-        role="the log-sum-exp (natural logarithm) of each row's scaled scores, written",
-        is_written=True,
-        is_dense=True,
-    )
+def outputs(config: KernelConfig) -> tuple[Operand, ...]:
+    """The arrays that the kernel writes beside O."""
+    return tuple([output.operand(config.features) for output in config.outputs])
 
 
 def _extent(config: KernelConfig, name: str, heads: str, rows: str, step: str) -> str:

@@ -30,6 +30,7 @@ from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
+from flash.problem.outputs import LSE, OUTPUTS, Output
 from flash.problem.persistence import SCHEDULERS, scheduled
 from flash.problem.rotary import resolved_rotary_dim, why_not_rotated
 from flash.problem.splits import splits_of
@@ -45,7 +46,8 @@ DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the de
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
-_FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k", "rotary_interleaved")
+_OUTPUTS: Final = tuple([output.option for output in OUTPUTS])
+_FLAGS: Final = (*_OUTPUTS, "varlen", "seqused_q", "seqused_k", "rotary_interleaved")
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +83,9 @@ class AttentionConfig(ScoreSettings):
         part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
         seq_q]).
+    return_max_logit: also write the largest score of each head (f32, [batch, heads]) after the scale and
+        whatever changes or hides scores, before the sink and dropout: -inf for a head whose rows see no
+        key, NaN if a score that a row sees is NaN.
     {settings of scores}
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
@@ -153,6 +158,7 @@ class AttentionConfig(ScoreSettings):
     scale_block: int | None = None
     rotary_dim: int = 0
     rotary_interleaved: bool = False
+    return_max_logit: bool = False
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -378,6 +384,11 @@ class AttentionConfig(ScoreSettings):
         return self
 
     @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What a call returns beside O, if it does not say."""
+        return tuple([output for output in OUTPUTS if getattr(self, output.option)])
+
+    @property
     def scale(self) -> float:
         """The softmax scale that the kernel gets."""
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
@@ -410,11 +421,14 @@ class AttentionConfig(ScoreSettings):
         tiling = choose_launch_tiling(self.tile_request, request, target, alignment)
         cached = self.page_size is not None
         scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
+        outputs = self.outputs
+        if return_lse is not None:
+            outputs = tuple([o for o in OUTPUTS if (return_lse if o is LSE else o in outputs)])
         return KernelConfig(
             target,
             tiling,
             self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
-            self.return_lse if return_lse is None else return_lse,
+            outputs,
             alignment,
             self.element,
             self.features,

@@ -11,6 +11,7 @@ from flash.families.request import natural_alignment
 from flash.operands.declared import Number
 from flash.operands.dtypes import F16, F32, DType
 from flash.problem.features import NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
+from flash.problem.outputs import LSE, Output
 from flash.problem.persistence import GRID, TICKET
 from flash.scores.window import Window
 from ptxgen.records import dataclass
@@ -30,7 +31,7 @@ class KernelConfig:
     target: Target
     tiling: AnyTiling
     causal: str  # "", "bottom_right" or "top_left"
-    return_lse: bool
+    outputs: tuple[Output, ...]  # what it writes beside O
     alignment: int
     dtype: DType = F32
     features: Features = NO_FEATURES
@@ -49,6 +50,11 @@ class KernelConfig:
     def family(self) -> Family[Any]:
         """The family of the kernel."""
         return family_of(self.tiling)
+
+    @property
+    def return_lse(self) -> bool:
+        """Whether the kernel writes LSE."""
+        return LSE in self.outputs
 
     @property
     def gathers(self) -> bool:
@@ -144,7 +150,7 @@ class KernelConfig:
         words += [self.written.name] if self.written is not None else []
         words += [self.scheduler] if self.is_persistent else []
         words += ["by_rows"] if t.by_rows else []
-        words += ["lse"] if self.return_lse else []
+        words += [output.word for output in self.outputs]
         words += (
             [f"align{self.alignment}"]
             if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype)

@@ -57,6 +57,16 @@ def check(q: Any, k: Any, v: Any, **how: Any) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, arithmetic=F32_ARITHMETIC, **how)
 
 
+@pytest.mark.parametrize("queries", [1, 4, 40])
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (9, 2), "softcap": 2.0}], ids=str)
+def test_the_largest_scores_of_heads_are_right(queries: int, how: Any) -> None:
+    q, k, v = inputs((2, 4, queries), 70, 16, 8, 2, np.float32)
+    max_logit = np.full((2, 4), np.nan, np.float32)
+    out, lse = run(q, k, v, max_logit=max_logit, **how)
+    judged = {"arithmetic": F32_ARITHMETIC, "max_logit": max_logit, **how}
+    assert_attention_is_accurate(out, lse, q, k, v, **judged)
+
+
 def assert_same(one: Any, other: Any) -> None:
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)

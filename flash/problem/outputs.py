@@ -1,0 +1,90 @@
+"""What attention gives beside O, each declared once: arrays of f32 that a call returns if it asks for them.
+
+Kernels, their contracts, all backends, the reference, adapters and ranks take them from `OUTPUTS`, in this
+order: a new one is a row here, and what computes it on each backend. Each is -inf where no key is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32
+from flash.problem.features import Features
+from ptxgen.records import dataclass
+
+NOTHING: Final = float("-inf")  # where no key is visible
+PREFIX: Final = "return_"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An array of f32 beside O. `array` is its name in kernels, `word` that in the names of kernels that
+    write it. It has a number for each row of each head if it `has_rows`, else one for each head of each
+    sequence, the maximum of what CTAs, devices and parts of a problem compute: it is -inf before a launch.
+    """
+
+    name: str
+    array: str
+    word: str
+    role: str
+    meaning: str
+    has_rows: bool
+
+    @property
+    def option(self) -> str:
+        """The argument that asks for it."""
+        return PREFIX + self.name
+
+    @property
+    def initial(self) -> float | None:
+        """What the array holds before a launch; None: anything."""
+        return None if self.has_rows else NOTHING
+
+    def operand(self, features: Features) -> Operand:
+        """The array of a kernel with these features; those of rows have one number for each split."""
+        axes: tuple[str, ...] = ("batch * heads",)
+        if self.has_rows:
+            heads = "heads" if features.varlen else "batch * heads"
+            axes = (heads, features.row_counts[0], *(("splits",) if features.splits else ()))
+        return Operand(
+            self.array,
+            F32,
+            axes,
+            self.meaning,
+            role=self.role,
+            is_written=True,
+            is_dense=True,
+            initial=self.initial,
+        )
+
+    def shape(self, batch: int, heads: int, rows: int, *, packed: bool) -> tuple[int, ...]:
+        """Of a call with so many sequences, heads of Q, and rows of each, of all sequences if `packed`."""
+        if not self.has_rows:
+            return batch, heads
+        return (heads, rows) if packed else (batch, heads, rows)
+
+
+LSE: Final = Output(
+    "lse",
+    "LSE",
+    "lse",
+    "the log-sum-exp (natural logarithm) of each row's scaled scores, written",
+    "-inf for a row that sees no key",
+    has_rows=True,
+)
+MAX_LOGIT: Final = Output(
+    "max_logit",
+    "MAX_LOGIT",
+    "maxlogit",
+    "the largest score of each head, before the sink and dropout, -inf before a launch, read and written",
+    "-inf for a head whose rows see no key, NaN if a score that a row sees is NaN",
+    has_rows=False,
+)
+OUTPUTS: Final = (LSE, MAX_LOGIT)
+
+
+def asked_for(wanted: Collection[str]) -> tuple[Output, ...]:
+    """The outputs with these names, in the order of results."""
+    return tuple(output for output in OUTPUTS if output.name in wanted)
