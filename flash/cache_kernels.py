@@ -263,7 +263,7 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
         array((1, 1, rows, config.head_dim), stored),
         array((1, 1, rows, config.value_dim), stored),
         array(out, config.element),
-        array(out[:3], F32) if config.return_lse else None,
+        {o.name: array(o.shape(*out[:3], packed=False), F32) for o in config.outputs},
         {operand.name: array((1,) * len(operand.axes), operand.dtype) for operand in operands},
         cache.page_size or 0,
         rows,

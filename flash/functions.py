@@ -82,14 +82,15 @@ def attention(
     causal: Causal = ...,
     precision: Precision | None = ...,
     softmax_scale: float | None = ...,
-    return_lse: bool,
+    return_lse: bool = ...,
+    return_max_logit: bool = ...,
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
     splits: int | Auto = ...,
     **arguments: Unpack[AttentionArguments],
-) -> A | tuple[A, A]: ...
+) -> A | tuple[A, ...]: ...
 @takes(AttentionArguments)
 def attention(
     q: AnyArray,
@@ -100,6 +101,7 @@ def attention(
     precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
@@ -131,6 +133,7 @@ def attention(
         stream=stream,
         backend=backend,
         return_lse=return_lse,
+        return_max_logit=return_max_logit,
         layout=layout,
         softmax_scale=softmax_scale,
         **arrays,
@@ -199,13 +202,14 @@ def attention_varlen(
     causal: Causal = ...,
     precision: Precision | None = ...,
     softmax_scale: float | None = ...,
-    return_lse: bool,
+    return_lse: bool = ...,
+    return_max_logit: bool = ...,
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
     splits: int | Auto = ...,
     **arguments: Unpack[AttentionVarlenArguments],
-) -> A | tuple[A, A]: ...
+) -> A | tuple[A, ...]: ...
 @takes(AttentionVarlenArguments, rotary_interleaved=False)
 def attention_varlen(
     q: AnyArray,
@@ -223,6 +227,7 @@ def attention_varlen(
     precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
@@ -261,6 +266,7 @@ def attention_varlen(
         stream=stream,
         backend=backend,
         return_lse=return_lse,
+        return_max_logit=return_max_logit,
         layout=layout,
         softmax_scale=softmax_scale,
         **arrays,

@@ -9,7 +9,7 @@ from flash.calls.gpu import Launcher
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
 from flash.host import results
-from flash.host.caller import LAUNCH, flag
+from flash.host.caller import LAUNCH, outputs_of
 from flash.launch.calls import Call
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
@@ -18,6 +18,7 @@ from flash.launch.forward import Forward
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
+from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
 from ptxgen import ir
@@ -58,7 +59,7 @@ class AttentionKernel:
         self.config = config
         gpu = Launcher(gpu_of(_NAME, cuda), cache_of(_NAME, cache))
         self._forward = Forward(config, gpu, self._caller)
-        self._scale, self._numbers = config.scale, config.numbers
+        self._scale, self._numbers, self._outputs = config.scale, config.numbers, config.outputs
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -145,6 +146,7 @@ class AttentionKernel:
         stream: object = ...,
         backend: Backend = ...,
         return_lse: bool | None = ...,
+        return_max_logit: bool | None = ...,
         layout: Layout = ...,
         softmax_scale: float | None = ...,
         **arguments: Unpack[ForwardArguments],
@@ -160,12 +162,13 @@ class AttentionKernel:
         stream: object = None,
         backend: Backend = AUTO,
         return_lse: bool | None = None,
+        return_max_logit: bool | None = None,
         layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         **arguments: Unpack[ForwardArguments],
     ) -> Any:
-        """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
-        config's).
+        """`softmax(scale Q Kᵀ + mask) V`: out, or a tuple of out and of what else is asked for: lse with
+        `return_lse`, then max_logit with `return_max_logit` (default: what the config says).
 
         q [batch, heads, seq_q, head_dim], k [batch, kv_heads, seq_k, head_dim], v [batch, kv_heads,
         seq_k, head_dim_v]; heads is a multiple of kv_heads. `layout="bshd"` swaps heads and seq in
@@ -174,7 +177,10 @@ class AttentionKernel:
         otherwise any strides, zero and negative ones included. The result is a new array of q's
         library and dtype, or `out`: the shape of q with head_dim_v, no memory shared with the
         inputs. lse is the natural logarithm of each row's sum, float32, [batch, heads, seq_q] in
-        either layout. A row that sees no key gives 0 and -inf.
+        either layout. A row that sees no key gives 0 and -inf. max_logit is the largest score of each head
+        that a row sees, float32 [batch, heads], or of 3-D arrays [batch * heads]: after the scale and
+        whatever changes or hides scores, before the sink and dropout; -inf where there is none, NaN if one
+        of them is NaN.
 
         q, k and v of fp8, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
@@ -195,8 +201,9 @@ class AttentionKernel:
 
         With a varlen config the sequences of a batch have different lengths and are packed: q
         [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out like q, lse [heads,
-        total_q]. The queries of sequence b are the rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1,
-        of which only the first seqused_q[b] count if the config says seqused_q; the keys likewise.
+        total_q], max_logit [batch, heads]. The queries of sequence b are the rows cu_seqlens_q[b] to
+        cu_seqlens_q[b + 1] - 1, of which only the first seqused_q[b] count if the config says seqused_q; the
+        keys likewise.
         `cu_seqlens_q` and `cu_seqlens_k` are int32 [batch + 1] and never decrease, `seqused_q` and
         `seqused_k` int32 of a shape that broadcasts to [batch]. Causality, windows and ALiBi use
         the lengths of each sequence. Sequences may be empty. Rows of out and lse that are no
@@ -234,7 +241,8 @@ class AttentionKernel:
         forward, caller = self._forward, self._caller
         if arguments:
             require_known(f"{_NAME}.launch", arguments, ForwardArguments, AttentionKernel.launch)
-        with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
+        options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
+        outputs, scale, numbers = self._scalars(options, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         given = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
@@ -243,14 +251,18 @@ class AttentionKernel:
         geometry = forward.geometry(views, layout, max_seqlen_q)
         forward.check_contents(views, geometry)
         name = forward.choose(backend, like, explicit)[0]
-        declared = forward.declared(like, geometry, out=out, with_lse=with_lse)
+        declared = forward.declared(like, geometry, outputs, out=out)
         made, new = forward.new(declared, explicit)
-        if not geometry.is_empty:
+        if geometry.is_empty:
+            forward.fill(declared, new, explicit)
+        else:
             arrays = {**views, **new} if new else views
             call = Call(self.config, geometry, layout, scale, arrays, numbers)
             forward.run(call, name, like, explicit)
         found = out if out is not None else results.deliver(made["out"], like)
-        return (found, results.deliver(made["lse"], like)) if with_lse else found
+        if not outputs:
+            return found
+        return (found, *[results.deliver(made[output.name], like) for output in outputs])
 
     @takes(ForwardArguments)
     def result_shapes(
@@ -260,21 +272,23 @@ class AttentionKernel:
         v: object = None,
         *,
         return_lse: bool | None = None,
+        return_max_logit: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
         **arguments: Unpack[ForwardArguments],
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of out and of lse that `launch` with these arguments makes. Nothing is launched,
+    ) -> tuple[tuple[int, ...], ...]:
+        """The shapes of out, lse and max_logit that `launch` makes for these arguments. Nothing is launched,
         and of arrays other than those of lengths no element is read: their addresses may be any.
 
         Raises what `launch` raises for arguments that do not fit, but for their addresses and device.
         """
         require_known(f"{_NAME}.result_shapes", arguments, ForwardArguments, AttentionKernel.result_shapes)
-        self._scalars(return_lse, softmax_scale, arguments)
+        options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
+        self._scalars(options, softmax_scale, arguments)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         views = self._forward.views(q, k, v, None, flattened(self._caller.name, arguments))
         geometry = self._forward.geometry(views, layout, max_seqlen_q)
-        return geometry.out_shape, geometry.lse_shape
+        return (geometry.out_shape, *[geometry.shape_of(output) for output in OUTPUTS])
 
     @takes(ForwardExplainArguments)
     def explain(
@@ -302,19 +316,17 @@ class AttentionKernel:
         return explain(forward, geometry, views, name, why)
 
     def _scalars(
-        self, return_lse: object, softmax_scale: object, arguments: ForwardArguments
-    ) -> tuple[bool, float, Mapping[str, int | float]]:
-        """Whether a call returns lse, its scale, and the scalar arguments of its features; the seed is
+        self, options: Mapping[str, object], softmax_scale: object, arguments: ForwardArguments
+    ) -> tuple[tuple[Output, ...], float, Mapping[str, int | float]]:
+        """What a call returns beside out, its scale, and the scalar arguments of its features; the seed is
         taken out of `arguments`.
         """
         caller = self._caller
-        with_lse = self.config.return_lse if return_lse is None else return_lse
-        if with_lse is not True and with_lse is not False:
-            with_lse = flag(caller.name, "return_lse", with_lse)
+        outputs = outputs_of(caller.name, options, self._outputs)
         scale = self._scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
         numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
-        return with_lse, scale, numbers
+        return outputs, scale, numbers

@@ -1,5 +1,5 @@
 """Calls whose values have no columns (head_dim_v 0): out has no elements, as that of a batch without items.
-Log-sum-exps are those of the scores: the kernel that computes them reads the keys as values.
+Log-sum-exps and largest scores are those of the keys: the kernel that computes them reads the keys as values.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class AttentionOfNoColumns(AttentionKernel):
         stream: object = None,
         backend: Backend = AUTO,
         return_lse: bool | None = None,
+        return_max_logit: bool | None = None,
         layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         **arguments: Unpack[ForwardArguments],
     ) -> Any:
-        """out, whose last dimension is 0, or (out, lse) with `return_lse`; as `AttentionKernel.launch`."""
+        """out, whose last dimension is 0, and what else is asked for; as `AttentionKernel.launch`."""
         who = self._caller.name
         how: dict[str, Any] = {"layout": layout, "softmax_scale": softmax_scale, **arguments}
-        shape, _ = self.result_shapes(q, k, v, **how)
+        shape, *_ = self.result_shapes(q, k, v, **how)
         views = readable_views({"q": q} | ({} if out is None else {"out": out}), who)
         like = views["q"]
         raise_problems(out_problems(views.get("out"), shape), who)
@@ -50,17 +51,18 @@ class AttentionOfNoColumns(AttentionKernel):
         if out is None:
             declared = [Result("out", like, shape, self.config.output)]
             made = results.deliver(self._forward.new(declared, handle)[0]["out"], like)
-        if not return_lse:
+        if not (return_lse or return_max_logit):
             return made
-        return made, super().launch(q, k, k, stream=stream, backend=backend, return_lse=True, **how)[1]
+        how |= {"return_lse": return_lse, "return_max_logit": return_max_logit}
+        return (made, *super().launch(q, k, k, stream=stream, backend=backend, **how)[1:])
 
     def result_shapes(self, q: object, k: object, v: object = None, **how: Any) -> Any:
-        """The shapes of O and the LSE as `AttentionKernel.result_shapes` gives them; O has no columns."""
+        """The shapes of results as `AttentionKernel.result_shapes` gives them; O has no columns."""
         raise_problems(
             problems_of_rows(readable_views({"k": k, "v": v}, self._caller.name)), self._caller.name
         )
-        of_out, of_lse = super().result_shapes(q, k, k, **how)
-        return (*of_out[:-1], 0), of_lse
+        of_out, *of_others = super().result_shapes(q, k, k, **how)
+        return ((*of_out[:-1], 0), *of_others)
 
 
 def problems_of_rows(views: dict[str, ArrayView]) -> list[str]:

@@ -165,7 +165,7 @@ def _call(step: Decoding) -> CacheCall:
         k,
         v,
         out,
-        None,
+        {},
         given,
         step.page_size,
         step.seq_k,

@@ -130,7 +130,7 @@ def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
         out = staging.room_for(view(np.empty_like(q), "out"))
         staging.wait()
         call = CacheCall(
-            config, there[0], there[1], there[2], out, None, given, one.page_size, one.seq_k, config.scale
+            config, there[0], there[1], there[2], out, {}, given, one.page_size, one.seq_k, config.scale
         )
         yield OnDevice(call, staging, (q[:1], k[None], v[None]))
 

@@ -41,9 +41,10 @@ def attention_with_kvcache(
     v: AnyArray | None = ...,
     *,
     layer: int,
-    return_lse: bool,
+    return_lse: bool = ...,
+    return_max_logit: bool = ...,
     **arguments: Unpack[CachedOptions],
-) -> A | tuple[A, A]: ...
+) -> A | tuple[A, ...]: ...
 @takes(CachedArguments, **DEFAULTS)
 def attention_with_kvcache(
     q: AnyArray,
@@ -55,14 +56,16 @@ def attention_with_kvcache(
     **arguments: Unpack[CachedArguments],
 ) -> Any:
     """Append k and v, if they are given, to a layer of `cache`, and attend with q to all keys of
-    this layer: out, or (out, lse) with `return_lse`.
+    this layer: out, or a tuple of out and of what else is asked for: lse with `return_lse`, then
+    max_logit with `return_max_logit`.
 
     q is [batch, heads, seq_q, head_dim], k [batch, kv_heads, n, head_dim] and v [batch, kv_heads,
     n, head_dim_v]; heads is a multiple of kv_heads. All have the cache's dtype, or, for a cache of
     fp8, float32, float16 or bfloat16. `cache_batch_idx`, integers [batch], is the sequence of
     the cache that each batch item belongs to; by default all sequences, in order. Without k and v a
     sequence may occur several times. The result is an array of q's library and dtype, or `out`,
-    [batch, heads, seq_q, head_dim_v]; lse is float32 [batch, heads, seq_q], the natural logarithm.
+    [batch, heads, seq_q, head_dim_v]; lse is float32 [batch, heads, seq_q], the natural logarithm, and
+    max_logit float32 [batch, heads], the largest score as in `AttentionKernel.launch`.
 
     Each sequence has its own length. Causality is bottom-right: the last query is at the position
     of the last key. `window`, `softcap`, `score_mod`, `mask_mod`, `aux`, `alibi_slopes`, `sink` and

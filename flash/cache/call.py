@@ -19,14 +19,16 @@ from flash.cache.checks import (
     rows_of_call,
 )
 from flash.calls.gpu import launcher_of
+from flash.calls.operation import set_initial
 from flash.host import results
-from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.host.caller import Caller, outputs_of, raise_problems, views_of
 from flash.launch.calls import on_cpu_of
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
+from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened, with_captured
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
@@ -57,13 +59,14 @@ class CachedArguments(CachedOptions, total=False):
     """All arguments that are given by name, beside `layer`."""
 
     return_lse: bool
+    return_max_logit: bool
 
 
 # The defaults that are not None.
 DEFAULTS: Final[dict[str, Any]] = {
     "causal": True,
     "rotary_interleaved": False,
-    "return_lse": False,
+    **{output.option: False for output in OUTPUTS},
     "splits": AUTO,
     "backend": AUTO,
 }
@@ -72,25 +75,25 @@ _ARRAYS: Final = ("out", "rotary_cos", "rotary_sin", *CACHE_ARRAYS)
 
 
 class Results(NamedTuple):
-    """The arrays that a call returns; lse is None unless the caller asked for it."""
+    """The arrays that a call returns: out, and by name those of `OUTPUTS` that it asked for."""
 
     out: Any
-    lse: Any
+    others: Mapping[str, Any]
 
     @property
     def returned(self) -> Any:
-        """out, or (out, lse)."""
-        return self.out if self.lse is None else tuple(self)
+        """out, or a tuple of it and of what else was asked for."""
+        return (self.out, *self.others.values()) if self.others else self.out
 
 
 class Task(NamedTuple):
     """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
-    the call by name, `out` and `lse` those that are written, and `results` the same as the caller
-    gets them. `how` are further arguments of `DecodeKernel.prepared`. `longest` is the most keys that a
-    sequence may have. `stream` is None for the current stream of q's library. A task that `is_repeated`
-    has memory of its own for its small arrays (lengths, indices); that of others may be reused by the
-    next call.
+    the call by name, `out` and `outputs` (by name) those that are written, and `results` the same as the
+    caller gets them. `how` are further arguments of `DecodeKernel.prepared`. `longest` is the most keys
+    that a sequence may have. `stream` is None for the current stream of q's library. A task that
+    `is_repeated` has memory of its own for its small arrays (lengths, indices); that of others may be
+    reused by the next call.
     """
 
     who: str
@@ -108,7 +111,7 @@ class Task(NamedTuple):
     longest: int
     stream: int | None
     out: ArrayView
-    lse: ArrayView | None
+    outputs: Mapping[str, ArrayView]
     results: Results
     is_repeated: bool
 
@@ -179,7 +182,11 @@ def checked(
     shape = (*like.shape[:3], cache.head_dim_v)
     room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
     made = room(shape, asked.config.element) if out is None else out
-    lse = room(shape[:3], F32) if asked.with_lse else None
+    others = {o.name: room(o.shape(*shape[:3], packed=False), F32) for o in asked.outputs}
+    own = {name: _new(array, name) for name, array in others.items()}
+    if 0 in shape[:3]:
+        for output in asked.outputs:
+            set_initial(cache.cuda, own[output.name], output.initial, cache.stream_of(who, explicit, like))
     longest = cache.capacity if repeated else max(rows.after, default=0)
     return Task(
         who,
@@ -197,10 +204,10 @@ def checked(
         longest,
         explicit,
         views["out"] if "out" in views else _new(made, "out"),
-        None if lse is None else _new(lse, "lse"),
+        own,
         Results(
             made if "out" in views else results.deliver(made, like),
-            None if lse is None else results.deliver(lse, like),
+            {name: results.deliver(array, like) for name, array in others.items()},
         ),
         repeated,
     )
@@ -212,7 +219,7 @@ class Asked(NamedTuple):
     config: AttentionConfig
     scale: float
     how: Mapping[str, Any]  # further arguments of `DecodeKernel.prepared`
-    with_lse: bool
+    outputs: tuple[Output, ...]
     attend: Callable[..., None] | None
 
 
@@ -254,7 +261,7 @@ def _checked(
     require_both(who, views, "k", "v")
     require_both(who, views, "rotary_cos", "rotary_sin")
     how = {"splits": splits_of(who, arguments["splits"])}
-    with_lse = flag(who, "return_lse", arguments["return_lse"])
+    outputs = outputs_of(who, arguments)
     raise_problems(list(problems_of_rows(cache, views, items)), who)
     config = config_of(
         who,
@@ -269,7 +276,7 @@ def _checked(
         raise_problems(list(problems_of_kernels(cache, config, views, backend)), who)
     scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
     attend = on_cpu_of(config, backend) if backend in WITHOUT_KERNELS else None
-    return Asked(config, scale, how, with_lse, attend)
+    return Asked(config, scale, how, outputs, attend)
 
 
 _WRITTEN: Final = ("out",)

@@ -17,7 +17,7 @@ class DecodeStep:
 
     All arguments are those of `attention_with_kvcache`. The arrays are kept; before each call the
     caller writes new contents to them, in the order of the stream. Results are always in the same
-    arrays, `out` and `lse`. `cache_batch_idx` and `leftpad` are read once, when the step is made.
+    arrays, `out`, `lse` and `max_logit`. `cache_batch_idx` and `leftpad` are read when the step is made.
 
     Calling a step does `advance` and `launch`, and returns what the function would. `launch` only
     puts kernels on the stream, always the same ones, waits for nothing and allocates nothing: a
@@ -43,7 +43,8 @@ class DecodeStep:
         task = checked(DecodeStep.__init__, q, cache, k, v, layer, arguments, repeated=True)
         self._work = CachedWork(task)
         self.out: Any = task.results.out
-        self.lse: Any = task.results.lse
+        self.lse: Any = task.results.others.get("lse")
+        self.max_logit: Any = task.results.others.get("max_logit")
 
     def __call__(self) -> Any:
         """Append and attend: `out`, or (out, lse). If anything is raised, the lengths of the cache

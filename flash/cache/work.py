@@ -134,7 +134,7 @@ class CachedWork:
         task = self._task
         if task.attend is not None:
             operands = gathered({name: host_array(array) for name, array in task.operands.items()})
-            lse = None if task.lse is None else host_array(task.lse)
+            outputs = {name: host_array(array) for name, array in task.outputs.items()}
             work = functools.partial(
                 attend_to_rows,
                 functools.partial(task.attend, softmax_scale=task.scale),
@@ -142,7 +142,7 @@ class CachedWork:
                 self._rows_of,
                 operands,
                 host_array(task.out),
-                lse,
+                outputs,
             )
             return lambda _: work()
         cache = task.cache
@@ -153,7 +153,7 @@ class CachedWork:
             arrays.k,
             arrays.v,
             task.out,
-            task.lse,
+            task.outputs,
             {**task.operands, **self._operands},
             cache.page_size or 0,
             task.longest,

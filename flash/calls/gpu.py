@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from flash.calls.memory import Memory, PlannedMemory, StreamMemory
-from flash.calls.step import Step
+from flash.calls.step import Fill, Step
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build
 from flash.problem.config import ALIGNMENTS
@@ -26,12 +26,14 @@ _APART: Final = 1 << 48  # bytes between the addresses of arrays when launches a
 
 class Ready(NamedTuple):
     """A loaded kernel and its launch plan. Each of its pointers is so many bytes after the first element of
-    one of the arrays of a call: `sources` has the number of the array, and these bytes.
+    one of the arrays of a call: `sources` has the number of the array, and these bytes. `fills` are so many
+    words in these arrays, counted likewise, that are set to a word before the launch.
     """
 
     kernel: LoadedKernel
     plan: LaunchPlan
     sources: tuple[tuple[int, int], ...]
+    fills: tuple[tuple[tuple[int, int], int, int], ...] = ()
 
 
 class Prepared(NamedTuple):
@@ -47,7 +49,9 @@ class Prepared(NamedTuple):
         """Put the launches on a stream, for arrays, and memory if it is needed, at these addresses."""
         for first, nbytes in self.cleared:
             backend.clear(pointers[-1] + first, nbytes, stream, ordinal=ordinal)
-        for kernel, plan, sources in self.launches:
+        for kernel, plan, sources, fills in self.launches:
+            for (n, after), count, word in fills:
+                backend.fill(pointers[n] + after, word, count, stream, ordinal=ordinal)
             addresses = [pointers[n] + after for n, after in sources]
             backend.launch(kernel, plan.with_pointers(addresses), stream)
 
@@ -57,8 +61,12 @@ class Prepared(NamedTuple):
         """The launches on some arrays with some memory, for repeated calls."""
         pointers = addresses(arrays) + ([] if space is None else [space.pointer])
         launches = [
-            (kernel, plan.with_pointers([pointers[n] + after for n, after in sources]))
-            for kernel, plan, sources in self.launches
+            (
+                kernel,
+                plan.with_pointers([pointers[n] + after for n, after in sources]),
+                [Fill(pointers[n] + after, count, word) for (n, after), count, word in fills],
+            )
+            for kernel, plan, sources, fills in self.launches
         ]
         cleared = [(pointers[-1] + first, nbytes) for first, nbytes in self.cleared]
         return Bound(backend, ordinal, arrays, space, launches, cleared)
@@ -71,7 +79,7 @@ class Bound(NamedTuple):
     ordinal: int
     arrays: tuple[ArrayView, ...]
     space: ArrayView | None
-    launches: list[tuple[LoadedKernel, LaunchPlan]]
+    launches: list[tuple[LoadedKernel, LaunchPlan, list[Fill]]]
     cleared: list[tuple[int, int]]
 
     def put_on(self, stream: int) -> None:
@@ -80,7 +88,9 @@ class Bound(NamedTuple):
         wait_for_producers(backend, self.arrays, stream, self.ordinal)
         for pointer, nbytes in self.cleared:
             backend.clear(pointer, nbytes, stream, ordinal=self.ordinal)
-        for kernel, plan in self.launches:
+        for kernel, plan, fills in self.launches:
+            for pointer, count, word in fills:
+                backend.fill(pointer, word, count, stream, ordinal=self.ordinal)
             backend.launch(kernel, plan, stream)
 
 
@@ -158,6 +168,7 @@ class Launcher:
                     self.load(step.made, step.plan, ordinal),
                     step.plan,
                     tuple([source(pointer) for pointer in step.pointers]),
+                    tuple([(source(pointer), count, word) for pointer, count, word in step.fills]),
                 )
                 for step in list(steps(apart, memory))
             ]

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from flash.calls.backend import check_place, choose
 from flash.calls.gpu import Launcher, Prepared
 from flash.calls.memory import HostMemory, Memory
@@ -17,6 +19,7 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
+from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
@@ -25,12 +28,15 @@ C = TypeVar("C")  # a checked call
 
 
 class Result(NamedTuple):
-    """An array that a call makes for a result: of the library and on the device of `like`."""
+    """An array that a call makes for a result: of the library and on the device of `like`. Where a call has
+    nothing to compute, its elements are `initial`.
+    """
 
     name: str
     like: ArrayView
     shape: tuple[int, ...]
     dtype: DType
+    initial: float | None = None
 
 
 class Operation(ABC, Generic[C]):
@@ -131,12 +137,18 @@ class Operation(ABC, Generic[C]):
         """New arrays for results, by name, and views of them; no earlier work writes these."""
         made: dict[str, object] = {}
         views: dict[str, ArrayView] = {}
-        for name, like, shape, dtype in declared:
+        for name, like, shape, dtype, _ in declared:
             made[name] = results.empty(like, shape, dtype, memory=self.gpu.backend, stream=stream)
             views[name] = view(made[name], name)
             if views[name].stream is not None:
                 views[name] = views[name]._replace(stream=None)
         return made, views
+
+    def fill(self, declared: Iterable[Result], views: Mapping[str, ArrayView], stream: int | None) -> None:
+        """Set new arrays to their `initial` elements, where a call has nothing to compute."""
+        for result in declared:
+            on = stream_of(result.like, stream)
+            set_initial(self.gpu.backend, views[result.name], result.initial, on)
 
     def run(self, call: C, backend: str, like: ArrayView, stream: int | None) -> None:
         """Compute a call, or put it on a stream: None is the current one of the library of `like`."""
@@ -204,6 +216,17 @@ class Operation(ABC, Generic[C]):
         prepared = self.prepared(call, arrays, ordinal)
         space = room(-(-prepared.nbytes // F32_BYTES)) if prepared.nbytes else None
         return prepared.bound(self.gpu.backend, views, space, ordinal).put_on
+
+
+def set_initial(backend: CudaBackend, array: ArrayView, initial: float | None, stream: int) -> None:
+    """Set the elements of a dense array of f32 to `initial`, on a GPU in stream order; None: leave them."""
+    if initial is None or not array.size:
+        return
+    if array.device == HOST:
+        host_array(array)[...] = initial
+        return
+    word = int(np.float32(initial).view(np.uint32))
+    backend.fill(array.pointer, word, array.size, stream, ordinal=array.device[1])
 
 
 def ordinal_of(arrays: Iterable[ArrayView]) -> int:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flash.contract.built_kernel import BuiltKernel
 from flash.operands.declared import Operand
 from flash.problem.config import ALIGNMENTS
@@ -16,6 +18,14 @@ from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.tensormap import Boxes, TensorMap
+
+
+class Fill(NamedTuple):
+    """Words of 32 bits in memory, so many from an address on, that a launch finds to be `word`."""
+
+    pointer: int
+    words: int
+    word: int
 
 
 class Step(NamedTuple):
@@ -33,12 +43,24 @@ class Step(NamedTuple):
         """The addresses of the arrays, in the order of the kernel's pointers."""
         return [array.pointer for array in self.arrays]
 
+    @property
+    def fills(self) -> list[Fill]:
+        """What the arrays of this launch hold before it, where its kernel says so."""
+        return [
+            Fill(array.pointer, math.prod(array.shape), int(np.float32(operand.initial).view(np.uint32)))
+            for operand, array in zip(self.made.arrays, self.arrays, strict=True)
+            if operand.initial is not None
+        ]
+
     def interpret(self, module: ir.Module | None = None, **how: Any) -> interpreter.Result:
         """Interpret the kernel's PTX on the arrays, which are on the host; results are in them.
         Another `module` may take the kernel's place; `how` are further arguments of
         `ptxgen.interpreter.run`.
         """
         memory = [host_array(array) for array in self.arrays]
+        for operand, array in zip(self.made.arrays, memory, strict=True):
+            if operand.initial is not None:
+                array[...] = operand.initial
         given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
         given.setdefault("in_flight", [host_array(array) for array in self.in_flight])
         return interpreter.run(

@@ -36,7 +36,7 @@ def attention_cpu(
     k: KeyRows,
     v: KeyRows,
     out: NDArray[Any],
-    lse: NDArray[Any] | None,
+    lse: NDArray[Any] | None = None,
     *,
     softmax_scale: float | None,
     causal: Causal,

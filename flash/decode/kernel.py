@@ -13,7 +13,7 @@ from flash.decode.operation import Decode
 from flash.decode.plan import CacheCall, joining
 from flash.decode.token_scales import SCALES
 from flash.host import results
-from flash.host.caller import Caller, flag, raise_problems
+from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.checks import scale as scale_of
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import CacheLaunchOptions
@@ -95,6 +95,7 @@ class DecodeKernel:
         v: AnyArray | None = ...,
         *,
         return_lse: bool | None = ...,
+        return_max_logit: bool | None = ...,
         **options: Unpack[CacheLaunchOptions],
     ) -> Any: ...
     @takes(CacheLaunchArguments)
@@ -117,6 +118,7 @@ class DecodeKernel:
         rotary_interleaved: bool = False,
         softmax_scale: float | None = None,
         return_lse: bool | None = None,
+        return_max_logit: bool | None = None,
         out: AnyArray | None = None,
         splits: int | Auto = AUTO,
         max_seqlen_k: int | None = None,
@@ -124,8 +126,8 @@ class DecodeKernel:
         stream: object = None,
         **scores: Unpack[CacheLaunchArguments],
     ) -> Any:
-        """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
-        config's).
+        """`softmax(scale Q Kᵀ + mask) V`: out, or a tuple of out and of what else is asked for: lse with
+        `return_lse`, then max_logit with `return_max_logit` (default: what the config says).
 
         q [batch, heads, seq_q, head_dim]. Without `block_table` k_cache is [sequences, kv_heads,
         capacity, head_dim]; with it, int32 [sequences, n], k_cache is [pages, kv_heads, page_size,
@@ -181,9 +183,8 @@ class DecodeKernel:
             raise ConfigError(
                 f"{WHO}: rotary_interleaved must be True or False, got {shown(rotary_interleaved)}"
             )
-        with_lse = self.config.return_lse
-        if return_lse is not None:
-            with_lse = flag(WHO, "return_lse", return_lse)
+        options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
+        outputs = outputs_of(WHO, options, self.config.outputs)
         explicit = None if stream is None else streams.stream_handle(stream, WHO)
         require_known(WHO, scores, CacheLaunchArguments, DecodeKernel.launch)
         given = {
@@ -223,7 +224,9 @@ class DecodeKernel:
         scale = scale_of(self.config, softmax_scale, Caller(WHO))
         shape = (*like.shape[:3], self.config.value_dim)
         declared = [Result("out", like, shape, self.config.element)] if out is None else []
-        declared += [Result("lse", like, shape[:3], F32)] if with_lse else []
+        for output in outputs:
+            own = output.shape(*shape[:3], packed=False)
+            declared.append(Result(output.name, like, own, F32, output.initial))
         made, new = decode.new(declared, explicit)
         if 0 not in shape[:3]:
             names = (*_OPERANDS, *self.config.aux_operands)
@@ -233,7 +236,7 @@ class DecodeKernel:
                 views["k_cache"],
                 views["v_cache"],
                 views["out"] if out is not None else new["out"],
-                new.get("lse"),
+                {output.name: new[output.name] for output in outputs},
                 {n: a for n, a in views.items() if n in names},
                 views["k_cache"].shape[2] if "block_table" in views else 0,
                 longest,
@@ -242,8 +245,12 @@ class DecodeKernel:
                 number,
             )
             decode.run(call, name, like, explicit)
+        else:
+            decode.fill(declared, new, explicit)
         found = out if out is not None else results.deliver(made["out"], like)
-        return (found, results.deliver(made["lse"], like)) if with_lse else found
+        if not outputs:
+            return found
+        return (found, *[results.deliver(made[output.name], like) for output in outputs])
 
     def _check(self, views: dict[str, ArrayView]) -> None:
         """Raise `LaunchError` with all problems of the arrays of a call. On a GPU, calls whose

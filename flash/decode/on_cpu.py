@@ -57,9 +57,9 @@ def attend_on_cpu(call: CacheCall, attend: Callable[..., None]) -> None:
 
     names = (*CACHE_ARRAYS, *call.config.aux_operands)
     operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
-    lse = None if call.lse is None else host_array(call.lse)
+    outputs = {name: host_array(array) for name, array in call.outputs.items()}
     attend = functools.partial(attend, softmax_scale=call.scale)
-    attend_to_rows(attend, q, rows_of, operands, host_array(call.out), lse)
+    attend_to_rows(attend, q, rows_of, operands, host_array(call.out), outputs)
 
 
 def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
@@ -121,7 +121,7 @@ def attend_to_rows(
     rows_of: Rows,
     operands: Mapping[str, Array],
     out: Array,
-    lse: Array | None,
+    outputs: Mapping[str, Array],
 ) -> None:
     """`attend` with each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
     computed separately, so that the bits of an item do not depend on the others.
@@ -145,7 +145,7 @@ def attend_to_rows(
             keys,
             values,
             out[b : b + 1],
-            None if lse is None else lse[b : b + 1],
+            **{name: array[b : b + 1] for name, array in outputs.items()},
             first_batch=b,
             first_query=keys.shape[2] - q.shape[2],
             **own,

@@ -45,13 +45,11 @@ class Decode(Operation[CacheCall]):
 
     def arrays(self, call: CacheCall) -> dict[str, ArrayView]:
         """See `Operation.arrays`. V that is columns of K is no array of its own."""
-        found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **call.operands}
+        found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **call.outputs, **call.operands}
         if self.config.shared_kv:
             del found["v"]
         if call.new is not None:
             found |= call.new.operands
-        if call.lse is not None:
-            found["lse"] = call.lse
         return found
 
     def over(self, call: CacheCall, arrays: Mapping[str, ArrayView]) -> CacheCall:
@@ -62,7 +60,7 @@ class Decode(Operation[CacheCall]):
             k=k,
             v=columns_of(self.config, k) if self.config.shared_kv else arrays["v"],
             out=arrays["out"],
-            lse=arrays.get("lse"),
+            outputs={name: arrays[name] for name in call.outputs},
             operands={name: arrays[name] for name in call.operands},
             new=None if call.new is None else call.new.over(arrays),
         )
@@ -120,7 +118,7 @@ def _layouts(call: CacheCall) -> tuple[object, ...]:
         tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
         tuple([(name, array.shape, array.strides) for name, array in operands.items()]),
         call.new is not None and (call.new.dtype, call.new.interleaved),
-        call.lse is None,
+        tuple(call.outputs),
         call.page_size,
         call.scale,
     )

@@ -29,6 +29,7 @@ from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import LSE, OUTPUTS, and_lse
 from flash.problem.row_bits import by_rows
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -103,9 +104,9 @@ class CacheCall(NamedTuple):
     """A checked call: q [batch, heads, seq_q, head_dim], and K and V of a cache, which hold
     sequences of `capacity` rows, or pages of `page_size` rows (0: no pages).
 
-    `operands` are the arrays of the kernel's features, by name; `longest` is the most keys that a
-    sequence may have, with the `new` rows, which the lengths in `operands` include. `splits` None is
-    "auto"; `who` is called, for messages.
+    `outputs` are the arrays of `OUTPUTS` that are wanted, and `operands` those of the kernel's features, by
+    name; `longest` is the most keys that a sequence may have, with the `new` rows, which the lengths in
+    `operands` include. `splits` None is "auto"; `who` is called, for messages.
     """
 
     config: AttentionConfig
@@ -113,7 +114,7 @@ class CacheCall(NamedTuple):
     k: ArrayView
     v: ArrayView
     out: ArrayView
-    lse: ArrayView | None
+    outputs: Mapping[str, ArrayView]
     operands: Mapping[str, ArrayView]
     page_size: int
     longest: int
@@ -185,8 +186,9 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     if same_bits:
         config = config.for_rows(rows, tiling_of, same_bits=True)
     tiling = tiling_of(config)
-    kernel = config.kernel(target, alignment, call.lse is not None or merged)
-    kernel = replace(kernel, tiling=tiling)
+    outputs = tuple([output for output in OUTPUTS if output.name in call.outputs])
+    kernel = config.kernel(target, alignment)
+    kernel = replace(kernel, tiling=tiling, outputs=and_lse(outputs) if merged else outputs)
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
         kernel.features,
@@ -345,12 +347,13 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
         steps.append(_appending(call, call.new, kernel.target, queries))
         call = call if queries is None else call._replace(q=queries)
     if splits == 1:
-        return [*steps, _attending(call, kernel, 1, call.out, call.lse)]
+        return [*steps, _attending(call, kernel, 1)]
     shape = (*call.q.shape[:3], splits)
     outs, lses = memory.array((*shape, call.config.value_dim), F32), memory.array(shape, F32)
-    steps.append(_attending(call, kernel, splits, outs, lses))
+    of_splits = call._replace(out=outs, outputs={**call.outputs, LSE.name: lses})
+    steps.append(_attending(of_splits, kernel, splits))
     lses = lses._replace(shape=(math.prod(shape[:-1]), splits), strides=(splits, 1))
-    merged = merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)
+    merged = merging(MergeCall(outs, lses, call.out, call.outputs.get(LSE.name)), kernel.target)
     overlaps = kernel.begins_next and merged.plan.attributes.programmatic
     return [*steps, merged._replace(in_flight=(outs, lses) if overlaps else ())]
 
@@ -366,12 +369,10 @@ def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView
     return append_step(target, new.dtype, rows, turned)
 
 
-def _attending(
-    call: CacheCall, kernel: KernelConfig, splits: int, out: ArrayView, lse: ArrayView | None
-) -> Step:
+def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
     made, features = proved_build(kernel), kernel.features
-    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out, **call.operands}
-    arrays |= {} if lse is None else {"LSE": lse}
+    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": call.out, **call.operands}
+    arrays |= {output.array: call.outputs[output.name] for output in kernel.outputs}
     batch, heads, seq_q, _ = call.q.shape
     values = call.config.numbers | {
         "seq_q": seq_q,

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from flash.problem.outputs import OUTPUTS, Output
 from ptxgen.arrays.views import ArrayView, unreadable, view
 from ptxgen.errors import LaunchError, shown
 
@@ -88,6 +89,20 @@ def require_no_gradients(
         cure = _OF_ADAPTER.format(who) if who in _IN_ADAPTER else ""
         said = _SECOND if is_second else _LOST
         raise_problems([said.format(name, cure) for name in tracked], who)
+
+
+def outputs_of(
+    who: str, options: Mapping[str, object], default: Collection[Output] = ()
+) -> tuple[Output, ...]:
+    """What a call of `who` returns beside O: outputs whose options are True, or of `default` where they are
+    None. Raises `LaunchError` for an option that is none of these.
+    """
+    found = []
+    for output in OUTPUTS:
+        value = options.get(output.option)
+        if output in default if value is None else flag(who, output.option, value):
+            found.append(output)
+    return tuple(found)
 
 
 def flag(who: str, name: str, value: object) -> bool:

@@ -25,6 +25,7 @@ from flash.operands.dtypes import I32
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.rotary import rotated
 from flash.problem.sequences import each_sequence
 from flash.reference import scaled_numbers
@@ -36,12 +37,12 @@ from ptxgen.runtime.plan import LaunchPlan
 
 _ON_HOST: Final = HostMemory()
 MATRICES: Final = ("q", "k", "v", "out")
-_NO_OPERANDS: Final = frozenset((*MATRICES, "lse"))
+_NO_OPERANDS: Final = frozenset((*MATRICES, *[output.name for output in OUTPUTS]))
 
 
 class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to make
-    """One checked call: the problem, and its arrays by the names of arguments: q, k, v, out, lse if it is
-    wanted, and the operands of the config's features.
+    """One checked call: the problem, and its arrays by the names of arguments: q, k, v, out, those of
+    `OUTPUTS` that are wanted, and the operands of the config's features.
     """
 
     config: AttentionConfig
@@ -57,9 +58,9 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
         return [self.arrays[name] for name in MATRICES]
 
     @property
-    def lse(self) -> ArrayView | None:
-        """The array for the LSE; None if it is not wanted."""
-        return self.arrays.get("lse")
+    def outputs(self) -> tuple[Output, ...]:
+        """What is written beside O."""
+        return tuple([output for output in OUTPUTS if output.name in self.arrays])
 
     @property
     def operands(self) -> dict[str, ArrayView]:
@@ -77,8 +78,8 @@ def make_plan(
     splits: int = 1,
     multiprocessors: int = USUAL_MULTIPROCESSORS,
 ) -> LaunchPlan:
-    """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, the LSE if the kernel
-    writes it, the operands, and the counter of tickets if it takes them. `numbers` are the scalar
+    """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, what the kernel
+    writes beside it, the operands, and the counter of tickets if it takes them. `numbers` are the scalar
     arguments of the kernel's features, `cache_bytes` is the size of the device's L2 cache, a persistent
     kernel has as many CTAs as run at once on its `multiprocessors`. With several `splits`, O and LSE are
     dense arrays [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
@@ -89,7 +90,7 @@ def make_plan(
     if splits > 1:
         g = geometry
         strides[-1] = dense_strides((g.batch, g.heads, g.seq_q, splits, config.tiling.head_dim_v))[:-1]
-    strides += [()] * config.return_lse
+    strides += [()] * len(config.outputs)
     rows_q, rows_k = config.features.row_counts
     parts = grid_ctas(config, geometry)
     values: dict[str, int | float] = {
@@ -131,9 +132,9 @@ def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
         operands = gathered({name: host_array(a) for name, a in call.operands.items()})
     seed = int(call.numbers.get("dropout_seed", 0))
     attend = functools.partial(attend, softmax_scale=call.scale, dropout_seed=seed)
-    lse = None if call.lse is None else host_array(call.lse)
+    outputs = {output: host_array(call.arrays[output.name]) for output in call.outputs}
     if config.varlen:
-        _each_on_cpu(call, attend, operands, lse)
+        _each_on_cpu(call, attend, operands, outputs)
         return
     q, k, v, out = (_bhsd(array, call.layout) for array in call.matrices)
     if SCALES[0] in operands:
@@ -142,7 +143,11 @@ def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
             scaled_numbers(x, scale, config.scale_block, np.float32)
             for x, scale in zip((q, k, v), scales, strict=True)
         )
-    attend(q, k, v, out, None if lse is None else lse.reshape(out.shape[:3]), **operands)
+    sizes = out.shape[:3]
+    whole = {
+        output.name: array.reshape(output.shape(*sizes, packed=False)) for output, array in outputs.items()
+    }
+    attend(q, k, v, out, **whole, **operands)
 
 
 def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
@@ -157,7 +162,7 @@ def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
 
 
 def _each_on_cpu(
-    call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
+    call: Call, attend: Callable[..., None], operands: dict[str, Any], outputs: Mapping[Output, NDArray[Any]]
 ) -> None:
     """Compute packed sequences one after another with numpy."""
     q, out = (host_array(call.arrays[name]).swapaxes(0, 1) for name in ("q", "out"))
@@ -182,7 +187,7 @@ def _each_on_cpu(
             of_k,
             of_v,
             out[None, :, rows],
-            None if lse is None else lse[None, :, rows],
+            **{output.name: output.of_sequence(array, b, rows) for output, array in outputs.items()},
             **{name: array[b : b + 1] for name, array in wide.items()},
             **of_all,
             first_batch=b,
@@ -227,7 +232,7 @@ def step_of(
     call: Call, build: Build, memory: Memory = _ON_HOST, device: Device = USUAL_DEVICE, splits: int = 1
 ) -> Step:
     """The launch of a call; `splits` and the last sizes of O and LSE are as in `make_plan`."""
-    arrays = call.matrices + ([call.lse] if call.lse is not None else [])
+    arrays = call.matrices + [call.arrays[output.name] for output in build.config.outputs]
     arrays += call.operands.values()
     if build.config.takes_tickets:  # a launch that was stopped may have left a number there
         arrays.append(memory.array((1,), I32, is_cleared=True))

@@ -35,6 +35,7 @@ from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
+from flash.problem.outputs import Output
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays import overlap
@@ -69,7 +70,7 @@ class Geometry:
     stride_alignment: int
     reach: tuple[tuple[int, int], ...]
     out_shape: tuple[int, ...]
-    lse_shape: tuple[int, ...]
+    unbatched: bool  # whether arrays have no axis of batches, though sequences are not packed
     nbytes: int
     natural_alignment: int
     operand_strides: tuple[tuple[int, ...], ...] = ()
@@ -81,6 +82,12 @@ class Geometry:
     def group(self) -> int:
         """The number of query heads that share a key/value head."""
         return self.heads // self.kv_heads if self.kv_heads else 1
+
+    def shape_of(self, output: Output) -> tuple[int, ...]:
+        """The shape of what is written beside O."""
+        packed = self.max_seqlen_q is not None
+        shape = output.shape(self.batch, self.heads, self.seq_q, packed=packed)
+        return shape[1:] if self.unbatched else shape
 
     @property
     def packed_rows(self) -> int:
@@ -346,7 +353,7 @@ def _geometry(
         stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
         reach=tuple(overlap.reach(*one, n) for one, n in zip(layouts, of_elements, strict=True)),
         out_shape=out_shape,
-        lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
+        unbatched=rank == 3 and not config.varlen,
         nbytes=nbytes,
         natural_alignment=natural_alignment(config.head_dim, config.value_dim, config.element),
     )

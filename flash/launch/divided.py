@@ -15,6 +15,7 @@ from flash.launch.checks import Geometry, grid_ctas
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
 from flash.operands.dtypes import F32, F32_BYTES
+from flash.problem.outputs import LSE
 from ptxgen.arrays.dlpack import dense_strides
 
 
@@ -36,10 +37,11 @@ def units(call: Call, first: int, end: int) -> Call:
         name: call.arrays[name]._replace(pointer=call.arrays[name].pointer + n * three[axis] * g.nbytes)
         for name, n, three in zip(MATRICES, firsts, g.strides, strict=True)
     }
-    if call.lse is not None:  # dense
-        shape = (geometry.batch, geometry.heads, geometry.seq_q)
-        pointer = call.lse.pointer + of_queries * (1 if axis else g.heads) * g.seq_q * F32_BYTES
-        moved["lse"] = call.lse._replace(pointer=pointer, shape=shape, strides=dense_strides(shape))
+    for output in call.outputs:  # dense
+        array, of_head = call.arrays[output.name], math.prod(output.shape(1, 1, g.seq_q, packed=False))
+        shape = output.shape(geometry.batch, geometry.heads, g.seq_q, packed=False)
+        pointer = array.pointer + of_queries * (1 if axis else g.heads) * of_head * F32_BYTES
+        moved[output.name] = array._replace(pointer=pointer, shape=shape, strides=dense_strides(shape))
     return call._replace(geometry=geometry, arrays={**call.arrays, **moved})
 
 
@@ -55,12 +57,12 @@ def divided(
     outs = memory.array((*rows, splits, call.config.value_dim), F32)
     lses = memory.array((*rows, splits), F32)
     require_grid("launch", grid_ctas(made.config, g) * splits)
-    of_splits = call._replace(arrays={**call.arrays, "out": outs, "lse": lses})
+    of_splits = call._replace(arrays={**call.arrays, "out": outs, LSE.name: lses})
     attending = step_of(of_splits, made, memory, device, splits)
     merge = MergeCall(
         outs,
         lses._replace(shape=(math.prod(rows), splits), strides=(splits, 1)),
         call.arrays["out"]._replace(shape=(*rows, call.config.value_dim), strides=(*g.strides[-1], 1)),
-        call.lse,
+        call.arrays.get(LSE.name),
     )
     return attending, merging(merge, made.target, made.config.alignment)

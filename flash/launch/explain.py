@@ -45,7 +45,7 @@ def explain(
         ordinal = q.device[1] if q.device != HOST else forward.gpu.backend.current_device()
     aligned = alignment(config, g, *pointers)
     division = forward.division(geometry, ordinal, aligned)
-    choice = functools.partial(forward.kernel, ordinal=ordinal, aligned=aligned, with_lse=config.return_lse)
+    choice = functools.partial(forward.kernel, ordinal=ordinal, aligned=aligned, outputs=config.outputs)
     made = proved_build(choice(geometry, splits=division.splits))
     multiprocessors = forward.device(ordinal).multiprocessors
     grid = _grid(config, made, geometry, division, choice, multiprocessors)

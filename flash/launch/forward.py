@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from flash.calls.gpu import Launcher
@@ -25,6 +25,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
+from flash.problem.outputs import Output
 from flash.scores.features import NO_ARRAYS
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError
@@ -139,11 +140,12 @@ class Forward(Operation[Call]):
         if operands:
             raise_problems(list(scale_problems(operands)), self.caller.name)
 
-    def declared(self, like: ArrayView, geometry: Geometry, *, out: object, with_lse: bool) -> list[Result]:
+    def declared(
+        self, like: ArrayView, geometry: Geometry, outputs: Iterable[Output], *, out: object
+    ) -> list[Result]:
         """The new arrays for the results of a call."""
         found = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
-        if with_lse:
-            found.append(Result("lse", like, geometry.lse_shape, F32))
+        found += [Result(o.name, like, geometry.shape_of(o), F32, o.initial) for o in outputs]
         return found
 
     # ---- kernels
@@ -174,11 +176,16 @@ class Forward(Operation[Call]):
         return Device(has.multiprocessors, has.l2_cache)
 
     def kernel(
-        self, geometry: Geometry, ordinal: int | None, aligned: int, with_lse: bool, splits: int = 1
+        self,
+        geometry: Geometry,
+        ordinal: int | None,
+        aligned: int,
+        outputs: tuple[Output, ...],
+        splits: int = 1,
     ) -> KernelConfig:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = None if ordinal is None else self.target(ordinal)
-        return kernel_of(self.config, geometry, target, aligned, with_lse, splits, self.device(ordinal))
+        return kernel_of(self.config, geometry, target, aligned, outputs, splits, self.device(ordinal))
 
     def division(self, geometry: Geometry, ordinal: int | None, aligned: int) -> Division:
         """What of a launch on a device is divided, and into how many splits."""
@@ -215,19 +222,19 @@ class Forward(Operation[Call]):
     def written(self, call: Call) -> dict[str, bool]:
         """See `Operation.written`: rows of no packed sequence keep what they have."""
         whole = not self.config.varlen
-        return {name: whole for name in ("out", "lse") if name in call.arrays}
+        return {"out": whole} | {o.name: whole or not o.has_rows for o in call.outputs}
 
     def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
         """See `Operation.key`."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
-        return call.geometry, self._alignment(call), "lse" in call.arrays, call.scale, ordinal, seed
+        return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
 
     def _alignment(self, call: Call) -> int:
         return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])
 
     def steps(self, call: Call, ordinal: int | None, memory: Memory) -> Iterator[Step]:
         """See `Operation.steps`."""
-        geometry, device, with_lse = call.geometry, self.device(ordinal), "lse" in call.arrays
+        geometry, device, outputs = call.geometry, self.device(ordinal), call.outputs
         if ordinal is not None:
             self._check_limits(geometry, ordinal)
         aligned = self._alignment(call)
@@ -236,10 +243,10 @@ class Forward(Operation[Call]):
         if whole:
             first, rest = units(call, 0, whole), units(call, whole, units_of(self.config, geometry))
         if whole or splits == 1:
-            kernel = self.kernel(first.geometry, ordinal, aligned, with_lse)
+            kernel = self.kernel(first.geometry, ordinal, aligned, outputs)
             yield step_of(first, proved_build(kernel), memory, device)
         if splits > 1:
-            kernel = self.kernel(geometry, ordinal, aligned, with_lse, splits)
+            kernel = self.kernel(geometry, ordinal, aligned, outputs, splits)
             yield from divided(rest, proved_build(kernel), splits, memory, device)
 
     def on_cpu(self, call: Call, backend: str) -> None:

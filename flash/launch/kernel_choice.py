@@ -15,6 +15,7 @@ from flash.launch.tile_lengths import sized
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
+from flash.problem.outputs import Output, and_lse
 from flash.problem.persistence import GRID
 from flash.problem.row_bits import by_rows
 from ptxgen.target import Target
@@ -27,11 +28,12 @@ def kernel_of(
     geometry: Geometry,
     target: Target | None = None,
     alignment: int | None = None,
-    return_lse: bool | None = None,
+    outputs: tuple[Output, ...] | None = None,
     splits: int = 1,
     device: Device = USUAL_DEVICE,
 ) -> KernelConfig:
-    """The kernel of a launch; `target`, `alignment` and `return_lse` are as for `AttentionConfig.kernel`.
+    """The kernel of a launch; `target` and `alignment` are as for `AttentionConfig.kernel`, `outputs` are
+    those that it writes, by default the config's.
     If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
     saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
     the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`,
@@ -57,7 +59,8 @@ def kernel_of(
     config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
     if not against and not is_fixed:
         config = sized(config, geometry, of, alignment, device.multiprocessors)
-    kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
+    kernel = config.kernel(target, alignment, without_wgmma=against)
+    outputs = kernel.outputs if outputs is None else outputs
     if is_fixed:
         kernel = replace(kernel, tiling=by_rows(kernel.tiling))
     if packs == "auto" and not config.varlen and not config.scale_block:
@@ -65,6 +68,7 @@ def kernel_of(
     features = replace(kernel.features, splits=divided)
     written = None if divided else kernel.written  # parts are f32, whatever the type of O
     kernel = replace(kernel, packed=packs is True, features=features, written=written)
+    kernel = replace(kernel, outputs=and_lse(outputs) if divided else outputs)
     return scheduled_launch(config.scheduler, kernel, geometry, device)
 
 

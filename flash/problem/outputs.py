@@ -7,7 +7,9 @@ order: a new one is a row here, and what computes it on each backend. Each is -i
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32
@@ -20,15 +22,16 @@ PREFIX: Final = "return_"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An array of f32 beside O. `array` is its name in kernels, `word` that in the names of kernels that
-    write it. It has a number for each row of each head if it `has_rows`, else one for each head of each
-    sequence, the maximum of what CTAs, devices and parts of a problem compute: it is -inf before a launch.
+    """An array of f32 beside O, with `what` in it. `array` is its name in kernels, `word` that in the names
+    of kernels that write it. It has a number for each row of each head if it `has_rows`, else one for each
+    head of each sequence, the maximum of what CTAs, devices and parts of a problem compute: it is -inf
+    before a launch.
     """
 
     name: str
     array: str
     word: str
-    role: str
+    what: str
     meaning: str
     has_rows: bool
 
@@ -42,6 +45,11 @@ class Output:
         """What the array holds before a launch; None: anything."""
         return None if self.has_rows else NOTHING
 
+    @property
+    def access(self) -> str:
+        """What kernels do with the array."""
+        return "written" if self.has_rows else "read and written, -inf before a launch"
+
     def operand(self, features: Features) -> Operand:
         """The array of a kernel with these features; those of rows have one number for each split."""
         axes: tuple[str, ...] = ("batch * heads",)
@@ -53,7 +61,7 @@ class Output:
             F32,
             axes,
             self.meaning,
-            role=self.role,
+            role=f"{self.what}, {self.access}",
             is_written=True,
             is_dense=True,
             initial=self.initial,
@@ -65,12 +73,16 @@ class Output:
             return batch, heads
         return (heads, rows) if packed else (batch, heads, rows)
 
+    def of_sequence(self, array: NDArray[Any], number: int, rows: slice) -> NDArray[Any]:
+        """The part of a packed sequence, as a batch of one."""
+        return array[None, :, rows] if self.has_rows else array[number : number + 1]
+
 
 LSE: Final = Output(
     "lse",
     "LSE",
     "lse",
-    "the log-sum-exp (natural logarithm) of each row's scaled scores, written",
+    "the log-sum-exp (natural logarithm) of each row's scaled scores",
     "-inf for a row that sees no key",
     has_rows=True,
 )
@@ -78,13 +90,13 @@ MAX_LOGIT: Final = Output(
     "max_logit",
     "MAX_LOGIT",
     "maxlogit",
-    "the largest score of each head, before the sink and dropout, -inf before a launch, read and written",
+    "the largest score of each head, before the sink and dropout",
     "-inf for a head whose rows see no key, NaN if a score that a row sees is NaN",
     has_rows=False,
 )
 OUTPUTS: Final = (LSE, MAX_LOGIT)
 
 
-def asked_for(wanted: Collection[str]) -> tuple[Output, ...]:
-    """The outputs with these names, in the order of results."""
-    return tuple(output for output in OUTPUTS if output.name in wanted)
+def and_lse(outputs: Collection[Output]) -> tuple[Output, ...]:
+    """These outputs and LSE, by which partial results are merged."""
+    return tuple([output for output in OUTPUTS if output is LSE or output in outputs])

@@ -287,6 +287,12 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemsetD8Async", address, 0, nbytes, stream, doing=doing)
 
+    def fill(self, address: int, word: int, count: int, stream: int = 0, *, ordinal: int) -> None:
+        """Set `count` words of 32 bits at an address on device `ordinal` to `word`, in stream order."""
+        doing = f"fill {count} words on device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemsetD32Async", address, word, count, stream, doing=doing)
+
     def close(self) -> None:
         """Unload all kernels, which must not be launched any more, and release the devices.
 

@@ -320,7 +320,7 @@ class CacheArrays:
             k,
             v,
             out,
-            lse,
+            {"lse": lse},
             given,
             size,
             room,

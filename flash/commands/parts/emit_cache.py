@@ -10,7 +10,7 @@ from typing import Final
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.commands.parts.emit_kernel import OUTPUTS, Kind
-from flash.commands.parts.emit_options import add_kernel_options, config_of
+from flash.commands.parts.emit_options import OF_OUTPUTS, add_kernel_options, config_of
 from flash.commands.parts.emit_output import NATIVE, find_target
 from flash.contract.built_kernel import BuiltKernel
 from flash.operands.dtypes import FP8_DTYPES
@@ -117,7 +117,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
             *(o for f in SCORES if f.in_cache for o in f.options),
             "--pack-gqa",
             "--shared-kv",
-            "--return-lse",
+            *OF_OUTPUTS,
             "--alignment",
             "--target",
         ),

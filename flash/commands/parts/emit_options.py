@@ -14,6 +14,7 @@ from flash.families.request import MAX_HEAD_DIM
 from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.head_dims import WIDEST
+from flash.problem.outputs import OUTPUTS
 from flash.problem.persistence import SCHEDULERS
 from flash.scores.features import SCORES
 from flash.scores.options import number
@@ -25,6 +26,10 @@ from ptxgen.target import TARGETS
 def _number_or_auto(text: str) -> int | float | str:
     return text if text == "auto" else number(text)
 
+
+OF_OUTPUTS: Final = {  # what the kernel writes beside O, by option
+    f"--{output.option.replace('_', '-')}": output for output in OUTPUTS
+}
 
 _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     "--head-dim": {"type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 256"},
@@ -108,7 +113,10 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "help": f"V is the first --head-dim-v columns of K; --head-dim is then 1 to {WIDEST}"
         + ("" if WIDEST == MAX_HEAD_DIM else f", above {MAX_HEAD_DIM} with --target sm_90a"),
     },
-    "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
+    **{
+        name: {"action": "store_true", "help": f"also write {output.what}"}
+        for name, output in OF_OUTPUTS.items()
+    },
     "--alignment": {
         "type": _number_or_auto,
         "default": "auto",

@@ -40,8 +40,8 @@ def example_launch(config: AttentionConfig, seq: int) -> tuple[BuiltKernel, Laun
     arrays = [view(array, name) for name, array in zip(MATRICES, (q, k, v, out), strict=True)]
     geometry = check(config, *arrays, operands=operands, max_seqlen_q=seq)
     named = {**dict(zip(MATRICES, arrays, strict=True)), **operands}
-    if config.return_lse:
-        named["lse"] = view(np.zeros(geometry.lse_shape, F32.numpy), "lse")
+    for output in config.outputs:
+        named[output.name] = view(np.zeros(geometry.shape_of(output), F32.numpy), output.name)
     numbers = {**config.numbers, "dropout_seed": _SEED}
     call = Call(config, geometry, "bhsd", config.scale, named, numbers)
     built = build(config.kernel(None, alignment(config, geometry, *(array.pointer for array in arrays))))

@@ -134,9 +134,7 @@ def call_of(dtype: str, dim: int, page_size: int, stored: DType = E4M3) -> Cache
         operands["block_table"] = np.zeros((1, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}
     k, v = (view(np.zeros(shape, stored.numpy), "cache") for _ in range(2))
-    return CacheCall(
-        config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), None, views, page_size, 64, 1.0
-    )
+    return CacheCall(config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), {}, views, page_size, 64, 1.0)
 
 
 @pytest.mark.sample(0, gate=2)

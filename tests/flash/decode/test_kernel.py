@@ -118,7 +118,7 @@ class Problem:
             view(self.k, "k"),
             view(self.v, "v"),
             view(out, "out"),
-            view(lse, "lse"),
+            {"lse": view(lse, "lse")},
             views,
             self.k.shape[2] if paged else 0,
             capacity,

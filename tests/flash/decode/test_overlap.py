@@ -31,8 +31,8 @@ def steps(name: str, dtype: str = "f16") -> list[Step]:
     )
     out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
     used = view(np.array([100], np.int32), "used")
-    views = [view(array, "array") for array in (q, k, v, out, lse)]
-    call = CacheCall(config, *views, {"seqused_k": used}, 0, 100, 0.25)
+    *views, of_rows = (view(array, "array") for array in (q, k, v, out, lse))
+    call = CacheCall(config, *views, {"lse": of_rows}, {"seqused_k": used}, 0, 100, 0.25)
     return steps_of(call, kernel_of(call, target(name), SPLITS), SPLITS, HostMemory())
 
 

@@ -220,7 +220,7 @@ def call_of(
         operands["block_table"] = np.zeros((2, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}
     arrays = (view(x, "array") for x in (q, k, v, np.zeros((2, 4, seq_q, config.value_dim), q.dtype)))
-    return CacheCall(config, *arrays, None, views, page_size, 512, 1.0)
+    return CacheCall(config, *arrays, {}, views, page_size, 512, 1.0)
 
 
 ALL = ("seqused_k", "leftpad_k", "cache_batch_idx")

@@ -126,7 +126,7 @@ class Case:
             view(q, "q"),
             *(view(cache, "cache") for cache in caches),
             view(out, "out"),
-            view(lse, "lse"),
+            {"lse": view(lse, "lse")},
             views,
             self.page_size,
             room,

@@ -99,7 +99,7 @@ def of_caches(
             operands["block_table"] = array((batch, -(-capacity // page_size)), np.int32)
         if stored is not None:
             operands |= {name: array(rows, np.float32) for name in ("k_scale", "v_scale")}
-        call = CacheCall(config, q, k, k, q, None, operands, page_size, capacity, config.scale)
+        call = CacheCall(config, q, k, k, q, {}, operands, page_size, capacity, config.scale)
         yield plan.kernel_of(call, target, splits or 1, same_bits=splits is not None)
 
 
