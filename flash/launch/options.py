@@ -11,6 +11,7 @@ from typing import Any, Final, TypedDict
 from flash.host.caller import flag
 from flash.launch.varlen import rows_at_most
 from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
+from flash.problem.outputs import OUTPUTS
 from flash.problem.splits import splits_of
 from ptxgen.arrays.streams import stream_handle
 from ptxgen.errors import ConfigError, LaunchError
@@ -44,6 +45,7 @@ class CommonOptions(TypedDict, total=False):
     softmax_scale: float | None
     deterministic: bool
     return_lse: bool
+    return_max_logit: bool
     backend: Backend
     splits: int | Auto
 
@@ -117,7 +119,7 @@ OPTIONS: Final = (
     Option("precision", None, "str?", _PASSES, of_config=True, of_gradients=True),
     Option("softmax_scale", None, "float?", of_gradients=True),
     Option("layout", "bhsd", "str", (ATTENTION,), of_gradients=True),
-    Option("return_lse", False, "bool", plain=_as_flag),
+    *[Option(output.option, False, "bool", plain=_as_flag) for output in OUTPUTS],
     Option(
         "backend",
         AUTO,

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 import flash
 from flash.calls.backend import for_gradients_of_host
 from flash.functions import kernel_of_attention, kernel_of_varlen, pages_of_varlen
+from flash.host.caller import outputs_of
 from flash.kernel import AttentionKernel
 from flash.launch.options import OPTIONS, VARLEN
 from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.words import Backend, Layout
+from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.aux_arrays import flattened, gathered
 from flash.scores.features import DIFFERENTIABLE as OF_ARRAYS
 from flash.scores.features import SCORES, ScoreArguments, of_launch
@@ -47,7 +49,7 @@ class Call(NamedTuple):
 
     who: str
     settings: tuple[tuple[str, Any], ...]
-    return_lse: bool
+    outputs: tuple[Output, ...]  # what is returned beside out
     backend: Backend
 
     @property
@@ -56,7 +58,9 @@ class Call(NamedTuple):
         return self.who == VARLEN
 
     def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call with these arrays, without `return_lse` and `backend`."""
+        """The arguments of a call with these arrays, without `backend` and
+        those that ask for results.
+        """
         found = dict(self.settings) | gathered(arrays)
         for option in OPTIONS:
             if not option.of_results:
@@ -65,13 +69,18 @@ class Call(NamedTuple):
             found[SEED] = int(arrays[SEED])
         return found
 
-    def results(self, arrays: Mapping[str, Any], *, return_lse: bool, **how: Any) -> tuple[Any, ...]:
-        """out, or out and lse, of arrays where these are; `how` are further arguments of the function."""
+    def results(self, arrays: Mapping[str, Any], outputs: Sequence[Output], **how: Any) -> tuple[Any, ...]:
+        """out, and these outputs, of arrays where these are; `how` are further arguments of the function."""
         function = flash.attention_varlen if self.is_varlen else flash.attention
         found = function(
-            **{"backend": self.backend, **self.arguments(arrays), "return_lse": return_lse, **how}
+            **{
+                "backend": self.backend,
+                **self.arguments(arrays),
+                **dict.fromkeys(_options(outputs), True),
+                **how,
+            }
         )
-        return tuple(found) if return_lse else (found,)
+        return tuple(found) if outputs else (found,)
 
     def gradients(
         self, arrays: Mapping[str, Any], names: Sequence[str], *, on_gpu: bool, **how: Any
@@ -115,8 +124,8 @@ class Call(NamedTuple):
         """The layout of pages, and the keys of one; None for keys that are packed."""
         return pages_of_varlen(arrays["k"], arrays.get(PAGES), dict(self.settings).get("kv_layout"))
 
-    def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of out and lse, of arrays of which only shapes and types count. Raises what
+    def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+        """The shapes of out and all `OUTPUTS`, of arrays of which only shapes and types count. Raises what
         `flash.attention` and `flash.attention_varlen` raise for arguments that do not fit.
         """
         # Memory that is never touched is never taken; lengths of 0 are those of some sequences.
@@ -128,13 +137,7 @@ class Call(NamedTuple):
             others |= rotary_of_call(self.who, given, like["q"], page_size)[1]
         launched: Any = of_launch(_scores(given))
         return self.kernel(like).result_shapes(
-            like["q"],
-            like["k"],
-            like["v"],
-            return_lse=self.return_lse,
-            softmax_scale=given.get("softmax_scale"),
-            **launched,
-            **others,
+            like["q"], like["k"], like["v"], softmax_scale=given.get("softmax_scale"), **launched, **others
         )
 
     @property
@@ -150,7 +153,7 @@ def _scores(given: Mapping[str, Any]) -> ScoreArguments:
 
 
 def split(
-    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: Backend
+    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], backend: Backend
 ) -> tuple[Call, dict[str, Any]]:
     """The two parts of a call; those of `arrays` and `settings` that are None are left out, but for those of
     `_CHECKED`. Arrays of scores are among the settings.
@@ -168,13 +171,18 @@ def split(
                 f"{who}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
                 f"jax.numpy.asarray({name})"
             )
-    for name, value in {**given, "return_lse": return_lse, "backend": backend}.items():
+    for name, value in {**given, "backend": backend}.items():
         if isinstance(value, jax.core.Tracer):
             raise LaunchError(
                 f"{who}: {name} must be a value of Python, which is part of the kernel or its launch, got a "
                 f"traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
             )
-    return Call(who, tuple(given.items()), return_lse, backend), traced
+    outputs = outputs_of(who, {output.option: given.pop(output.option, None) for output in OUTPUTS})
+    return Call(who, tuple(given.items()), outputs, backend), traced
+
+
+def _options(outputs: Sequence[Output]) -> list[str]:
+    return [output.option for output in outputs]
 
 
 def _seed(who: str, given: jax.Array) -> jax.Array:

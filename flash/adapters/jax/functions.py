@@ -16,11 +16,11 @@ from jax.interpreters import ad, batching, mlir
 
 from flash.adapters.jax import host, manual_axes
 from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, Call, split
-from flash.adapters.jax.gpu import Backward, Forward, Work
-from flash.host.caller import flag
+from flash.adapters.jax.gpu import Backward, Forward, Work, result_types
 from flash.launch.options import ATTENTION, DEFAULTS, VARLEN, AttentionOptions, VarlenOptions, options_of
 from flash.mods.trace import AUX
 from flash.problem.features import ANGLES
+from flash.problem.outputs import LSE, Output, and_lse
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
@@ -107,19 +107,23 @@ def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -
         value = settings.get(option.name)
         if option.check is not None and not isinstance(value, jax.core.Tracer):  # which `split` refuses
             settings[option.name] = option.check(who, value)
-    return_lse, backend = settings.pop("return_lse"), settings.pop("backend")
-    call, given = split(who, arrays, settings, return_lse, backend)
-    flag(who, "return_lse", return_lse)
+    backend = settings.pop("backend")
+    call, given = split(who, arrays, settings, backend)
     check_backend(backend, who)
     call.shapes(given)
     if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
-        found = _now(call, given, call.return_lse)
+        found = _now(call, given, call.outputs)
     else:
         attend = functools.partial(_attend, call)
         if manual_axes.is_eager(given):
             attend = jax.jit(attend)
         found = attend(manual_axes.alike(given))
-    return found if call.return_lse else found[0]
+    out, *others = found
+    if not others:
+        return out
+    # An output without a gradient is a constant for what is computed of it.
+    named = zip(call.outputs, others, strict=True)
+    return (out, *[array if o.has_rows else jax.lax.stop_gradient(array) for o, array in named])
 
 
 # ------------------------------------------------------------------------------ forward
@@ -127,27 +131,26 @@ def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(call: Call, arrays: dict[str, Any]) -> tuple[Any, ...]:
-    return _forward(call, arrays, call.return_lse)
+    return _forward(call, arrays, call.outputs)
 
 
-def _forward(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
+def _forward(call: Call, arrays: dict[str, Any], outputs: tuple[Output, ...]) -> tuple[Any, ...]:
     if not any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
-        return _now(call, arrays, with_lse)
-    out, lse = call.shapes(arrays)
-    shapes = (jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(lse, jnp.float32))
+        return _now(call, arrays, outputs)
+    shapes = result_types(call, arrays, outputs)
     ranks = {name: array.ndim for name, array in arrays.items()}
-    compute = functools.partial(host.forward, call, ranks, with_lse)
-    on_gpu = Forward(call, ranks, with_lse) if call.backend in _ON_GPU else None
-    return _traced(_Work(call.who, ranks, compute, shapes[: 1 + with_lse], on_gpu), arrays)
+    compute = functools.partial(host.forward, call, ranks, outputs)
+    on_gpu = Forward(call, ranks, outputs) if call.backend in _ON_GPU else None
+    return _traced(_Work(call.who, ranks, compute, shapes, on_gpu), arrays)
 
 
-def _now(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
+def _now(call: Call, arrays: dict[str, Any], outputs: tuple[Output, ...]) -> tuple[Any, ...]:
     """The results for arrays that are not traced, on the device of the arrays."""
     if _device_of(arrays) is None:
         ranks = {name: array.ndim for name, array in arrays.items()}
-        found = host.forward(call, ranks, with_lse, *arrays.values())
+        found = host.forward(call, ranks, outputs, *arrays.values())
         return tuple(map(jnp.asarray, found))
-    return call.results(arrays, return_lse=with_lse)
+    return call.results(arrays, outputs)
 
 
 def _device_of(arrays: Mapping[Any, Any]) -> str | None:
@@ -247,9 +250,14 @@ def _saved(call: Call, primals: dict[str, Any]) -> tuple[tuple[Any, ...], dict[s
     arrays = {name: primal.value for name, primal in primals.items()}
     wanted = [name for name, primal in primals.items() if primal.perturbed]
     _require_gradients(call, wanted, has_pages=PAGES in arrays)
-    out, lse = _forward(call, arrays, True)
-    saved = {"arrays": arrays, "results": {"out": out, "lse": lse}, "wanted": dict.fromkeys(wanted, ())}
-    return (out, lse)[: 1 + call.return_lse], saved
+    out, *others = _forward(call, arrays, and_lse(call.outputs))
+    named = dict(zip(and_lse(call.outputs), others, strict=True))
+    saved = {
+        "arrays": arrays,
+        "results": {"out": out, "lse": named[LSE]},
+        "wanted": dict.fromkeys(wanted, ()),
+    }
+    return (out, *[named[output] for output in call.outputs]), saved
 
 
 def _require_gradients(call: Call, wanted: Sequence[str], *, has_pages: bool) -> None:
@@ -272,7 +280,7 @@ def _gradients(call: Call, saved: dict[str, Any], of_results: tuple[Any, ...]) -
     zeros = [isinstance(gradient, SymbolicZero) for gradient in of_results]
     dout = jnp.zeros_like(results["out"]) if zeros[0] else of_results[0]
     more = {**results, "dout": dout}
-    if call.return_lse and not zeros[1]:
+    if LSE in call.outputs and not zeros[1]:  # the first of them
         more["dlse"] = of_results[1]
     found = _backward(call, tuple(saved["wanted"]), arrays, more)
     return ({name: found.get(name) for name in arrays},)

@@ -20,6 +20,7 @@ from flash.adapters.jax import xla_ffi
 from flash.adapters.jax.call import MATRICES, SEED, Call
 from flash.adapters.jax.host import as_a_batch, mapped_axes
 from flash.host.results import ResultMaker
+from flash.problem.outputs import NOTHING, OUTPUTS, Output
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import cuda_backend
@@ -81,11 +82,11 @@ class Work(ABC):
 
 
 class Forward(Work):
-    """The results of a call: out, and lse if it is wanted."""
+    """The results of a call: out, and outputs beside it."""
 
-    def __init__(self, call: Call, ranks: Mapping[str, int], with_lse: bool) -> None:
+    def __init__(self, call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...]) -> None:
         super().__init__(call, ranks)
-        self.with_lse = with_lse
+        self.outputs = outputs
 
     def mapped(self, arrays: Traced, lead: tuple[int, ...]) -> tuple[Any, ...]:
         """The results of all mapped items by one call, if no result depends on the index of its item."""
@@ -95,19 +96,25 @@ class Forward(Work):
 
     def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
         """See `Work`."""
-        types = (arrays["q"].dtype, jnp.float32)
-        both = [jax.ShapeDtypeStruct(*of) for of in zip(self.call.shapes(arrays), types, strict=True)]
-        return both[: 1 + self.with_lse], (0, -math.inf)
+        return result_types(self.call, arrays, self.outputs), (0, *[NOTHING] * len(self.outputs))
 
     def launch(
         self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
     ) -> None:
         """See `Work`."""
-        out, *lse = results
+        out, *others = results
         arrays = {name: _OnGpu(buffer) for name, buffer in given.items()} | seed
-        if lse:
-            arrays["q"] = _OnGpu(given["q"], *lse)
-        self.call.results(arrays, return_lse=self.with_lse, out=out, stream=stream)
+        if others:
+            arrays["q"] = _OnGpu(given["q"], *others)
+        self.call.results(arrays, self.outputs, out=out, stream=stream)
+
+
+def result_types(call: Call, arrays: Traced, outputs: Sequence[Output]) -> list[Any]:
+    """The shapes and types of out and of these outputs."""
+    out, *others = call.shapes(arrays)
+    named = dict(zip(OUTPUTS, others, strict=True))
+    beside = [jax.ShapeDtypeStruct(named[output], jnp.float32) for output in outputs]
+    return [jax.ShapeDtypeStruct(out, arrays["q"].dtype), *beside]
 
 
 class Backward(Work):
@@ -128,7 +135,7 @@ class Backward(Work):
         """See `Work`."""
         made = dict(zip(self.names, results, strict=True))
         into = {f"d{name}": made.pop(name) for name in MATRICES}
-        arrays = {name: _OnGpu(buffer, made.get(name)) for name, buffer in given.items()} | seed
+        arrays = {n: _OnGpu(x, *([made[n]] if n in made else [])) for n, x in given.items()} | seed
         self.call.gradients(arrays, self.names, on_gpu=True, stream=stream, **into)
 
 
@@ -136,13 +143,13 @@ _WORKS: Final[weakref.WeakValueDictionary[str, Work]] = weakref.WeakValueDiction
 
 
 class _OnGpu(ResultMaker):
-    """An array of a program in a GPU's memory; `made` is the program's array for the result that this
-    one is asked for: q for lse, an array of scores for its gradient.
+    """An array of a program in a GPU's memory; `made` are the program's arrays for the results that this
+    one is asked for, in order: q for outputs beside out, an array of scores for its gradient.
     """
 
-    def __init__(self, buffer: xla_ffi.Buffer, made: _OnGpu | None = None) -> None:
+    def __init__(self, buffer: xla_ffi.Buffer, *made: _OnGpu) -> None:
         self.shape = buffer.shape
-        self._made = made
+        self._made = iter(made)
         self.__cuda_array_interface__ = {
             "data": (buffer.pointer, False),
             "shape": buffer.shape,
@@ -153,7 +160,7 @@ class _OnGpu(ResultMaker):
         }
 
     def result(self) -> object:
-        return self._made
+        return next(self._made)
 
 
 def execute(frame: xla_ffi.Frame) -> None:

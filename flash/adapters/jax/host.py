@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flash.adapters.jax.call import AXES, MATRICES, Array, Call
 from flash.launch.varlen import LENGTHS
+from flash.problem.outputs import NOTHING, Output
 from flash.problem.sequences import each_sequence
 
 Arrays = Mapping[str, Array]
@@ -20,13 +22,15 @@ Arrays = Mapping[str, Array]
 _MATRIX: Final = ("batch", "heads", "rows", "columns")  # in either layout the batch is first
 
 
-def forward(call: Call, ranks: Mapping[str, int], with_lse: bool, *given: Any) -> tuple[Array, ...]:
-    """out, or out and lse; `ranks` are the names of the arrays and their axes without mapped ones."""
+def forward(
+    call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...], *given: Any
+) -> tuple[Array, ...]:
+    """out and these outputs; `ranks` are the names of the arrays and their axes without mapped ones."""
     arrays = {name: np.asarray(array) for name, array in zip(ranks, given, strict=True)}
     lead = mapped_axes(arrays, ranks)
     if lead and call.items_are_alike:
-        return as_a_batch(lambda own: _attend(call, own, with_lse), arrays, ranks, lead, np)
-    return _each(lambda own: _attend(call, own, with_lse), arrays, ranks, lead)
+        return as_a_batch(lambda own: _attend(call, own, outputs), arrays, ranks, lead, np)
+    return _each(lambda own: _attend(call, own, outputs), arrays, ranks, lead)
 
 
 def backward(call: Call, ranks: Mapping[str, int], names: Sequence[str], *given: Any) -> tuple[Array, ...]:
@@ -84,16 +88,22 @@ def as_a_batch(
     return tuple(result.reshape(*own_batch, *result.shape[1:]) for result in found)
 
 
-def _attend(call: Call, arrays: Arrays, with_lse: bool) -> tuple[Array, ...]:
-    """out, or out and lse. Rows of no sequence are 0, and their lse is -inf."""
+def _attend(call: Call, arrays: Arrays, outputs: tuple[Output, ...]) -> tuple[Array, ...]:
+    """out and these outputs. Rows of no sequence are 0, and their lse is -inf."""
     if not call.is_varlen:
-        return call.results(arrays, return_lse=with_lse)
+        return call.results(arrays, outputs)
     q, v = arrays["q"], arrays["v"]
-    found = call.results(arrays, return_lse=with_lse, out=np.zeros((*q.shape[:2], v.shape[-1]), q.dtype))
-    if with_lse:
-        no_query = np.ones(len(q), bool)
-        ends: Any = {name: arrays[name] for name in LENGTHS if name in arrays}
-        for _, rows, _ in each_sequence(**ends):
-            no_query[rows] = False
-        found[1][:, no_query] = -np.inf
+    found = call.results(arrays, outputs, out=np.zeros((*q.shape[:2], v.shape[-1]), q.dtype))
+    for output, array in zip(outputs, found[1:], strict=True):
+        if output.has_rows:
+            array[:, _no_query(arrays)] = NOTHING
+    return found
+
+
+def _no_query(arrays: Arrays) -> NDArray[np.bool_]:
+    """Which rows of q are of no sequence."""
+    found = np.ones(len(arrays["q"]), bool)
+    ends: Any = {name: arrays[name] for name in LENGTHS if name in arrays}
+    for _, rows, _ in each_sequence(**ends):
+        found[rows] = False
     return found

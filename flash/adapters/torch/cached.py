@@ -18,7 +18,7 @@ from torch import Tensor
 import flash
 from flash.adapters.torch import flops, library
 from flash.adapters.torch.functions import functions_of
-from flash.adapters.torch.settings import Schema
+from flash.adapters.torch.settings import Schema, or_empty, shape_of, spread
 from flash.adapters.torch.tensors import (
     require_no_tangents,
     require_no_tracking,
@@ -30,9 +30,11 @@ from flash.adapters.torch.vmap import MATRICES
 from flash.cache.cache import KVCache
 from flash.cache.call import DEFAULTS, CachedArguments
 from flash.launch.options import CACHED
+from flash.launch.shapes import LAYOUTS
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.problem.features import ANGLES
+from flash.problem.outputs import OUTPUTS
 from flash.scores.features import CacheArguments, require_known, takes
 from ptxgen.errors import LaunchError
 
@@ -89,9 +91,10 @@ def attention_with_kvcache(
         _refuse({"cache": cache, **inputs, **given})
         raise AssertionError(f"flash.{_WHO} takes arguments that no schema has")
     plain = _SETTINGS.plain(asked, functions)
-    found, lse = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
+    found, *others = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
     found = found if out is None else out
-    return (found, lse) if asked["return_lse"] else found
+    wanted = [x for output, x in zip(OUTPUTS, others, strict=True) if asked[output.option]]
+    return (found, *wanted) if wanted else found
 
 
 def track(cache: KVCache) -> Tensor:
@@ -144,7 +147,7 @@ def _read(given: Sequence[Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     return tensors, given[count], _SETTINGS.read(given[count + 1 :])
 
 
-def _run(*given: Any) -> tuple[Tensor, Tensor]:
+def _run(*given: Any) -> tuple[Tensor, ...]:
     tensors, aux, asked = _read(given)
     state, q, out = tensors.pop("state"), tensors["q"], tensors["out"]
     state[1] += 1
@@ -155,18 +158,19 @@ def _run(*given: Any) -> tuple[Tensor, Tensor]:
         **_SETTINGS.scores(asked, None, aux),
         **_SETTINGS.of_results(asked),
     )
-    result, lse = found if asked["return_lse"] else (found, q.new_empty((0,), dtype=torch.float32))
-    return (result if out is None else q.new_empty((0,))), lse
+    result, *others = spread(found, asked)
+    return (result if out is None else q.new_empty((0,)), *[or_empty(x, q) for x in others])
 
 
-def _fake(*given: Any) -> tuple[Tensor, Tensor]:
+def _fake(*given: Any) -> tuple[Tensor, ...]:
     tensors, _, asked = _read(given)
     q = tensors["q"]
     require_values(_WHO, q, {name: x for name, x in tensors.items() if x is not None})
     rows = tuple(q.shape[:-1])
+    shapes = [shape_of(o, q, LAYOUTS[0]) if asked[o.option] else (0,) for o in OUTPUTS]
     return (
         q.new_empty((*rows, asked["head_dim_v"]) if tensors["out"] is None else (0,)),
-        q.new_empty(rows if asked["return_lse"] else (0,), dtype=torch.float32),
+        *[q.new_empty(shape, dtype=torch.float32) for shape in shapes],
     )
 
 
@@ -191,7 +195,7 @@ _TYPES: Final = {"state": "Tensor(a!)", "out": "Tensor(b!)?", "q": "Tensor"}
 _SCHEMA: Final = ", ".join(f"{_TYPES.get(name, 'Tensor?')} {name}" for name in _TENSORS)
 _OPERATOR: Final = library.declare(
     _WHO,
-    f"({_SCHEMA}, Tensor[]? aux, {_SETTINGS.text}) -> (Tensor, Tensor)",
+    f"({_SCHEMA}, Tensor[]? aux, {_SETTINGS.text}) -> ({', '.join(['Tensor'] * (1 + len(OUTPUTS)))})",
     _run,
     _fake,
     tuple(map(_TENSORS.index, MATRICES)),

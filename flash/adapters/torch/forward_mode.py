@@ -19,13 +19,15 @@ _ONCE: Final = (
     "derivative, or use torch.nn.functional.scaled_dot_product_attention with "
     "torch.nn.attention.SDPBackend.MATH"
 )
-Results = tuple[Tensor, Tensor]
+Results = tuple[Tensor, ...]
+_DIFFERENTIATED: Final = 2  # results that have tangents: out and lse
 
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """A call of the function `who` by operators: `results` computes out and lse from the tensors of the call,
-    `tangents` the tangents of out and lse from these tensors, out, lse, and the tangents of q, k and v.
+    """A call of the function `who` by operators: `results` computes out, lse and others from the tensors of
+    the call, `tangents` the tangents of out and lse from these tensors, out, lse, and the tangents of q, k
+    and v.
     """
 
     who: str
@@ -33,7 +35,7 @@ class Computation:
     tangents: Callable[..., Results]
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> Results:
-        """out and lse, with their tangents."""
+        """The results, out and lse with their tangents."""
         results: Results = _Results.apply(self, *tensors)
         return results
 
@@ -67,7 +69,7 @@ class _Tangents(_Once):
 
 
 class _Results(_Once):
-    """out and lse, of which `_Tangents` computes the tangents."""
+    """The results: out and lse, of which `_Tangents` computes the tangents, and those without any."""
 
     @staticmethod
     def forward(of: Computation, *tensors: Any) -> Results:
@@ -77,11 +79,14 @@ class _Results(_Once):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.of, ctx.who = inputs[0], inputs[0].who
         ctx.set_materialize_grads(False)
-        ctx.save_for_forward(*inputs[1:], *output)
+        ctx.mark_non_differentiable(*output[_DIFFERENTIATED:])
+        ctx.save_for_forward(*inputs[1:], *output[:_DIFFERENTIATED])
+        ctx.others = len(output) - _DIFFERENTIATED
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
-        return _Tangents.apply(ctx.of, *ctx.saved_tensors, *tangents[: len(MATRICES)])
+        found = _Tangents.apply(ctx.of, *ctx.saved_tensors, *tangents[: len(MATRICES)])
+        return (*found, *[None] * ctx.others)
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> Any:
@@ -96,4 +101,4 @@ def _one_by_one(function: Any, info: Any, dims: Any, of: Computation, *tensors: 
         )
         for n in range(info.batch_size)
     ]
-    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0, 0)
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])

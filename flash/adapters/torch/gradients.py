@@ -15,11 +15,13 @@ from flash.adapters.torch import flops, library
 from flash.adapters.torch.settings import Schema
 from flash.adapters.torch.tensors import in_transform, require_no_tracking
 from flash.adapters.torch.vmap import MATRICES, Dense, Mapped, Varlen
+from flash.problem.outputs import LSE
 from flash.scores.features import DIFFERENTIABLE
 from ptxgen.arrays.views import WITH_TANGENT
 from ptxgen.errors import LaunchError
 
 _PAGES: Final = "block_table"  # the tensor that says that keys are in pages
+_DIFFERENTIATED: Final = 2  # results that have gradients: out and lse
 _NOT_OF_PAGES: Final = "keys in pages have no gradients"
 NOT_OF_AUX: Final = "functions of scores are not differentiated by the arrays that they index"
 
@@ -32,10 +34,10 @@ def differentiate(
     compute: Callable[..., tuple[Tensor, ...]],
     where: type[Dense] | type[Varlen],
     pairs: Callable[[flops.Arguments], int],
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Give the operator `forward`, which is `ptxgen_flash::settings.who` with the results out and lse, a
-    backward pass: the new operator of the name with `_backward`; and both a rule for
-    torch.func.vmap. Returns the operator for calls inside transforms of torch.func.
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Give the operator `forward`, which is `ptxgen_flash::settings.who` with the results out, lse and
+    others, a backward pass of the first two: the new operator of the name with `_backward`; and both a rule
+    for torch.func.vmap. Returns the operator for calls inside transforms of torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
     `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
@@ -43,7 +45,7 @@ def differentiate(
     have no elements. `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys
     a call has.
     """
-    who, aux, with_lse = settings.who, len(names), settings.names.index("return_lse")
+    who, aux, with_lse = settings.who, len(names), settings.names.index(LSE.option)
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:  # noqa: ARG001
         named = dict(zip(names, given, strict=False))
@@ -64,7 +66,7 @@ def differentiate(
     )
     flops.count(back, pairs, is_backward=True)
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         arrays = inputs[aux] or []
         needed = [name for name, asked in zip(names, ctx.needs_input_grad, strict=False) if asked]
         require_no_tracking(who, _of_aux(ctx.needs_input_grad, aux, len(arrays)), NOT_OF_AUX)
@@ -75,9 +77,10 @@ def differentiate(
             require_no_tracking(who, needed, "the operator was called without return_lse=True")
         ctx.set_materialize_grads(False)
         ctx.has_aux = inputs[aux] is not None
-        ctx.save_for_backward(*inputs[:aux], *arrays, *output)
+        ctx.mark_non_differentiable(*output[_DIFFERENTIATED:])
+        ctx.save_for_backward(*inputs[:aux], *arrays, *output[:_DIFFERENTIATED])
 
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: None) -> tuple[Any, ...]:
         *given, out, lse = ctx.saved_tensors
         arrays = given[aux:] if ctx.has_aux else None
         needed = dict(zip(names, ctx.needs_input_grad, strict=False))

@@ -14,7 +14,7 @@ import flash
 from flash.adapters.torch import flops, gradients, library
 from flash.adapters.torch.forward_mode import Computation
 from flash.adapters.torch.functions import functions_of
-from flash.adapters.torch.settings import SEED, Schema, lse_shape, seed_tensor
+from flash.adapters.torch.settings import SEED, Schema, or_empty, seed_tensor, shape_of, spread
 from flash.adapters.torch.tensors import (
     FP8,
     autocast_lowers,
@@ -33,6 +33,7 @@ from flash.launch.options import ATTENTION
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.operands.words import Backend, Precision
+from flash.problem.outputs import LSE, OUTPUTS
 from flash.scores.features import DIFFERENTIABLE, SCORES, require_known
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import WITHOUT_KERNELS
@@ -42,6 +43,8 @@ _WITH_TANGENTS: Final = ATTENTION  # the function whose results have tangents
 _LOWERED: Final = (*MATRICES, *(f.argument for f in SCORES if f.axes and f.array_dtype is None))
 _OF_ADAPTER: Final = ("out", "stream", "deterministic", "max_seqlen_k")  # checked here, or unread
 _MOST_KEYS: Final = "max_seqlen_k"
+_STARTS: Final = "cu_seqlens_q"
+_TENSORS: Final = ", ".join(["Tensor"] * len(OUTPUTS))  # the results beside out
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 
 
@@ -71,11 +74,11 @@ class Operators:
         schema = f"{', '.join(tensors)}, Tensor[]? aux, {self._settings.text}"
         lowered = [at for at, name in enumerate(self._names) if name in _LOWERED]
         self._run = library.declare(
-            who, f"({schema}) -> (Tensor, Tensor)", self._results, self._fake, lowered
+            who, f"({schema}) -> (Tensor, {_TENSORS})", self._results, self._fake, lowered
         )
         self._run_into = library.declare(
             f"{who}_out",
-            f"(Tensor(a!) out, {schema}) -> Tensor",
+            f"(Tensor(a!) out, {schema}) -> ({_TENSORS})",
             self._results_into,
             self._fake_into,
             [at + 1 for at in lowered],
@@ -109,7 +112,8 @@ class Operators:
         if asked is None:
             self._refuse({**tensors, **{n: x for n, x in given.items() if n not in _OF_ADAPTER}})
             raise AssertionError(f"flash.{who} takes arguments that no schema has")
-        out, backend, return_lse = given.get("out"), asked["backend"], bool(asked["return_lse"])
+        out, backend = given.get("out"), asked["backend"]
+        wanted = [output for output in OUTPUTS if asked[output.option]]
         in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
         if not in_forward_mode:
             require_no_tangents(who, {**inputs, "out": out})
@@ -119,20 +123,22 @@ class Operators:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
-        asked["return_lse"] = return_lse or bool(differentiated) or in_forward_mode
+        asked[LSE.option] = LSE in wanted or bool(differentiated) or in_forward_mode
         seed = seed_tensor(who, asked["dropout"], given.get(SEED))
         arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
         if in_forward_mode:
-            result, lse = self._with_tangents(arguments)
+            result, *others = self._with_tangents(arguments)
         elif out is None:
-            result, lse = library.run(
+            result, *others = library.run(
                 self._run, self._run_in_transform, self._computed, arguments, bool(differentiated)
             )
         else:
             require_plain(who, {"out": out})
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
-            result, lse = out, self._run_into(out, *arguments)
-        return (result, lse) if return_lse else result
+            result, others = out, self._run_into(out, *arguments)
+        if not wanted:
+            return result
+        return (result, *[x for output, x in zip(OUTPUTS, others, strict=True) if output in wanted])
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _refuse(self, arguments: Mapping[str, Any]) -> None:
@@ -151,8 +157,8 @@ class Operators:
         on_host = q.device.type == "cpu" and not autocast_lowers(q)
         return on_host and for_gradients_of_host(backend, precision) in WITHOUT_KERNELS
 
-    def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """out and lse with their tangents, by numpy."""
+    def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The results, out and lse with their tangents, by numpy."""
         count = len(self._names)
         aux, plain = given[count], list(given[count + 1 :])
         asked = self._settings.read(plain)
@@ -176,7 +182,8 @@ class Operators:
         tensors = {name: x for name, x in zip(self._names, given, strict=False) if x is not None}
         return tensors, self._settings.scores(asked, tensors.pop(SEED, None), given[count]), asked
 
-    def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Any, ...]:
+        """out, and the others of the results, None for those that are not asked for."""
         tensors, scores, asked = self._read(given)
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
@@ -184,7 +191,7 @@ class Operators:
                 f"flash.{self.who}, which takes its scales, or convert q, k and v, such as with q.float()"
             )
         found = getattr(flash, self.who)(**tensors, **scores, **self._settings.of_results(asked), out=out)
-        return found if asked["return_lse"] else (found, None)
+        return spread(found, asked)
 
     def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         """The tangents of out and lse for those of q, k and v, None for 0: these tangents are
@@ -232,26 +239,24 @@ class Operators:
         arrays = [found.arrays[n] if n in found.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
         return (*found[: len(MATRICES)], *arrays)
 
-    def _results(self, q: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        out, lse = self._computed(q, *given)
-        return out, _or_empty(lse, q)
+    def _results(self, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        out, *others = self._computed(q, *given)
+        return (out, *[or_empty(x, q) for x in others])
 
-    def _results_into(self, out: Tensor, q: Tensor, *given: Any) -> Tensor:
-        _, lse = self._computed(q, *given, out=out)
-        return _or_empty(lse, q)
+    def _results_into(self, out: Tensor, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        return tuple([or_empty(x, q) for x in self._computed(q, *given, out=out)[1:]])
 
-    def _fake(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        return q.new_empty((*q.shape[:-1], v.shape[-1])), self._fake_into(q, q, k, v, *given)
+    def _fake(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        return (q.new_empty((*q.shape[:-1], v.shape[-1])), *self._fake_into(q, q, k, v, *given))
 
-    def _fake_into(self, out: Tensor, q: Tensor, *given: Any) -> Tensor:
+    def _fake_into(self, out: Tensor, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
         count = len(self._names)
         asked = self._settings.read(given[count:])
         named = {"out": out, **dict(zip(self._names[1:], given, strict=False))}
         named |= zip(asked["aux_names"] or (), given[count - 1] or (), strict=True)
         require_values(self.who, q, {name: x for name, x in named.items() if x is not None})
-        shape = lse_shape(q, asked.get("layout")) if asked["return_lse"] else (0,)
-        return q.new_empty(shape, dtype=torch.float32)
-
-
-def _or_empty(lse: Tensor | None, q: Tensor) -> Tensor:
-    return q.new_empty((0,), dtype=torch.float32) if lse is None else lse
+        sequences = named[_STARTS].shape[0] - 1 if _STARTS in named else 0
+        shapes = [
+            shape_of(o, q, asked.get("layout"), sequences) if asked[o.option] else (0,) for o in OUTPUTS
+        ]
+        return tuple([q.new_empty(shape, dtype=torch.float32) for shape in shapes])

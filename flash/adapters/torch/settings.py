@@ -13,6 +13,7 @@ from flash.adapters.torch.functions import Functions, trace_of
 from flash.launch.options import options_of
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
+from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.features import SCORES
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.errors import LaunchError, shown
@@ -149,12 +150,32 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def lse_shape(q: torch.Tensor, layout: str | None) -> tuple[int, ...]:
-    """The shape of LSE; `layout` is None for packed sequences."""
+def shape_of(output: Output, q: torch.Tensor, layout: str | None, sequences: int = 0) -> tuple[int, ...]:
+    """The shape of an output beside out; `layout` is None for packed sequences, of which there are
+    `sequences`.
+    """
+    first, *rest = q.shape[:-1]
     if layout is None:
-        return q.shape[1], q.shape[0]
-    batch, *rest = q.shape[:-1]
-    return (batch, *reversed(rest)) if layout == "bshd" else (batch, *rest)
+        return output.shape(sequences, rest[0], first, packed=True)
+    if len(rest) == 1:  # batch and heads are one dimension
+        return output.shape(1, first, rest[0], packed=False)[1:]
+    heads, rows = reversed(rest) if layout == "bshd" else rest
+    return output.shape(first, heads, rows, packed=False)
+
+
+def spread(found: Any, asked: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The results of a call: out, and in order those of `OUTPUTS`, None for what is not `asked` for."""
+    others = [output for output in OUTPUTS if asked[output.option]]
+    if not others:
+        return (found, *[None] * len(OUTPUTS))
+    out, *values = found
+    named = dict(zip(others, values, strict=True))
+    return (out, *map(named.get, OUTPUTS))
+
+
+def or_empty(found: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor:
+    """A result of an operator, which has all: without elements where it is not asked for."""
+    return q.new_empty((0,), dtype=torch.float32) if found is None else found
 
 
 def has_type(value: Any, classes: tuple[type, ...]) -> bool:

@@ -14,6 +14,7 @@ from flash.adapters.torch.functions import trace_of
 from flash.adapters.torch.settings import SEED, Schema
 from flash.adapters.torch.tensors import dense_rows, tracked
 from flash.mods.record import MASK_MOD, SCORE_MOD
+from flash.problem.outputs import LSE, OUTPUTS, Output
 from flash.scores.features import DIFFERENTIABLE, SCORES
 from ptxgen.errors import LaunchError
 
@@ -45,8 +46,8 @@ class Dense:
         wide = _in_front(tensor, dim, self.size)
         return wide.flatten(0, 1) if self.rank == _FOUR else wide
 
-    def unfolded(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """The inverse of `folded`, and the mapped axis."""
+    def unfolded(self, tensor: Tensor, output: Output | None = None) -> tuple[Tensor, int]:  # noqa: ARG002
+        """The inverse of `folded`, and the mapped axis; `output` is what beside out the tensor is."""
         return tensor.unflatten(0, (self.size, self.batch)) if self.rank == _FOUR else tensor, 0
 
     def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:
@@ -90,9 +91,9 @@ class Varlen:
         wide = _in_front(tensor, dim, self.size)
         return wide.flatten(0, 1) if wide.dim() == _FOUR - 1 else wide.movedim(0, 1).flatten(1, 2)
 
-    def unfolded(self, tensor: Tensor) -> tuple[Tensor, int]:
+    def unfolded(self, tensor: Tensor, output: Output | None = None) -> tuple[Tensor, int]:
         """The inverse of `folded`, and the mapped axis."""
-        axis = tensor.dim() - 2  # the heads
+        axis = tensor.dim() - (1 if output is not None and not output.has_rows else 2)  # the heads
         return tensor.unflatten(axis, (self.size, tensor.shape[axis] // self.size)), axis
 
     def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:  # noqa: ARG002
@@ -132,12 +133,16 @@ class Mapped:
         """Results of the operator, and their mapped axes."""
         where = self._kind.of(info.batch_size, given[0], dims[0])
         folded = self._folded(info, where, dims, given, {})
-        at = len(self._names) + 1 + self._settings.names.index("return_lse")
+        of_options = len(self._names) + 1
+        asked = {output: of_options + self._settings.names.index(output.option) for output in OUTPUTS}
         # Whether a mapped tensor requires gradients, which need lse, is not known outside the mapping.
         needs_lse = bool(tracked({str(n): t for n, t in enumerate(folded) if isinstance(t, Tensor)}))
-        out, lse = operator(*folded[:at], folded[at] or needs_lse, *folded[at + 1 :])
-        no_lse = lse.new_empty((0,)), None
-        results = [where.unfolded(out), where.unfolded(lse) if folded[at] else no_lse]
+        at = asked[LSE]
+        out, *others = operator(*folded[:at], folded[at] or needs_lse, *folded[at + 1 :])
+        results: list[tuple[Tensor, int | None]] = [where.unfolded(out)]
+        for output, found in zip(OUTPUTS, others, strict=True):
+            is_asked = folded[asked[output]]
+            results.append(where.unfolded(found, output) if is_asked else (found.new_empty((0,)), None))
         return tuple(zip(*results, strict=True))
 
     def backward(self, operator: Any, info: Any, dims: Sequence[Any], *given: Any) -> Any:
