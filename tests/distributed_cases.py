@@ -149,14 +149,16 @@ class Case:
         return x if self.tensors == "bhsd" else x.transpose(1, 2)
 
     def one_device(self) -> dict[str, Tensor]:
-        """out, lse and all gradients."""
+        """The results and all gradients."""
         q, k, v, dout = (self.moved(t) if self.cuts else t for t in (self.q, self.k, self.v, self.dout))
         wanted = [n for n in _ARRAYS if n in self.given]
         more, backward, forward = (), flash.attention_backward, flash.attention
         if self.cuts is not None:
             ends = torch.tensor(self.cuts, dtype=torch.int32)
             more, backward, forward = (ends, ends), flash.attention_varlen_backward, flash.attention_varlen
-        out, lse = forward(q, k, v, *more, return_lse=True, **self.settings, **self.given)
+        out, lse, max_logit = forward(
+            q, k, v, *more, return_lse=True, return_max_logit=True, **self.settings, **self.given
+        )
         if self.cuts is not None:  # rows of no document are not written
             out[self.cuts[-1] :], lse[:, self.cuts[-1] :] = 0, -torch.inf
         self.dlse = torch.sin(torch.arange(lse.numel(), dtype=torch.float32)).reshape(lse.shape)
@@ -167,7 +169,7 @@ class Case:
         arrays = {f"d{n}": found.arrays[n] for n in wanted}
         back = self.moved if self.cuts is not None else torch.Tensor.clone
         grads = {"dq": back(found.dq), "dk": back(found.dk), "dv": back(found.dv)}
-        return {"out": back(out), "lse": lse, **grads, **arrays}
+        return {"out": back(out), "lse": lse, "max_logit": max_logit, **grads, **arrays}
 
     @property
     def has_rows(self) -> set[str]:
@@ -226,6 +228,11 @@ def _compared(group: Any, case: Case) -> dict[str, Any]:
     plan, rank = cp.plan, cp.peers.rank
     found["bytes"] = cp.traffic.bytes, plan.bytes(rank)
     found["work"] = cp.traffic.scores, plan.scores(rank)
+    given = [leaves[name].detach() for name in ("q", "k", "v")]
+    with torch.no_grad():
+        again, max_logit = cp.attention(*given, return_max_logit=True, **case.settings, **own)
+    assert torch.equal(again, out)
+    found["max_logit"] = _error(max_logit, want["max_logit"])
     finite = torch.where(lse == -torch.inf, 0.0, lse)
     loss = (out * case.moved(cp.shard(case.dout))).sum() + (finite * cp.shard(case.dlse, -1)).sum()
     loss.backward()

@@ -15,6 +15,7 @@ from torch import Tensor
 from flash.distributed.arrays import BY_POSITION, OF_ROWS, Arrays, of_heads
 from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
 from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Part, Scores, TileAttention, merged_parts
+from flash.distributed.maxima import largest
 from flash.distributed.plan import Plan, compacted
 from flash.distributed.tiles import Tile
 
@@ -39,6 +40,7 @@ class Engine:
     plan: Plan
     peers: Peers
     scores: Scores
+    with_tops: bool = False  # whether the largest scores of heads are wanted
 
     @property
     def node(self) -> int:
@@ -54,9 +56,10 @@ class Engine:
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, arrays: Arrays, traffic: Traffic
-    ) -> tuple[Tensor, Tensor, Forward, Arrays]:
-        """The results for the rank's rows, out of the type of q and lse in float32, and what a backward
-        pass reads: with the arrays of which heads were exchanged for rows.
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Forward, Arrays]:
+        """The results, and what a backward pass reads: with the arrays of which heads were exchanged for
+        rows. The results are out, of the type of q, and lse in float32 for the rank's rows; and for those of
+        all ranks the largest scores of heads, float32, without elements if they are not wanted.
         """
         rows = q.shape[_AXIS_OF_ROWS]
         if self.plan.degree > 1:
@@ -66,11 +69,14 @@ class Engine:
         local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
         out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
+        p = self.plan.problem
+        tops = lse.new_full((len(p.documents) or p.batch, p.heads), -torch.inf)
         for step, (k_part, v_part, tiles) in self._steps(k, v, self._most_scores(), traffic):
             with _computing(traffic, f"step {step}"):
                 for tile in local.together(tiles):
-                    for part in local.parts(q, k_part, v_part, tile):
+                    for part in local.parts(q, k_part, v_part, tile, with_tops=self.with_tops):
                         _merge(out, lse, part)
+                        _raise(tops[:, self._share], part)
                     traffic.scores += tile.scores * q.shape[0] * q.shape[1]
         for logits in local.first_logits(self._documents(q.device)).values():
             _merge(out, lse, Part(slice(None), torch.zeros_like(out), logits.expand_as(lse).contiguous()))
@@ -78,7 +84,9 @@ class Engine:
         kept = Forward(q, k, v, out, lse)
         if self.plan.degree > 1:
             lse, out = self._rows_for_heads((lse, out), rows, "heads of results", traffic)
-        return out, lse, kept, moved
+        if self.with_tops:
+            tops = largest(self.peers, tops, "largest scores of heads", traffic)
+        return (out, lse, tops if self.with_tops else tops.new_empty((0,))), kept, moved
 
     # --------------------------------------------------------------------------------- backward
 
@@ -365,6 +373,16 @@ def _merge(out: Tensor, lse: Tensor, part: Part) -> None:
     rows = part.rows
     merged = merged_parts([out[:, :, rows], part.out], [lse[:, :, rows], part.lse])
     out[:, :, rows], lse[:, :, rows] = merged
+
+
+def _raise(tops: Tensor, part: Part) -> None:
+    """Raise the largest scores so far to those of a part, if it has some."""
+    if part.tops is None:
+        return
+    if not part.documents:
+        tops.copy_(torch.maximum(tops, part.tops))
+    for number, own in zip(part.documents, part.tops, strict=False):
+        tops[number] = torch.maximum(tops[number], own)
 
 
 def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:

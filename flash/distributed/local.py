@@ -47,11 +47,15 @@ MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are
 
 
 class Part(NamedTuple):
-    """The result of the queries `rows` of a shard for some of their keys: float32 out and lse."""
+    """The result of the queries `rows` of a shard for some of their keys: float32 out and lse, and if it is
+    wanted the largest scores of heads, [batch, heads], or of each of `documents`.
+    """
 
     rows: Rows
     out: Tensor
     lse: Tensor
+    tops: Tensor | None = None
+    documents: Sequence[int] = ()
 
 
 def merged_parts(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -101,24 +105,29 @@ class TileAttention:
         adds = any(name not in BEGINNING for name in into or ())
         return tiles if adds or not self.scores.of_documents or self.scores.dropout else packs_of(tiles)
 
-    def parts(self, q: Tensor, k: Tensor, v: Tensor, tile: Tile | Pack) -> Iterator[Part]:
+    def parts(
+        self, q: Tensor, k: Tensor, v: Tensor, tile: Tile | Pack, *, with_tops: bool = False
+    ) -> Iterator[Part]:
         """The results of a tile or a pack: [batch, heads, rows, head_dim_v] and [batch, heads, rows]; q, k
         and v are whole shards, heads first.
         """
+        how: dict[str, Any] = {"return_lse": True, "return_max_logit": with_tops}
         if isinstance(tile, Pack):
-            yield self._packed_part(q, k, v, tile)
+            yield self._packed_part(q, k, v, tile, how)
             return
+        documents = (tile.document,) if self.scores.of_documents else ()
         q, k, v = q[:, :, tile.queries], k[:, :, tile.keys], v[:, :, tile.keys]
         arguments = self.arguments(q, tile)
         if not self.scores.dropout:
-            out, lse = flash.attention(q, k, v, return_lse=True, **arguments)
-            yield Part(tile.queries, out.float(), lse)
+            out, lse, *tops = flash.attention(q, k, v, **how, **arguments)
+            yield Part(tile.queries, out.float(), lse, _first(tops), documents)
             return
         keep, dropped = self._masks(q, tile, arguments.pop("mask", None))
-        out, lse = flash.attention(q, k, v, return_lse=True, mask=keep, **arguments)
-        yield Part(tile.queries, out.float() * self._factor, lse)
-        _, lse = flash.attention(q, k, v[..., :1], return_lse=True, mask=dropped, **arguments)
-        yield Part(tile.queries, torch.zeros_like(out, dtype=torch.float32), lse)
+        out, lse, *tops = flash.attention(q, k, v, mask=keep, **how, **arguments)
+        yield Part(tile.queries, out.float() * self._factor, lse, _first(tops), documents)
+        _, lse, *tops = flash.attention(q, k, v[..., :1], mask=dropped, **how, **arguments)
+        nothing = torch.zeros_like(out, dtype=torch.float32)
+        yield Part(tile.queries, nothing, lse, _first(tops), documents)
 
     def gradient(
         self,
@@ -174,14 +183,15 @@ class TileAttention:
             one.dq.float() * f + two.dq.float(), one.dk.float() * f + two.dk.float(), one.dv.float() * f
         )
 
-    def _packed_part(self, q: Tensor, k: Tensor, v: Tensor, pack: Pack) -> Part:
+    def _packed_part(self, q: Tensor, k: Tensor, v: Tensor, pack: Pack, how: dict[str, Any]) -> Part:
         arguments = self.arguments(q, pack) | pack.lengths(q.device)
         del arguments["max_seqlen_k"]
         of_q, of_k = pack.queries, pack.keys
-        out, lse = flash.attention_varlen(
-            _rows_first(q, of_q), _rows_first(k, of_k), _rows_first(v, of_k), return_lse=True, **arguments
+        out, lse, *tops = flash.attention_varlen(
+            _rows_first(q, of_q), _rows_first(k, of_k), _rows_first(v, of_k), **how, **arguments
         )
-        return Part(pack.queries, _heads_first(out), lse[None])
+        documents = [tile.document for tile in pack.tiles]
+        return Part(pack.queries, _heads_first(out), lse[None], _first(tops), documents)
 
     def _packed_gradient(
         self,
@@ -330,6 +340,11 @@ def _bias_of_scores(arguments: dict[str, Any], shape: tuple[int, ...], device: t
     bias = torch.zeros((), device=device) if of_keys is None else of_keys
     bias = arguments.get(BIAS, bias.unsqueeze(-2) if bias.dim() else bias)
     return bias.float().expand(shape)
+
+
+def _first(found: Sequence[Tensor]) -> Tensor | None:
+    """The first of these tensors; None if there is none."""
+    return found[0] if found else None
 
 
 def _rows_first(x: Tensor, rows: Rows) -> Tensor:

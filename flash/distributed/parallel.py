@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, Unpack
 
 import torch
@@ -19,7 +20,9 @@ from flash.distributed.engine import Engine, Forward
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.layouts import Sharding, ShardLayout
 from flash.distributed.plan import SCHEMES, Machine, Plan, Scheme, chosen, explained
+from flash.host.caller import outputs_of
 from flash.operands.words import Backend, Causal, Layout, Precision
+from flash.problem.outputs import LSE, MAX_LOGIT, OUTPUTS
 from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
@@ -163,10 +166,13 @@ class ContextParallel:
         cu_seqlens_k: Tensor | None = None,
         causal: Causal = False,
         return_lse: bool = False,
+        return_max_logit: bool = False,
         layout: Layout = "bhsd",
         **arguments: Unpack[_Scores],
     ) -> Any:
-        """`flash.attention` of this rank's queries to the keys of all ranks: out, or (out, lse).
+        """`flash.attention` of this rank's queries to the keys of all ranks: out, or a tuple of out
+        and of what else is asked for: lse with `return_lse`, then max_logit with `return_max_logit`, which
+        is that of the whole sequence, the same on every rank.
 
         q [batch, heads, rows, head_dim], k [batch, kv_heads, rows, head_dim] and v [batch, kv_heads, rows,
         head_dim_v] are this rank's rows of sequences, as `shard` gives them; with layout "bshd" rows come
@@ -189,18 +195,23 @@ class ContextParallel:
         ranks, before tensors are sent, `PeerError` if a rank is lost.
         """
         require_known(f"{_WHO}.attention", arguments, _Scores, ContextParallel.attention)
+        options = {LSE.option: return_lse, MAX_LOGIT.option: return_max_logit}
+        outputs = outputs_of(f"{_WHO}.attention", options)
         scores = {"backend": _AUTO, **arguments}
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         with self.peers.turn():
-            sharded, call, plan = self._agreed(self.peers, (q, k, v), causal, layout, scores, cuts)
+            own = {MAX_LOGIT.option: str(MAX_LOGIT in outputs)}
+            sharded, call, plan = self._agreed(self.peers, (q, k, v), causal, layout, scores, cuts, own)
             self.plan = plan
-            engine = Engine(plan, self.peers, call.scores)
+            engine = Engine(plan, self.peers, call.scores, MAX_LOGIT in outputs)
             given = [call.heads_first(x) for x in (call.q, call.k, call.v)]
-            out, lse = _Attention.apply(engine, self, tuple(call.arrays), *given, *call.arrays.values())
+            out, lse, tops = _Attention.apply(engine, self, tuple(call.arrays), *given, *call.arrays.values())
         out, lse = call.as_given(out), call.lse_as_given(lse)
         if sharded is not None:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
-        return (out, lse) if return_lse else out
+            tops = sharded.replicated(tops) if MAX_LOGIT in outputs else tops
+        found = {LSE: lse, MAX_LOGIT: tops}
+        return (out, *[found[output] for output in outputs]) if outputs else out
 
     @eager
     def sum_gradients(self, tensors: Iterable[Tensor]) -> None:
@@ -231,7 +242,8 @@ class ContextParallel:
         Raises what `attention` raises for arguments that do not fit.
         """
         cuts = {name: arguments.pop(name, None) for name in ("cu_seqlens_q", "cu_seqlens_k")}
-        arguments.pop("return_lse", None)
+        for output in OUTPUTS:
+            arguments.pop(output.option, None)
         peers = self.peers.named(f"{_WHO}.explain")
         with peers.turn():
             _, _, plan = self._agreed(peers, (q, k, v), causal, layout, arguments, cuts)
@@ -246,14 +258,17 @@ class ContextParallel:
         layout: Layout,
         scores: Mapping[str, Any],
         cuts: Mapping[str, Tensor | None],
+        own: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[Sharded | None, Call, Plan]:
-        """The call on which all ranks agree, its plan, and how its DTensors are sharded."""
+        """The call on which all ranks agree, also on the words of `own`, its plan, and how its DTensors are
+        sharded.
+        """
 
         def read_all() -> Said[tuple[Sharded | None, Call]]:
             sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
             call = read(peers.who, q, k, v, causal, layout, scores, cuts)
             peers.require_device("q", call.q)
-            return Said((sharded, call), {**self._words(), **call.words}, call.numbers)
+            return Said((sharded, call), {**self._words(), **call.words, **own}, call.numbers)
 
         (sharded, call), every = agreed(peers, read_all)
         problem = problem_of(peers.who, call, self.sharding, every)
@@ -297,21 +312,22 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         k: Tensor,
         v: Tensor,
         *arrays: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = q.detach(), k.detach(), v.detach()
         of.traffic = Traffic()
         own = dict(zip(names, arrays, strict=True))
-        out, lse, kept, moved = engine.forward(q, k, v, own, of.traffic)
+        results, kept, moved = engine.forward(q, k, v, own, of.traffic)
         of.peers.calls.sending = False  # recomputation for a checkpoint may end when tensors are saved
         ctx.engine, ctx.of, ctx.call = engine, of, of.peers.calls.agreed
         ctx.names, ctx.moved = names, tuple(moved)
         ctx.save_for_backward(*kept, *arrays, *moved.values())
         ctx.set_materialize_grads(False)
-        return out, lse
+        ctx.mark_non_differentiable(results[2])
+        return results
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: None) -> tuple[Any, ...]:
         engine, of = ctx.engine, ctx.of
         peers = of.peers.named(f"gradients of {of.peers.who}")
         saved: tuple[Tensor | None, ...] = ()

@@ -85,7 +85,7 @@ SLOW: dict[str, dict[str, Any]] = {
 def _check(ranks: Ranks, case: dict[str, Any]) -> None:
     options = {"world": 4, **case}
     for rank, found in enumerate(ranks.run("compare", **options)[: options["world"]]):
-        assert found.keys() >= {"out", "lse", "dq", "dk", "dv"}
+        assert found.keys() >= {"out", "lse", "max_logit", "dq", "dk", "dv"}
         for name in ("bytes", "work", "gradient bytes"):
             counted, planned = found.pop(name)
             assert counted == planned, (rank, name)
