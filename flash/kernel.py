@@ -251,6 +251,8 @@ class AttentionKernel:
         geometry = forward.geometry(views, layout, max_seqlen_q)
         forward.check_contents(views, geometry)
         name = forward.choose(backend, like, explicit)[0]
+        if geometry.is_empty and outputs:
+            like = forward.placed(like, views.values())
         declared = forward.declared(like, geometry, outputs, out=out)
         made, new = forward.new(declared, explicit)
         if geometry.is_empty:

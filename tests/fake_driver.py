@@ -635,6 +635,11 @@ class FakeDriver:
         self.view(int(dstDevice), N)[:] = uc
 
     @_simulated(0)
+    def cuMemsetD32Async(self, dstDevice: Any, ui: int, N: int, hStream: Any) -> None:
+        self._check_stream(hStream)
+        self.view(int(dstDevice), 4 * N).view(np.uint32)[:] = ui
+
+    @_simulated(0)
     def cuMemcpyDtoDAsync(self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any) -> None:
         self._check_stream(hStream)
         self.view(int(dstDevice), ByteCount)[:] = self.view(int(srcDevice), ByteCount).copy()

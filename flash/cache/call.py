@@ -186,7 +186,8 @@ def checked(
     own = {name: _new(array, name) for name, array in others.items()}
     if 0 in shape[:3]:
         for output in asked.outputs:
-            set_initial(cache.cuda, own[output.name], output.initial, cache.stream_of(who, explicit, like))
+            array = own[output.name]._replace(device=like.device)
+            set_initial(cache.cuda, array, output.initial, cache.stream_of(who, explicit, like))
     longest = cache.capacity if repeated else max(rows.after, default=0)
     return Task(
         who,

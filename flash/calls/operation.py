@@ -144,11 +144,21 @@ class Operation(ABC, Generic[C]):
                 views[name] = views[name]._replace(stream=None)
         return made, views
 
+    def placed(self, like: ArrayView, views: Iterable[ArrayView]) -> ArrayView:
+        """An array without memory, which may not say on which GPU it is, on that of others of a call, or on
+        the current one if none has memory.
+        """
+        if like.device[1] != UNKNOWN_DEVICE:
+            return like
+        found = ordinal_of(views)
+        ordinal = self.gpu.backend.current_device() if found == UNKNOWN_DEVICE else found
+        return like._replace(device=(like.device[0], ordinal))
+
     def fill(self, declared: Iterable[Result], views: Mapping[str, ArrayView], stream: int | None) -> None:
         """Set new arrays to their `initial` elements, where a call has nothing to compute."""
         for result in declared:
-            on = stream_of(result.like, stream)
-            set_initial(self.gpu.backend, views[result.name], result.initial, on)
+            array = views[result.name]._replace(device=result.like.device)
+            set_initial(self.gpu.backend, array, result.initial, stream_of(result.like, stream))
 
     def run(self, call: C, backend: str, like: ArrayView, stream: int | None) -> None:
         """Compute a call, or put it on a stream: None is the current one of the library of `like`."""

@@ -20,7 +20,8 @@ def results_are_of_the_callers_kind(q: Floats, k: Floats, v: Floats, asked: bool
     assert_type(flash.attention(q, k, v), Floats)
     assert_type(flash.attention(q, k, v, return_lse=False), Floats)
     assert_type(flash.attention(q, k, v, return_lse=True), tuple[Floats, Floats])
-    assert_type(flash.attention(q, k, v, return_lse=asked), Floats | tuple[Floats, Floats])
+    assert_type(flash.attention(q, k, v, return_lse=asked), Floats | tuple[Floats, ...])
+    assert_type(flash.attention(q, k, v, return_max_logit=True), Floats | tuple[Floats, ...])
     out, lse = flash.attention(q, k, v, causal=True, window=(128, 0), softcap=30.0, return_lse=True)
     print(out.shape, lse.shape)
 

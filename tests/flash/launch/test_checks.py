@@ -10,6 +10,7 @@ import pytest
 from flash.launch import checks
 from flash.operands.dtypes import BF16, F16, F32, DType
 from flash.problem.config import AttentionConfig
+from flash.problem.outputs import LSE
 from ptxgen.arrays import overlap
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import LaunchError
@@ -66,7 +67,7 @@ def test_sizes_and_strides_of_dense_arrays() -> None:
     assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
     assert found.group == 2
     assert found.strides == ((240, 40, 8), (168, 56, 8), (84, 28, 4), (120, 20, 4))
-    assert (found.out_shape, found.lse_shape) == (OUT, OUT[:3])
+    assert (found.out_shape, found.shape_of(LSE)) == (OUT, OUT[:3])
     assert found.stride_alignment == 16
     assert not found.is_empty
 
@@ -78,14 +79,14 @@ def test_the_layout_swaps_heads_and_positions() -> None:
     found = check(swapped(Q), swapped(K), swapped(V), layout="bshd")
     assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
     assert found.strides == ((240, 8, 48), (168, 8, 24), (84, 4, 12), (120, 4, 24))
-    assert (found.out_shape, found.lse_shape) == ((2, 5, 6, 4), (2, 6, 5))
+    assert (found.out_shape, found.shape_of(LSE)) == ((2, 5, 6, 4), (2, 6, 5))
 
 
 def test_three_dimensions_are_batch_times_heads() -> None:
     found = check(array(6, 5, 8), array(3, 7, 8), array(3, 7, 4))
     assert (found.batch, found.heads, found.kv_heads, found.group) == (1, 6, 3, 2)
     assert found.strides[:2] == ((0, 40, 8), (0, 56, 8))
-    assert (found.out_shape, found.lse_shape) == ((6, 5, 4), (6, 5))
+    assert (found.out_shape, found.shape_of(LSE)) == ((6, 5, 4), (6, 5))
 
 
 def test_strides_of_single_elements_do_not_matter() -> None:
