@@ -72,14 +72,8 @@ class Call(NamedTuple):
     def results(self, arrays: Mapping[str, Any], outputs: Sequence[Output], **how: Any) -> tuple[Any, ...]:
         """out, and these outputs, of arrays where these are; `how` are further arguments of the function."""
         function = flash.attention_varlen if self.is_varlen else flash.attention
-        found = function(
-            **{
-                "backend": self.backend,
-                **self.arguments(arrays),
-                **dict.fromkeys(_options(outputs), True),
-                **how,
-            }
-        )
+        asked = {output.option: output in outputs for output in OUTPUTS}
+        found = function(**{"backend": self.backend, **self.arguments(arrays), **asked, **how})
         return tuple(found) if outputs else (found,)
 
     def gradients(
@@ -179,10 +173,6 @@ def split(
             )
     outputs = outputs_of(who, {output.option: given.pop(output.option, None) for output in OUTPUTS})
     return Call(who, tuple(given.items()), outputs, backend), traced
-
-
-def _options(outputs: Sequence[Output]) -> list[str]:
-    return [output.option for output in outputs]
 
 
 def _seed(who: str, given: jax.Array) -> jax.Array:

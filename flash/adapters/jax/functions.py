@@ -67,7 +67,8 @@ def attention(q: Any, k: Any, v: Any, **arguments: Unpack[AttentionArguments]) -
     place and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v,
     alibi_slopes, bias, key_bias and sink, from those of out and lse, are those of
     `flash.attention_backward`, by the backend of the call; of arrays on the host, "auto" is
-    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order. Unless `deterministic`,
+    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order; max_logit is a constant for them.
+    Unless `deterministic`,
     kernels sum that of q by atomics in any order, as `flash.attention_backward` has it.
 
     Raises `LaunchError` for traced values of other arguments, and for gradients of arrays in `aux` and of

@@ -39,10 +39,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -
     A `torch.nn.attention.bias.CausalBias` as `mask` or `bias` is the causality that it means.
     Under autocast q, k, v, bias and key_bias become of the type of autocast.
 
-    Gradients of q, k, v, alibi_slopes, bias, key_bias and sink, from those of out and of lse, are those
-    of `flash.attention_backward`, with its exceptions, by the backend of the call: on a GPU for tensors
-    there, on the stream that is current in the backward pass; for tensors on the CPU "auto" is
-    PTXGEN_BACKEND, else "cpu". They are of first order. Unless `deterministic`, kernels sum that of q by
+    max_logit has no gradient. Those of q, k, v, alibi_slopes, bias, key_bias and sink, from those of out and
+    of lse, are those of `flash.attention_backward`, with its exceptions, by the backend of the call: on a
+    GPU for tensors there, on the stream that is current in the backward pass; for tensors on the CPU "auto"
+    is PTXGEN_BACKEND, else "cpu". They are of first order. Unless `deterministic`, kernels sum that of q by
     atomics in any order, as `flash.attention_backward` has it, but not where
     `torch.are_deterministic_algorithms_enabled()` when the backward pass runs.
 
