@@ -59,7 +59,8 @@ class AttentionKernel:
         self.config = config
         gpu = Launcher(gpu_of(_NAME, cuda), cache_of(_NAME, cache))
         self._forward = Forward(config, gpu, self._caller)
-        self._scale, self._numbers, self._outputs = config.scale, config.numbers, config.outputs
+        self._scale, self._numbers = config.scale, config.numbers
+        self._outputs = config.outputs
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -241,8 +242,7 @@ class AttentionKernel:
         forward, caller = self._forward, self._caller
         if arguments:
             require_known(f"{_NAME}.launch", arguments, ForwardArguments, AttentionKernel.launch)
-        options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
-        outputs, scale, numbers = self._scalars(options, softmax_scale, arguments)
+        outputs, scale, numbers = self._scalars((return_lse, return_max_logit), softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         given = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
@@ -285,8 +285,7 @@ class AttentionKernel:
         Raises what `launch` raises for arguments that do not fit, but for their addresses and device.
         """
         require_known(f"{_NAME}.result_shapes", arguments, ForwardArguments, AttentionKernel.result_shapes)
-        options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
-        self._scalars(options, softmax_scale, arguments)
+        self._scalars((return_lse, return_max_logit), softmax_scale, arguments)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         views = self._forward.views(q, k, v, None, flattened(self._caller.name, arguments))
         geometry = self._forward.geometry(views, layout, max_seqlen_q)
@@ -318,13 +317,16 @@ class AttentionKernel:
         return explain(forward, geometry, views, name, why)
 
     def _scalars(
-        self, options: Mapping[str, object], softmax_scale: object, arguments: ForwardArguments
+        self, flags: tuple[object, ...], softmax_scale: object, arguments: ForwardArguments
     ) -> tuple[tuple[Output, ...], float, Mapping[str, int | float]]:
         """What a call returns beside out, its scale, and the scalar arguments of its features; the seed is
-        taken out of `arguments`.
+        taken out of `arguments`. `flags` are those of `OUTPUTS`.
         """
         caller = self._caller
-        outputs = outputs_of(caller.name, options, self._outputs)
+        outputs = self._outputs
+        if outputs or any(flag is not None and flag is not False for flag in flags):
+            options = {output.option: flag for output, flag in zip(OUTPUTS, flags, strict=True)}
+            outputs = outputs_of(caller.name, options, outputs)
         scale = self._scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)

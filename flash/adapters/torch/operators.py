@@ -113,7 +113,7 @@ class Operators:
             self._refuse({**tensors, **{n: x for n, x in given.items() if n not in _OF_ADAPTER}})
             raise AssertionError(f"flash.{who} takes arguments that no schema has")
         out, backend = given.get("out"), asked["backend"]
-        wanted = [output for output in OUTPUTS if asked[output.option]]
+        wanted = [bool(asked[output.option]) for output in OUTPUTS]
         in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
         if not in_forward_mode:
             require_no_tangents(who, {**inputs, "out": out})
@@ -123,7 +123,7 @@ class Operators:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
-        asked[LSE.option] = LSE in wanted or bool(differentiated) or in_forward_mode
+        asked[LSE.option] = bool(asked[LSE.option] or differentiated or in_forward_mode)
         seed = seed_tensor(who, asked["dropout"], given.get(SEED))
         arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
         if in_forward_mode:
@@ -136,9 +136,9 @@ class Operators:
             require_plain(who, {"out": out})
             require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
             result, others = out, self._run_into(out, *arguments)
-        if not wanted:
+        if not any(wanted):
             return result
-        return (result, *[x for output, x in zip(OUTPUTS, others, strict=True) if output in wanted])
+        return (result, *[x for is_wanted, x in zip(wanted, others, strict=True) if is_wanted])
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _refuse(self, arguments: Mapping[str, Any]) -> None:
