@@ -119,12 +119,7 @@ def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -
         if manual_axes.is_eager(given):
             attend = jax.jit(attend)
         found = attend(manual_axes.alike(given))
-    out, *others = found
-    if not others:
-        return out
-    # An output without a gradient is a constant for what is computed of it.
-    named = zip(call.outputs, others, strict=True)
-    return (out, *[array if o.has_rows else jax.lax.stop_gradient(array) for o, array in named])
+    return found if call.outputs else found[0]
 
 
 # ------------------------------------------------------------------------------ forward

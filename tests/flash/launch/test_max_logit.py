@@ -214,18 +214,21 @@ def kernel_on(driver: FakeDriver, config: flash.AttentionConfig) -> flash.Attent
 
 
 def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None:
-    config = flash.AttentionConfig(16, causal=True, return_max_logit=True, return_lse=True)
+    config = flash.AttentionConfig(16, mask=True, return_max_logit=True, return_lse=True)
+    mask = np.ones((2, 4, 1, 1), bool)
+    mask[1, 2] = False  # what no CTA writes to shows what was there
+    there = on_device(driver, mask)
     kernel = kernel_on(driver, config)
     q, k, v = problem()
     for scale in (1.0, -3.0, 0.1):
         places = [on_device(driver, x) for x in (np.float32(scale) * q, k, v)]
-        _, _, found = kernel.launch(*places)
+        _, _, found = kernel.launch(*places, mask=there)
         got = driver.fetch(found.pointer, np.empty((2, 4), np.float32))
-        judge(got, np.float32(scale) * q, k, causal=True)
-        _, _, fetched = kernel.launch(np.float32(scale) * q, k, v, backend="cuda")
+        judge(got, np.float32(scale) * q, k, mask=mask)
+        _, _, fetched = kernel.launch(np.float32(scale) * q, k, v, mask=mask, backend="cuda")
         assert np.array_equal(fetched, got)
     places = [on_device(driver, x) for x in (q[:, :, :0].copy(), k, v)]
-    found = kernel.launch(*places)[2]
+    found = kernel.launch(*places, mask=there)[2]
     assert np.isneginf(driver.fetch(found.pointer, np.empty((2, 4), np.float32))).all()
 
 
