@@ -113,16 +113,13 @@ def attention(
 
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
-    head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
-    float16 or bfloat16. With a head_dim_v of 0 out has no elements, and lse is that of the scores.
-    `bias` and `key_bias` are float32 or of the dtype of q.
+    head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32, float16 or
+    bfloat16. With a head_dim_v of 0 out has no elements, and other results are those of the scores. `bias`
+    and `key_bias` are float32 or of the dtype of q. q, k and v of fp8 come with `q_scale`, `k_scale` and
+    `v_scale`; `scale_block` and `out_dtype` are as in `AttentionConfig`.
 
-    q, k and v of fp8 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
-    `out_dtype` are as in `AttentionConfig`.
-
-    `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto"
-    a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
-    device; with a number they do not.
+    `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto" a
+    GPU divides them by a rule: the last bits of a row then depend on the batch, the heads and the device.
     """
     scores, narrow, arrays = _split(_OfAttention.who, arguments)
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
@@ -236,20 +233,18 @@ def attention_varlen(
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
 
-    q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim or head_dim_v], int32
-    `cu_seqlens_q` and `cu_seqlens_k` [batch + 1]: sequence b has the rows cu_seqlens[b] to
-    cu_seqlens[b + 1] - 1 (more in `AttentionKernel.launch`). `max_seqlen_q` must be given for
-    arrays on a GPU. Returns out, an array like q, or (out, lse [heads, total_q]); rows of no
-    sequence are not written. All other arguments and the exceptions are as in `attention`.
+    q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim or head_dim_v], int32 `cu_seqlens_q`
+    and `cu_seqlens_k` [batch + 1]: sequence b has the rows cu_seqlens[b] to cu_seqlens[b + 1] - 1 (more in
+    `AttentionKernel.launch`). `max_seqlen_q` must be given for arrays on a GPU. Returns out, an array like q,
+    and on demand lse [heads, total_q] and max_logit [batch, heads]. Rows of no sequence are not written.
 
     With `block_table`, int32 [batch, n], keys are in pages: k is [pages, page_size, kv_heads,
     head_dim], or with `kv_layout="HND"` [pages, kv_heads, page_size, head_dim], and v likewise, of
-    any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
-    // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
-    `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
-    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
-    `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2], rotate the rows of q by their
-    positions among keys in pages, which are rotated already; more in `AttentionKernel.launch`.
+    any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r //
+    page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and `cu_seqlens_k` is
+    None. One call takes prompts, parts of prompts and single tokens (`docs/serving.md`). Functions of scores
+    get the positions of queries among the keys. `rotary_cos` and `rotary_sin`, float32 [positions,
+    rotary_dim / 2], rotate the rows of q by these; keys are rotated already (`AttentionKernel.launch`).
 
     `splits` is 1 or "auto": keys of packed sequences are not divided. With 1 the bits of a row do not
     depend on the other sequences; "auto" chooses a kernel by the longest of them.

@@ -79,6 +79,7 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--causal=bottom_right"], {"causal": "bottom_right"}),
         (["--causal", "top_left"], {"causal": "top_left"}),
         (["--return-lse"], {"return_lse": True}),
+        (["--return-max-logit"], {"return_max_logit": True}),
         (["--alignment", "4"], {"alignment": 4}),
         (["--alignment", "auto"], {}),
         (["--tile", "32"], {"tile": 32}),

@@ -44,7 +44,7 @@ def inputs(dtype: str, dim: int, dim_v: int) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize(
     ("argv", "features"),
     [
-        (["--head-dim", "16", "--causal", "--return-lse"], {"causal": True}),
+        (["--head-dim", "16", "--causal", "--return-lse", "--return-max-logit"], {"causal": True}),
         (
             [
                 *("--head-dim", "24", "--head-dim-v", "16", "--dtype", "f16", "--bias", "f16"),
@@ -78,11 +78,14 @@ def test_a_host_computes_attention(make: Make, argv: list[str], features: dict[s
     if "--return-lse" in argv:
         lse = np.full((BATCH * HEADS, SEQ_Q), np.nan, np.float32)
         arrays["LSE"] = lse
+    if "--return-max-logit" in argv:
+        arrays["MAX_LOGIT"] = np.full(BATCH * HEADS, host.array_of("MAX_LOGIT")["initial"], np.float32)
     numbers = {"softmax_scale": SCALE, "group": HEADS // KV_HEADS, "section": HEADS, "softcap": 20.0}
     numbers |= {"window_left": 9, "window_right": 3}
     host.launch(arrays, **{name: value for name, value in numbers.items() if name in host.numbers})
     found = None if lse is None else lse.reshape(BATCH, HEADS, SEQ_Q)
-    assert_attention_is_accurate(arrays["O"], found, q, k, v, softmax_scale=SCALE, **given)
+    tops = arrays["MAX_LOGIT"].reshape(BATCH, HEADS) if "MAX_LOGIT" in arrays else None
+    assert_attention_is_accurate(arrays["O"], found, q, k, v, max_logit=tops, softmax_scale=SCALE, **given)
 
 
 def test_a_host_computes_packed_sequences(make: Make) -> None:

@@ -50,6 +50,19 @@ def test_every_meaning_belongs_to_a_parameter() -> None:
     assert parameters(PLAIN).keys() == {p.name for p in params}
 
 
+def test_hosts_are_told_what_an_array_holds_before_a_launch() -> None:
+    contract = contract_of(AttentionConfig(8, return_max_logit=True, return_lse=True))
+    initial = {array["name"]: array.get("initial") for array in contract["arrays"]}
+    assert initial == {**dict.fromkeys(("Q", "K", "V", "O", "LSE")), "MAX_LOGIT": "-inf"}
+    assert "each element of MAX_LOGIT is -inf (0xff800000) before a launch" in contract["constraints"]
+    meanings = {p["name"]: p["meaning"] for p in contract["parameters"]}
+    assert meanings["MAX_LOGIT"] == (
+        "device address of the largest score of each head, before the sink and dropout, read and written, "
+        "-inf before a launch: f32 [batch, heads], dense; -inf for a head whose rows see no key, NaN if a "
+        "score that a row sees is NaN"
+    )
+
+
 def test_causal_kernels_are_told_how_many_heads_take_turns() -> None:
     made = build(AttentionConfig(8, causal=True, return_lse=True).kernel())
     meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
