@@ -8,7 +8,7 @@ from dataclasses import replace
 from flash.device.cta_coordinates import CtaCoordinates, SplitOfKeys, ValueSlice
 from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
-from flash.device.max_logit import MaxLogits
+from flash.device.max_logit import MaxLogits, RowTops
 from flash.device.parameters import Array, InCache, Parameters
 from flash.device.row_outputs import LogSums, RowOutput
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
@@ -173,9 +173,25 @@ class Cta:
         """
         return where if self.slice is None else where & (self.slice.number == 0)
 
-    def rows_from(self, first: Value, rows: Sequence[int]) -> list[tuple[Value, Value]]:
-        """Rows counted from `first`, each with whether it exists."""
-        return [(row, row < self.O.rows) for row in [first + down for down in rows]]
+    def tops(self, k: KernelBuilder, rows: int, scale: Value | Sequence[Value] | None) -> RowTops | None:
+        """What follows the largest scores of a lane's rows, if they are wanted; see `RowTops`."""
+        return None if self.max_logits is None else RowTops(k, rows, scale)
+
+    def store_tops(
+        self,
+        k: KernelBuilder,
+        tops: RowTops | None,
+        rows: tuple[Value, Sequence[int]],
+        distances: Sequence[int],
+    ) -> None:
+        """Write the largest scores, if they are wanted. `rows` are the first row of the lane, and all its
+        rows counted from that; `distances` are the butterfly distances to the lanes that share them.
+        """
+        if self.max_logits is None or tops is None:
+            return
+        first, down_from_first = rows
+        of_lane = [(row, row < self.O.rows) for row in [first + down for down in down_from_first]]
+        self.max_logits.store(k, tops, of_lane, distances, self.writes_row)
 
     def query(self, row: Value) -> Value:
         """The query of one of the CTA's rows."""

@@ -47,5 +47,4 @@ def finish_rows(
             row = first_row + down
             with k.when(cta.writes_row((row < cta.O.rows) & (in_quad() == 0))):
                 store_row_outputs(k, cta.row_outputs, row, finished)
-    if cta.max_logits is not None and tops is not None:
-        cta.max_logits.store(k, tops, cta.rows_from(*rows), QUAD, cta.writes_row)
+    cta.store_tops(k, tops, rows, QUAD)

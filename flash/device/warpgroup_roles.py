@@ -16,7 +16,6 @@ from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
-from flash.device.max_logit import RowTops
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
@@ -194,8 +193,7 @@ class Consumer(ABC):
             scale = None
         elif scale is None:
             scale = self._positive_scale()
-        if self.cta.max_logits is not None:
-            self.scores = replace(self.scores, tops=RowTops(self.k, len(ROWS), scale))
+        self.scores = replace(self.scores, tops=self.cta.tops(self.k, len(ROWS), scale))
         return scale, sinks
 
     def _first_column(self) -> Value:

@@ -23,7 +23,6 @@ from flash.device.finished_rows import finish_rows
 from flash.device.half_queries import row_factors
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.masked_tiles import Masking, masked_tiles
-from flash.device.max_logit import RowTops
 from flash.device.mma_copies import start_copies
 from flash.device.mma_products import (
     STEP_COLUMNS,
@@ -140,7 +139,7 @@ class MmaForward:
             query_of=self._queries(my_first_row, len(rows)),
             mask=mask,
             factors=factors if cta.scoring is not None else (),
-            tops=None if cta.max_logits is None else RowTops(k, len(rows), scale),
+            tops=cta.tops(k, len(rows), scale),
         )
         if isinstance(self.products, MmaProducts) and t.keeps_queries:
             self.pipeline.await_keys()

@@ -53,7 +53,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
-    tops = None if cta.max_logits is None else RowTops(k, t.rows, None)
+    tops = cta.tops(k, t.rows, None)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
     # Computed once, because that takes divisions.
@@ -221,9 +221,7 @@ def _store(
             if cta.row_outputs:
                 with k.when(cta.writes_row(me.lane == 0)):
                     store_row_outputs(k, cta.row_outputs, row, finished)
-    if cta.max_logits is not None and tops is not None:
-        rows = cta.rows_from(my_first_row, t.score_rows)
-        cta.max_logits.store(k, tops, rows, t.key_distances, cta.writes_row)
+    cta.store_tops(k, tops, (my_first_row, t.score_rows), t.key_distances)
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:
