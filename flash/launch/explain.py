@@ -9,6 +9,7 @@ from flash.calls.gpu import Launcher
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
+from flash.contract.launches import listed
 from flash.families.choice import AnyTiling, families_of
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.divided import geometry_of_units
@@ -58,6 +59,7 @@ def explain(
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
         **({"values": f"the first {config.value_dim} columns of k"} if config.shared_kv else {}),
         **scores_of(config),
+        **({"results": listed(["out", *[o.name for o in config.outputs]])} if config.outputs else {}),
         "data": data_of(backend, q),
         **(
             {"kernel": _NO_KERNEL[backend]}

@@ -283,6 +283,13 @@ def test_what_is_no_flag_is_refused(call: Callable[[dict[str, Any]], object]) ->
         call({"return_max_logit": "yes"})
 
 
+def test_what_a_config_returns_is_explained() -> None:
+    config = flash.AttentionConfig(16, return_lse=True, return_max_logit=True)
+    for backend in ("cpu", "interpreter"):
+        said = flash.AttentionKernel(config).explain(*problem(), backend=backend)
+        assert "\nresults:  out, lse and max_logit\n" in said
+
+
 def test_the_reference_is_that_of_the_formula() -> None:
     q, k, _ = problem()
     score = np.einsum("bhgid,bhjd->bhgij", q.reshape(2, 2, 2, 33, 16).astype(float), k) / 4
