@@ -151,8 +151,9 @@ def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.Monkey
     }
     bshd, three = ([x.swapaxes(1, 2) for x in (q, k, v)], [x[0] for x in (q, k, v)])
     arrays = {"bhsd": [q, k, v], "bshd": bshd, "rank 3": three}
+    every: Any = {"return_lse": True, "return_max_logit": True, "backend": "cpu"}
     made = {
-        name: [x.shape for x in kernel.launch(*arrays[name], **how, return_lse=True, backend="cpu")]
+        name: [x.shape for x in kernel.launch(*arrays[name], **how, **every)]
         for name, (kernel, how) in kernels.items()
     }
     monkeypatch.setattr(Forward, "run", None)  # would raise
@@ -161,7 +162,7 @@ def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.Monkey
     ends = {"cu_seqlens_q": np.array([0, 2], np.int32), "cu_seqlens_k": np.array([0, 2], np.int32)}
     varlen = AttentionKernel(AttentionConfig(8, varlen=True))
     packed = [x.swapaxes(0, 1) for x in three]  # [total, heads, head_dim]
-    assert varlen.result_shapes(*packed, **ends) == ((5, 2, 8), (2, 5))
+    assert varlen.result_shapes(*packed, **ends) == ((5, 2, 8), (2, 5), (1, 2))
 
 
 WRONG_CALLS: dict[str, dict[str, Any]] = {
@@ -856,7 +857,7 @@ def test_a_kernel_is_assembled_once_and_kept(
     monkeypatch.setattr(driver, "version", 99_000)  # takes the cubins of any assembler
     first, second = (Launcher(backend, cache) for _ in range(2))
     geometry = check(CONFIG, *[view(a, "a") for a in problem()], None)
-    made = proved_build(Forward(CONFIG, first, LAUNCH).kernel(geometry, 0, 16, with_lse=False))
+    made = proved_build(Forward(CONFIG, first, LAUNCH).kernel(geometry, 0, 16, ()))
     program = first.program(made)
     assert program.startswith(b"\x7fELF")
     monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
