@@ -62,8 +62,8 @@ class Kind:
         return config
 
     def default(self, *dims: int, **how: Any) -> AttentionConfig:
-        """A config with default tiles."""
-        return self.config(*dims, tile="auto", block_q="auto", **how)
+        """A config with default tiles, where `how` says nothing else."""
+        return self.config(*dims, **{"tile": "auto", "block_q": "auto", **how})
 
     @property
     def least_keys(self) -> int:
