@@ -47,18 +47,24 @@ def random_operands(
     config: AttentionConfig, problem: Problem, seed: int = 1
 ) -> dict[str, np.ndarray[Any, Any]]:
     """An array for each operand of the config's features, of its full shape. Each mask and each
-    bias hides a fifth of the keys.
+    bias hides a fifth of the keys; a fifth of the scales of fp8 are negative.
     """
     rng = np.random.default_rng(seed)
     found = {}
+    lengths = {**vars(problem), **config.features.counts_of_scales(vars(problem))}
+
+    def scales(shape: list[int]) -> np.ndarray[Any, Any]:
+        return np.where(rng.random(shape) < 0.2, -1, 1) * 2.0 ** rng.uniform(-1, 1, shape)
+
     for operand in config.features.operands:
-        shape = [getattr(problem, axis) for axis in operand.axes]
+        shape = [lengths[axis] for axis in operand.axes]
         drawn = {
             "alibi_slopes": lambda s: 0.2 * np.abs(rng.standard_normal(s)),
             "bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "key_bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "mask": lambda s: rng.random(s) < 0.8,
             "sink": lambda s: 2 * rng.standard_normal(s),
+            **dict.fromkeys(("q_scale", "k_scale", "v_scale"), scales),
         }[operand.name](shape)
         found[operand.name] = drawn.astype(operand.dtype.numpy)
     return found

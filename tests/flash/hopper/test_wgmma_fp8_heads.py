@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fp8_runs import arrays_of, bound_of, check, config_of, scaled, scales_of
+from conformance import arrays_of, bound_of, check
+from fp8_runs import config_of, scaled, scales_of
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly, run_forward
 

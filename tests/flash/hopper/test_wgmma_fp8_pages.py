@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import SCALES, Array, bound_of
 from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from fp8_runs import SCALES, Array, Kernels, bound_of, config_of, scales_of, watched
+from fp8_runs import Kernels, config_of, scales_of, watched
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly
 
@@ -99,7 +100,7 @@ def judge(config: AttentionConfig, of: Batch, out: Array, lse: Array, operands: 
         arrays = of.q[rows].swapaxes(0, 1)[None], k[None], v[None]
         own = {name: x[b : b + 1] for name, x in operands.items()}
         scales = {name: x[b : b + 1] for name, x in of.scales.items()}
-        assert_within(*found, bound_of(config, arrays, scales, first_batch=b, **own))
+        assert_within(*found, bound_of(config, arrays, {**scales, **own}, first_batch=b))
 
 
 def check(

@@ -10,77 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import KINDS, SCALES, arrays_of, bound_of, check, operands_of
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly, run_forward
 
 import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
-from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.families.choice import tiles_that_fit
-from flash.families.wgmma_fp8 import Fp8Tiling
 from flash.operands.dtypes import FP8_ARRAYS, FP8_DTYPES, FP8_NAMES
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, scaled_numbers
 from ptxgen.contract.expressions import evaluated
 from ptxgen.errors import BackendError, ConfigError, LaunchError
-from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import find_disassembler, main_loop
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
-Array = np.ndarray[Any, Any]
-Arrays = tuple[Array, Array, Array]
-SCALES = ("q_scale", "k_scale", "v_scale")
 
-
-def config_of(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
-    """Small tiles, so that small problems have more of them than stages."""
-    small = {"dtype": "e4m3", "return_lse": True, "tile": 64, "block_q": 64, "scale_block": 64}
-    config = AttentionConfig(head_dim, head_dim_v, **{**small, **how})
-    assert isinstance(config.kernel().tiling, Fp8Tiling)
-    return config
-
-
-def arrays_of(
-    config: AttentionConfig, seq_q: int, seq_k: int, batch: int = 1, heads: int = 1, kv_heads: int = 1
-) -> Arrays:
-    rng = np.random.default_rng(seq_q + 1000 * seq_k)
-    shapes = (
-        (heads, seq_q, config.head_dim),
-        (kv_heads, seq_k, config.head_dim),
-        (kv_heads, seq_k, config.value_dim),
-    )
-    q, k, v = (rng.standard_normal((batch, *shape)).astype(config.element.numpy) for shape in shapes)
-    return q, k, v
-
-
-def scales_of(config: AttentionConfig, arrays: Arrays) -> dict[str, Array]:
-    """Scales of many sizes that differ in all blocks of all heads; those of one K and V in four are
-    negative, and those of every other head of Q.
-    """
-    assert config.scale_block is not None
-    rng, found = np.random.default_rng(arrays[1].size), {}
-    for name, x in zip(SCALES, arrays, strict=True):
-        blocks = -(-x.shape[2] // config.scale_block)
-        found[name] = (2.0 ** rng.uniform(-1, 1, (*x.shape[:2], blocks))).astype(np.float32)
-    found["q_scale"][:, ::2] *= -1
-    for name in ("k_scale", "v_scale"):
-        found[name][rng.random(found[name].shape) < 0.25] *= -1
-    return found
-
-
-def bound_of(config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], **given: Any) -> Bound:
-    how = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    numbers = [scaled_numbers(x, scales[n], config.scale_block) for n, x in zip(SCALES, arrays, strict=True)]
-    return attention_bound(*numbers, config.output.numpy, arithmetic_of_config(config), **how)
-
-
-def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:
-    scales, given = scales_of(config, arrays), operands or {}
-    out, lse, _ = run_forward(config, arrays, operands={**given, **scales}, **{"sanitize": True, **run})
-    assert_within(out, lse, bound_of(config, arrays, scales, **given))
+config_of = KINDS["fp8 in blocks"].config
 
 
 # ------------------------------------------------------------------------------------------
@@ -109,49 +58,6 @@ def test_a_warpgroup_has_the_scale_of_its_queries(
 ) -> None:
     config = config_of(causal=causal, block_q=block_q, scale_block=scale_block)
     check(config, arrays_of(config, seq_q, seq_k))
-
-
-def test_each_head_of_q_and_of_k_has_scales_of_its_own() -> None:
-    config = config_of(causal=True)
-    check(config, arrays_of(config, 100, 150, 2, 4, 2))
-
-
-@pytest.mark.slow
-@pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize(
-    ("head_dim", "head_dim_v"), [(16, 16), (128, 128), (192, 128), (256, 256), (48, 144)]
-)
-def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: int) -> None:
-    config = config_of(head_dim, head_dim_v, tile="auto", block_q="auto", scale_block=128, out_dtype="f16")
-    check(config, arrays_of(config, 150, 3 * config.kernel().tiling.tile + 5))
-
-
-@pytest.mark.slow
-@pytest.mark.sample(2, gate=2)
-@pytest.mark.parametrize(
-    "how", [{"window": (30, 25)}, {"softcap": 1.5}, {"window": (70, 0), "softcap": 2.0}], ids=str
-)
-def test_windows_and_softcap_are_those_of_the_reference(how: dict[str, Any]) -> None:
-    config = config_of(**how)
-    check(config, arrays_of(config, 100, 230))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("how", "shapes"),
-    [
-        ({"alibi": True}, {"alibi_slopes": (2, 4)}),
-        ({"bias": "f32"}, {"bias": (2, 4, 60, 150)}),
-        ({"sink": True}, {"sink": (2, 4)}),
-        ({"sink": True, "softcap": 2.0}, {"sink": (2, 4)}),
-    ],
-    ids=str,
-)
-def test_arrays_of_scores_are_added(how: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    config = config_of(**how)
-    rng = np.random.default_rng(3)
-    given = {name: rng.uniform(0.1, 1, shape).astype("f4") for name, shape in shapes.items()}
-    check(config, arrays_of(config, 60, 150, 2, 4, 2), given)
 
 
 @pytest.mark.slow
@@ -188,7 +94,7 @@ def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> 
     for n, value in enumerate(odd):
         for place, key in enumerate((149, 121 - n, 10)):  # the last rows see all, the first row 80 of them
             v[0, 0, key, 3 + 8 * n + place] = value
-    scales = scales_of(config, (q, k, v))
+    scales = operands_of(config, (q, k, v))
     scales["v_scale"][...] = [2.0, -1.0, 0.5]
     out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
     numbers = [scaled_numbers(x, scales[n], 64) for n, x in zip(SCALES, (q, k, v), strict=True)]
@@ -199,17 +105,6 @@ def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> 
 
 # ------------------------------------------------------------------------------------------
 # the kernel
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_warps_gives_the_same_bits(seed: int) -> None:
-    config = config_of(causal=True, block_q=128)
-    arrays = arrays_of(config, 128, 320)
-    scales = scales_of(config, arrays)
-    plain, _, _ = run_forward(config, arrays, operands=scales)
-    found, _, _ = run_forward(config, arrays, operands=scales, sanitize=True, schedule=PCT(seed))
-    np.testing.assert_array_equal(found, plain)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +281,7 @@ def test_what_there_is_no_kernel_for_is_refused(how: dict[str, Any], wanted: str
 def test_attention_takes_fp8_with_its_scales_and_settings() -> None:
     config = config_of(out_dtype="f16", causal=True)
     arrays = arrays_of(config, 70, 150, 2, 4, 2)
-    scales = scales_of(config, arrays)
+    scales = operands_of(config, arrays)
     out, lse = flash.attention(
         *arrays, **scales, scale_block=64, out_dtype="f16", causal=True, return_lse=True, backend="cpu"
     )
@@ -408,7 +303,7 @@ def test_attention_varlen_takes_fp8_with_scales_of_heads() -> None:
 def test_functions_say_what_of_fp8_is_wrong() -> None:
     config = config_of()
     q, k, v = arrays_of(config, 70, 150)
-    scales = scales_of(config, (q, k, v))
+    scales = operands_of(config, (q, k, v))
     ends = np.array([0, 70], "i4")
 
     def said(call: Any, *arguments: Any, **given: Any) -> str:

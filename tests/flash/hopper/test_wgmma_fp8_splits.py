@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import SCALES, arrays_of, bound_of
 from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from fp8_runs import SCALES, Kernels, arrays_of, bound_of, config_of, scaled, scales_of, watched
+from fp8_runs import Kernels, config_of, scaled, scales_of, watched
 from judge import assert_within
 from kernel_runs import assert_no_spill_of, nightly
 
@@ -46,7 +47,7 @@ def check(
     out, lse = AttentionKernel(config).launch(*arrays, backend="interpreter", **scales, **given)
     assert "_splits_" in kernels.names[0]
     assert kernels.names[1].startswith(f"merge_partials_{config.output.name}_")
-    assert_within(out, lse, bound_of(config, arrays, scales, PARTS_OF_F32, **given))
+    assert_within(out, lse, bound_of(config, arrays, {**scales, **given}, PARTS_OF_F32))
 
 
 @pytest.mark.slow

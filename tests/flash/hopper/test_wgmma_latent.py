@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import KINDS, arrays_of, check
 from device_arrays import without_assembler
 from fake_gpu import Machine
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, in_pages, nightly, random_operands, run_forward
+from kernel_runs import assert_no_spill, in_pages, nightly, run_forward
 
 from flash import AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, cache_kernels
 from flash.contract.catalogue import build, emit
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
 from flash.families.wgmma import WgmmaTiling
-from flash.families.wgmma_latent import LatentTiling
 from flash.problem.tensor_maps import maps_of
 from flash.reference import attention_reference
 from ptxgen import interpreter
@@ -38,49 +38,11 @@ SMALL = (264, 128)  # 320 columns with padding: 64 of O for each consumer
 
 
 def config_of(dims: tuple[int, int] = SMALL, **how: Any) -> AttentionConfig:
-    small = {"dtype": "f16", "target": "sm_90a", "return_lse": True, "tile": 32, "shared_kv": True}
-    config = AttentionConfig(*dims, **{**small, **how})
-    assert isinstance(config.kernel().tiling, LatentTiling)
-    return config
-
-
-def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> tuple[Array, Array, Array]:
-    """q and k, and the columns of k that are v."""
-    problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, **sizes)
-    q, k, _ = problem.arrays(dtype=config.element.numpy)
-    return q, k, k[..., : config.value_dim]
-
-
-def check(config: AttentionConfig, arrays: tuple[Array, ...], operands: Any = None, **run: Any) -> None:
-    given = operands or {}
-    out, lse, _ = run_forward(config, arrays, operands=given, **{"sanitize": True, **run})
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
+    return KINDS["latent"].config(*dims, **how)
 
 
 # ------------------------------------------------------------------------------------------
 # semantics
-
-
-@pytest.mark.slow
-@pytest.mark.sample(2, gate=2)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"causal": True},
-        {"dims": MLA, "tile": "auto", "dtype": "bf16"},
-        {"dims": MLA, "tile": "auto", "causal": "top_left"},
-        {"window": (40, 9), "stages": 3},
-        {"dims": (320, 256), "softmax_scale": -0.3, "dtype": "bf16"},
-        {"dims": (512, 512), "causal": True, "softmax_scale": 0.0},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(70, 200), (3, 31), (130, 65)])
-def test_every_query_sees_its_keys(how: dict[str, Any], seq_q: int, seq_k: int) -> None:
-    config = config_of(**how)
-    check(config, arrays_of(config, seq_q, seq_k))
 
 
 @pytest.mark.slow
@@ -106,37 +68,6 @@ def test_tiles_in_a_gap_are_no_warpgroups_turn(seq_k: int) -> None:
     out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=0, atol=2e-3)
     np.testing.assert_allclose(lse, sums, rtol=0, atol=2e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"softcap": 2.0, "alibi": True, "bias": "f32", "mask": True, "sink": True},
-        {"sink": True, "causal": True},
-        {"key_bias": "f16", "window": (20, None), "causal": True},
-    ],
-    ids=str,
-)
-def test_features_of_scores_are_as_accurate_as_numpy(how: dict[str, Any]) -> None:
-    config = config_of(**how)
-    problem = Problem(70, 90, *SMALL, heads=2)
-    q, k, _ = problem.arrays(dtype=np.float16)
-    check(config, (q, k, k[..., : SMALL[1]]), random_operands(config, problem))
-
-
-@pytest.mark.slow
-def test_dropout_is_that_of_other_kernels() -> None:
-    how: Any = {"dropout": 0.3, "causal": True, "return_lse": True, "dtype": "f16", "shared_kv": True}
-    config = config_of(dropout=0.3, causal=True)
-    q, k, v = arrays_of(config, 50, 90, heads=2, kv_heads=2)
-    k[..., 200:] = 0  # so that 200 columns give the same scores
-    out, lse, _ = run_forward(config, (q, k, v), sanitize=True, dropout_seed=7)
-    other = AttentionConfig(200, SMALL[1], softmax_scale=config.scale, **how)
-    few = q[..., :200].copy(), k[..., :200].copy(), v
-    wanted, wanted_lse, _ = run_forward(other, few, dropout_seed=7)
-    np.testing.assert_allclose(out.astype(float), wanted.astype(float), atol=4e-3)
-    np.testing.assert_allclose(lse, wanted_lse, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -279,15 +210,6 @@ def test_packed_sequences_are_attention_by_themselves(together: bool, kernels: l
 
 # ------------------------------------------------------------------------------------------
 # synchronisation, proofs, and what the assembler makes of it
-
-
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), *map(nightly, range(1, 20))])
-def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
-    config = config_of(causal=True)
-    arrays = arrays_of(config, 70, 200)
-    wanted, _, _ = run_forward(config, arrays)
-    out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
-    np.testing.assert_array_equal(out, wanted)
 
 
 KERNELS: dict[str, dict[str, Any]] = {

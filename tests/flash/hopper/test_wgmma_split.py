@@ -8,12 +8,11 @@ from typing import Any
 import forward_errors
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_forward
+from conformance import KINDS, check
+from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 
 from flash import AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
-from flash.error_bound import arithmetic_of_config
 from flash.families.choice import offered_tiles
 from flash.families.request import TileRequest
 from flash.families.wgmma_split import SPLIT, SPLIT_BLOCKS_Q, SplitWgmmaTiling
@@ -23,7 +22,6 @@ from flash.problem.tensor_maps import map_name, maps_of
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.errors import ConfigError
-from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import find_disassembler
 from ptxgen.target import target
@@ -32,38 +30,14 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
-FEATURES: dict[str, dict[str, Any]] = {
-    "window": {"window": (30, 25)},
-    "softcap": {"softcap": 1.5},
-    "mask": {"mask": True},
-    "all": {"window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True, "sink": True},
-}
 LARGEST = np.finfo(np.float32).max
 
 
-def grade(head_dim: int = 16, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
-    """Small tiles, so that small problems have more of them than stages."""
-    small = {"precision": "f32_grade", "target": "sm_90a", "return_lse": True, "tile": 16, "block_q": 64}
-    config = AttentionConfig(head_dim, head_dim_v, **{**small, **how})
-    assert isinstance(config.kernel().tiling, SplitWgmmaTiling)
-    return config
-
-
-def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:
-    given = operands or {}
-    out, lse, _ = run_forward(config, arrays, operands=given, **{"sanitize": True, **run})
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
+grade = KINDS["split"].config
 
 
 # ------------------------------------------------------------------------------------------
 # semantics
-
-
-@pytest.mark.sample(2, gate=3)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 100), (64, 96), (100, 1), (130, 16), (65, 113)])
-def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
-    check(grade(32), Problem(seq_q, seq_k, 32, 32).arrays())
 
 
 def test_divided_keys_are_multiplied_by_wgmma() -> None:
@@ -74,28 +48,6 @@ def test_divided_keys_are_multiplied_by_wgmma() -> None:
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6)
     said = kernel.explain(*arrays, backend="interpreter")
     assert "products: wgmma, three of f16 for one of f32, with tiles copied by TMA\n" in said
-
-
-@pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
-@pytest.mark.parametrize("block_q", SPLIT_BLOCKS_Q)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(3, 90), (90, 3), (127, 96), (96, 127)])
-def test_a_causal_mask_lets_each_query_see_its_own_keys(
-    causal: str, seq_q: int, seq_k: int, block_q: int
-) -> None:
-    config = grade(causal=causal, block_q=block_q)
-    check(config, Problem(seq_q, seq_k, 16, 16).arrays())
-
-
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    ("head_dim", "head_dim_v"), [(4, 4), (64, 64), (128, 128), (72, 40), (96, 124), (64, 128), (128, 20)]
-)
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: int, causal: bool) -> None:
-    config = grade(head_dim, head_dim_v, tile="auto", block_q="auto", causal=causal)
-    check(config, Problem(45, 3 * config.kernel().tiling.tile + 5, head_dim, head_dim_v).arrays())
 
 
 @pytest.mark.nightly
@@ -124,29 +76,6 @@ def test_query_heads_share_key_heads(dim: int, pack_gqa: bool) -> None:
     wanted = AttentionKernel(grade(dim, causal=True)).launch(q, k, v, backend="cpu")
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", FEATURES)
-@pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
-def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any) -> None:
-    config = grade(causal=causal, **FEATURES[name])
-    for seq_q, seq_k in ((40, 71), (71, 40)):
-        problem = Problem(seq_q, seq_k, 16, 16, heads=2)
-        check(config, problem.arrays(), random_operands(config, problem))
-
-
-@pytest.mark.slow
-def test_dropout_is_that_of_the_kernel_with_mma_sync() -> None:
-    how: Any = {"dropout": 0.3, "causal": True, "block_q": 64, "tile": 16, "return_lse": True}
-    arrays = Problem(50, 90, 16, 16, heads=2, kv_heads=2).arrays()
-    made = [
-        run_forward(AttentionConfig(16, precision="f32_grade", target=name, **how), arrays, dropout_seed=7)
-        for name in ("sm_90a", "sm_90")
-    ]
-    for one, other in zip(made[0][:2], made[1][:2], strict=True):
-        np.testing.assert_allclose(one, other, atol=3e-6)
 
 
 @pytest.mark.nightly
@@ -213,20 +142,6 @@ def test_the_error_is_at_most_twice_that_of_f32(head_dim: int, kind: str) -> Non
     assert ours <= 2 * of_f32
 
 
-@pytest.mark.sample(2, gate=2)
-@pytest.mark.parametrize(
-    "scale", [0.0, -0.7, 3.0, -1e-3, 2e-38, 30.0, 2.0**20, 1.1 * 2.0**26, -1.1 * 2.0**30]
-)
-def test_scores_of_any_size_are_exact(scale: float) -> None:
-    check(grade(softmax_scale=scale, causal=True), Problem(20, 37, 16, 16).arrays())
-
-
-def test_scores_that_grow_from_tile_to_tile_are_exact() -> None:
-    q, k, v = Problem(64, 64, 16, 16).arrays()
-    k *= np.linspace(30, 0, 64, dtype=np.float32)[:, None]
-    check(grade(softmax_scale=1.0), (q, k, v))
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("exponent", [-100, 14, 100])
 @pytest.mark.parametrize("block_q", SPLIT_BLOCKS_Q)
@@ -280,49 +195,8 @@ def test_values_near_the_largest_f32_stay_finite() -> None:
     np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=2e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
-def test_nan_and_infinity_of_v_reach_the_rows_that_see_them_and_no_others(seq_q: int, seq_k: int) -> None:
-    config = grade(40, causal=True)
-    q, k, v = Problem(seq_q, seq_k, 40, 40).arrays()
-    clean, _, _ = run_forward(config, (q, k, v))
-    v[..., -20, 3], v[..., -5, 7], v[..., -5, 8], v[..., -2, 8] = np.nan, np.inf, -np.inf, np.inf
-    v[..., 2, 9], v[..., 3, 10] = np.inf, -np.inf  # in tiles that whole blocks of rows see
-    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
-    with np.errstate(invalid="ignore"):
-        wanted, _ = attention_reference(q, k, v, causal=True)
-    odd = ~np.isfinite(wanted)
-    np.testing.assert_array_equal(out[odd], wanted[odd])
-    np.testing.assert_array_equal(out[~odd], clean[~odd])
-    assert odd.any()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("change", range(3))
-def test_nan_reaches_all_that_sees_it(change: int) -> None:
-    arrays = Problem(20, 37, 16, 16).arrays()
-    arrays[change][0, 0, 5, 3] = np.nan
-    out, _, _ = run_forward(grade(), arrays, sanitize=True)
-    with np.errstate(invalid="ignore"):
-        wanted, _ = attention_reference(*arrays)
-    np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
-
-
 # ------------------------------------------------------------------------------------------
 # synchronisation, proofs, what the assembler makes of it
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("seed", "block_q", "stages"), [(0, 128, 2), (1, 64, 3), *(nightly(n, 128, 2) for n in range(2, 20))]
-)
-def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int, stages: int) -> None:
-    config = grade(64, block_q=block_q, stages=stages, causal=True)
-    arrays = Problem(block_q + 6, 90, 64, 64).arrays()
-    wanted, _, _ = run_forward(config, arrays)
-    out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
-    np.testing.assert_array_equal(out.view(np.uint32), wanted.view(np.uint32))
 
 
 @pytest.mark.sample(1, gate=3)

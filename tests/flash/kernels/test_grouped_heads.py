@@ -7,15 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from conformance import Array, Arrays, assert_same_bits, judge, run
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build
 from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas
-from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.launch import checks
 from flash.launch.kernel_choice import kernel_of
@@ -35,10 +33,7 @@ from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
-Array = np.ndarray[Any, Any]
-Arrays = tuple[Array, ...]
 
-NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 # Each kind of kernel, by its dtype and precision.
 KINDS: dict[str, dict[str, Any]] = {
     "f32": {"dtype": "f32"},
@@ -75,32 +70,7 @@ def unpacked(config: AttentionConfig) -> AttentionConfig:
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, group: int) -> Arrays:
     """Two batches of two heads of K."""
     problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, 2, 2 * group, 2)
-    return problem.arrays(dtype=NUMPY[config.dtype])
-
-
-def run(config: AttentionConfig, arrays: Arrays, **how: Any) -> tuple[Array, Array]:
-    out, lse, _ = run_forward(config, arrays, **{"sanitize": True, **how})
-    return out, lse
-
-
-def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Any) -> None:
-    assert_attention_is_accurate(
-        out,
-        lse,
-        *arrays,
-        softmax_scale=config.scale,
-        causal=config.causal,
-        window=config.window,
-        softcap=config.softcap,
-        arithmetic=arithmetic_of_config(config),
-        **operands,
-    )
-
-
-def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> None:
-    for a, b in zip(one, other, strict=True):
-        kind = np.uint32 if a.itemsize == 4 else np.uint16
-        np.testing.assert_array_equal(a.view(kind), b.view(kind))
+    return problem.arrays(dtype=config.element.numpy)
 
 
 def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
@@ -174,9 +144,9 @@ def test_each_packed_row_has_the_sink_of_its_head(kind: str, causal: Any) -> Non
         found = run(config, arrays, operands=given)
         if kind == "f32":
             assert_same_bits(found, run(unpacked(config), arrays, operands=given))
-        judge(config, arrays, *found, **given)
+        judge(config, arrays, *found, given)
         in_steps = np.repeat(sinks, 2, axis=1)[:, ::-2][:, ::-1]
-        assert_same_bits(run(config, arrays, operands={"sink": in_steps}), found)
+        assert_same_bits(run(config, arrays, {"sink": in_steps}), found)
 
 
 # What gives each head scores or weights of its own.
@@ -205,20 +175,20 @@ def test_each_packed_row_has_the_scores_and_weights_of_its_head(kind: str, featu
     config = config_of(kind, **features)
     for seq_q, seq_k, group in ((1, 40, 8), (21, 9, 3), (17, 50, 5), (17, least_keys(kind), 5)):
         problem = Problem(seq_q, seq_k, 16, 16, 2, 2 * group, 2)
-        arrays = problem.arrays(dtype=NUMPY[config.dtype])
+        arrays = problem.arrays(dtype=config.element.numpy)
         given = random_operands(config, problem)
-        found = run(config, arrays, operands=given, dropout_seed=7)
+        found = run(config, arrays, operands=given)
         if kind == "f32":
-            one_by_one = run(unpacked(config), arrays, operands=given, dropout_seed=7)
+            one_by_one = run(unpacked(config), arrays, operands=given)
             assert_same_bits(found, one_by_one)
-        judge(config, arrays, *found, dropout=config.dropout, dropout_seed=7, **given)
+        judge(config, arrays, *found, given)
 
 
 @ONE_OF_EACH_KERNEL
 def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: str) -> None:
     config = config_of(kind, mask=True, bias="f32", alibi=True)
     problem = Problem(21, 40, 16, 16, 2, 6, 2)
-    arrays = problem.arrays(dtype=NUMPY[config.dtype])
+    arrays = problem.arrays(dtype=config.element.numpy)
     given = random_operands(config, problem)
     wanted = run(config, arrays, operands=given)
     turned = {
@@ -231,18 +201,18 @@ def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: st
         "bias": given["bias"][:, :, 3:4, :],
         "alibi_slopes": given["alibi_slopes"][1:, 2:3],
     }
-    judge(config, arrays, *run(config, arrays, operands=narrow), **narrow)
+    judge(config, arrays, *run(config, arrays, operands=narrow), narrow)
 
 
 @ONE_OF_EACH_KERNEL
 def test_a_launch_packs_heads_that_have_scores_of_their_own(kind: str) -> None:
     config = config_of(kind, pack_gqa="auto", mask=True, alibi=True)
     problem = Problem(2, 40, 16, 16, 2, 8, 2)
-    arrays = problem.arrays(dtype=NUMPY[config.dtype])
+    arrays = problem.arrays(dtype=config.element.numpy)
     given, kernel = random_operands(config, problem), AttentionKernel(config)
     assert "_packed_lse" in kernel.explain(*arrays, backend="interpreter", **given)
     out, lse = kernel.launch(*arrays, backend="interpreter", **given)
-    judge(config, arrays, out, lse, **given)
+    judge(config, arrays, out, lse, given)
 
 
 @ONE_OF_EACH_KERNEL

@@ -7,11 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from conformance import check
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, run_without
 
 from flash.contract.catalogue import build
-from flash.error_bound import arithmetic_of_config
 from flash.families.choice import offered_tiles
 from flash.families.mma import MmaTiling
 from flash.families.simt import TILES
@@ -19,14 +18,10 @@ from flash.families.wgmma import WGMMA_TILES
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen import ir
-from ptxgen.check.prove import prove_shared
-from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
-from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, target
-from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -36,57 +31,12 @@ NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
 
 
-def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:
-    out, lse, _ = run_forward(config, arrays, sanitize=True, **run)
-    q, k, v = arrays
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
-    arithmetic = arithmetic_of_config(config)
-    assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic, **how)
-
-
 def with_lse(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
     return AttentionConfig(head_dim, head_dim_v, return_lse=True, **{"dtype": "f16", **how})
 
 
 # ------------------------------------------------------------------------------------------
 # semantics
-
-
-@pytest.mark.parametrize("dtype", NUMPY)
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"),
-    [(1, 1), (1, 3), (2, 1), (64, 128), (239, 1), (113, 203), (108, 256), (128, 217), (17, 0)],
-)
-def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
-    config = with_lse(32, dtype=dtype, tile=32, block_q=64)
-    check(config, Problem(seq_q, seq_k, 32, 32).arrays(dtype=NUMPY[dtype]))
-
-
-@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
-)
-def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int, seq_k: int) -> None:
-    config = with_lse(16, dtype="bf16", causal=causal, tile=16, block_q=64)
-    check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
-
-
-@pytest.mark.sample(5, gate=5)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("name", ["sm_80", "sm_86", nightly("sm_90")])
-def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
-    config = with_lse(head_dim, causal=True, target=name)
-    check(config, Problem(45, 70, head_dim, head_dim).arrays(dtype=np.float16))
-
-
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
-)
-def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> None:
-    config = with_lse(head_dim, head_dim_v)
-    check(config, Problem(37, 50, head_dim, head_dim_v).arrays(dtype=np.float16))
 
 
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -167,62 +117,6 @@ def test_the_corners_of_the_tiles_offered_are_right(head_dim: int, tile: int, bl
     check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays(dtype=np.float16))
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("dtype", NUMPY)
-def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
-    for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_90"), dtype):
-        for alignment in ("auto", 2):
-            config = with_lse(
-                head_dim,
-                dtype=dtype,
-                causal=True,
-                tile=tile,
-                block_q=block_q,
-                target="sm_90",
-                alignment=alignment,
-            )
-            problem = Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim)
-            check(config, problem.arrays(dtype=NUMPY[dtype]))
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("seq_k", [0, 16, 17, 60, 100])
-def test_any_number_of_stages_gives_the_same_bits(stages: int, seq_k: int) -> None:
-    arrays = Problem(40, seq_k, 48, 80).arrays(dtype=np.float16)
-    how: Any = {"causal": "top_left", "tile": 16, "block_q": 64}
-    one, one_lse, _ = run_forward(with_lse(48, 80, **how), arrays)
-    out, lse, _ = run_forward(with_lse(48, 80, stages=stages, **how), arrays, sanitize=True)
-    np.testing.assert_array_equal(out.view(np.uint16), one.view(np.uint16))
-    np.testing.assert_array_equal(lse.view(np.uint32), one_lse.view(np.uint32))
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_query_heads_share_key_heads(kv_heads: int) -> None:
-    config = with_lse(16, causal=True, tile=16, block_q=64)
-    problem = Problem(20, 33, 16, 16, batch=2, heads=6, kv_heads=kv_heads)
-    check(config, problem.arrays(dtype=np.float16))
-
-
-@pytest.mark.parametrize("scale", [0.0, -0.0, -0.7, 3.0, 1e-3, -1e-3, 2e-38, 5e-38])
-@pytest.mark.parametrize("causal", [False, True])
-def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
-    config = with_lse(16, softmax_scale=scale, tile=16, block_q=64, causal=causal)
-    check(config, Problem(20, 33, 16, 16).arrays(dtype=np.float16))
-
-
-@pytest.mark.slow
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("alignment", [2, 4, 8, 16])
-def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
-    arrays = Problem(37, 50, 40, 24).arrays(dtype=np.float16)
-    how: Any = {"causal": True, "tile": 32}
-    wide, _, _ = run_forward(with_lse(40, 24, **how), arrays)
-    narrow, _, _ = run_forward(with_lse(40, 24, alignment=alignment, **how), arrays, sanitize=True)
-    np.testing.assert_array_equal(wide.view(np.uint16), narrow.view(np.uint16))
-
-
 @pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("tile", [112, 176, *(n for n in WGMMA_TILES if n not in (*TILES, 112, 176))])
@@ -244,24 +138,6 @@ def test_views_of_a_larger_buffer_are_read_in_place() -> None:
     check(with_lse(24, tile=16, block_q=64), (q, k[:, :, ::-1], v[:, :1].repeat(2, axis=1)))
 
 
-def test_repeated_runs_give_the_same_bits() -> None:
-    config = with_lse(40, causal=True)
-    arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays(dtype=np.float16)
-    first, first_lse, _ = run_forward(config, arrays)
-    second, second_lse, _ = run_forward(config, arrays)
-    np.testing.assert_array_equal(first.view(np.uint16), second.view(np.uint16))
-    np.testing.assert_array_equal(first_lse.view(np.uint32), second_lse.view(np.uint32))
-
-
-def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
-    config = with_lse(16, causal=True, tile=16, block_q=64)
-    arrays = Problem(40, 7, 16, 16).arrays(dtype=np.float16)
-    out, lse, _ = run_forward(config, arrays, sanitize=True)
-    np.testing.assert_array_equal(out[:, :, :33], 0)
-    np.testing.assert_array_equal(lse[:, :, :33], -np.inf)
-    assert np.isfinite(lse[:, :, 33:]).all()
-
-
 @pytest.mark.parametrize(("head_dim", "head_dim_v"), [(40, 24), (128, 16), (112, 96), (16, 40)])
 @pytest.mark.parametrize("seq_k", [0, 7])
 def test_without_a_key_narrow_outputs_come_from_what_was_written(
@@ -270,50 +146,6 @@ def test_without_a_key_narrow_outputs_come_from_what_was_written(
     # Nothing was copied to the Q tile, through which O leaves, and O does not fill its panels.
     config = with_lse(head_dim, head_dim_v, causal=True, tile=16, block_q=64)
     check(config, Problem(80, seq_k, head_dim, head_dim_v).arrays(dtype=np.float16))
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("dtype", NUMPY)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
-def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others(
-    dtype: str, seq_q: int, seq_k: int
-) -> None:
-    config = with_lse(40, dtype=dtype, causal=True, tile=64, block_q=64)
-    q, k, v = Problem(seq_q, seq_k, 40, 40).arrays(dtype=NUMPY[dtype])
-    clean, _, _ = run_forward(config, (q, k, v))
-    v[..., -20, 3], v[..., -5, 7], v[..., -5, 8], v[..., -2, 8] = np.nan, np.inf, -np.inf, np.inf
-    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
-    with np.errstate(invalid="ignore"):
-        wanted, _ = attention_reference(q, k, v, causal=True)
-    odd = ~np.isfinite(wanted)
-    np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd])
-    np.testing.assert_array_equal(out[~odd], clean[~odd])
-    assert odd.any()
-
-
-def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
-    config = with_lse(16, causal=True, tile=16, block_q=64)
-    q, k, v = Problem(20, 20, 16, 16).arrays(dtype=np.float16)
-    clean, _, _ = run_forward(config, (q, k, v))
-    k[:, :, 12:] = np.nan
-    dirty, _, _ = run_forward(config, (q, k, v))
-    np.testing.assert_array_equal(dirty[:, :, :12], clean[:, :, :12])
-    assert np.isnan(dirty[:, :, 12:]).all()
-
-
-def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact() -> None:
-    # The walk begins at the last key: the maximum grows at every tile, far beyond the slack.
-    config = with_lse(16, softmax_scale=1.0, tile=16, block_q=64)
-    q, k, v = Problem(64, 64, 16, 16).arrays(dtype=np.float16)
-    k *= np.linspace(30, 0, 64, dtype=np.float16)[:, None]
-    check(config, (q, k, v))
-
-
-@pytest.mark.parametrize("scale", [2.0**20, 1.1 * 2.0**26, -1.1 * 2.0**30, 1e30])
-@pytest.mark.parametrize("dtype", NUMPY)
-def test_scores_of_any_size_are_exact(scale: float, dtype: str) -> None:
-    config = with_lse(16, dtype=dtype, softmax_scale=scale, tile=16, block_q=64)
-    check(config, Problem(20, 37, 16, 16).arrays(dtype=NUMPY[dtype]))
 
 
 def test_the_largest_numbers_of_f16_do_not_overflow() -> None:
@@ -386,27 +218,6 @@ def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None
         run_without(_mutant_config(stages), _mutant_arrays(), at)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("stages", [1, 2])
-def test_every_order_of_the_warps_gives_the_same_bits(seed: int, stages: int) -> None:
-    config = with_lse(40, causal=True, tile=16, block_q=64, stages=stages)
-    arrays = Problem(70, 90, 40, 40).arrays(dtype=np.float16)
-    wanted, _, _ = run_forward(config, arrays)
-    out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
-    np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
-
-
-@pytest.mark.parametrize("head_dim", [16, 40, 59, 64, 80, 128, 256])
-@pytest.mark.parametrize("stages", [1, 2])
-def test_every_shared_access_is_proved(head_dim: int, stages: int) -> None:
-    config = with_lse(head_dim, causal=True, stages=stages, target="sm_90", tile=32, block_q=64)
-    kernel = config.kernel()
-    proof = prove_shared(build(kernel).module, block=kernel.tiling.threads)
-    assert proof.complete, proof.unknown
-
-
 # ------------------------------------------------------------------------------------------
 # cost
 
@@ -422,14 +233,6 @@ def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     assert found
     for moved in found.values():
         assert moved.shared_wavefronts == moved.shared_least, moved
-
-
-@pytest.mark.parametrize("head_dim", [3, 64, 111, 256])
-@pytest.mark.parametrize("dtype", NUMPY)
-def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
-    module = build(with_lse(head_dim, dtype=dtype, causal=True).kernel()).module
-    assert verify(module) == ()
-    assert parse(render(module)) == module
 
 
 @pytest.mark.nightly

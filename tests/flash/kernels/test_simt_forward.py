@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from conformance import check
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, without
 
 from flash.contract.catalogue import emit
 from flash.families.choice import offered_tiles
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
-from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
-from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, target
-from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -28,52 +25,8 @@ Arrays = tuple[np.ndarray[Any, Any], ...]
 HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 
 
-def check(config: AttentionConfig, arrays: Arrays) -> None:
-    out, lse, _ = run_forward(config, arrays, sanitize=True)
-    q, k, v = arrays
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
-    assert_attention_is_accurate(out, lse, q, k, v, **how)
-
-
 # ------------------------------------------------------------------------------------------
 # semantics
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"),
-    [(1, 1), (1, 3), (2, 1), (64, 128), (239, 1), (113, 203), (108, 256), (128, 217), (17, 0)],
-)
-def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
-    config = AttentionConfig(32, tile=32, block_q=64, return_lse=True)
-    check(config, Problem(seq_q, seq_k, 32, 32).arrays())
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
-)
-def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int, seq_k: int) -> None:
-    config = AttentionConfig(16, causal=causal, tile=16, block_q=32, return_lse=True)
-    check(config, Problem(seq_q, seq_k, 16, 16).arrays())
-
-
-@pytest.mark.sample(5, gate=6)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90"])
-def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
-    config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
-    check(config, Problem(45, 70, head_dim, head_dim).arrays())
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
-)
-def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> None:
-    config = AttentionConfig(head_dim, head_dim_v, return_lse=True)
-    check(config, Problem(37, 50, head_dim, head_dim_v).arrays())
 
 
 def _corner_tilings() -> list[tuple[int, int, str]]:
@@ -100,75 +53,6 @@ def test_the_corners_of_the_tiles_offered_are_right(
 ) -> None:
     config = AttentionConfig(head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True)
     check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays())
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_86", "sm_90"])
-def test_every_tile_offered_is_right(head_dim: int, name: str) -> None:
-    for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
-        for alignment in ("auto", 4):
-            config = AttentionConfig(
-                head_dim,
-                causal=True,
-                tile=tile,
-                block_q=block_q,
-                target=name,
-                return_lse=True,
-                alignment=alignment,
-            )
-            arrays = Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim).arrays()
-            check(config, arrays)
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_query_heads_share_key_heads(kv_heads: int) -> None:
-    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
-    check(config, Problem(20, 33, 16, 16, batch=2, heads=6, kv_heads=kv_heads).arrays())
-
-
-@pytest.mark.parametrize("scale", [0.0, -0.7, 3.0, 1e-3])
-def test_any_softmax_scale_is_applied(scale: float) -> None:
-    config = AttentionConfig(16, softmax_scale=scale, tile=16, block_q=16, return_lse=True)
-    check(config, Problem(20, 33, 16, 16).arrays())
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("alignment", [4, 8, 16])
-@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
-def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int, name: str) -> None:
-    arrays = Problem(37, 50, 40, 24).arrays()
-    how: Any = {"causal": True, "return_lse": True, "target": name}
-    wide, _, _ = run_forward(AttentionConfig(40, 24, **how), arrays)
-    narrow, _, _ = run_forward(AttentionConfig(40, 24, alignment=alignment, **how), arrays)
-    np.testing.assert_array_equal(wide.view(np.uint32), narrow.view(np.uint32))
-
-
-def test_repeated_runs_give_the_same_bits() -> None:
-    config = AttentionConfig(40, causal=True, return_lse=True)
-    arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays()
-    first, first_lse, _ = run_forward(config, arrays)
-    second, second_lse, _ = run_forward(config, arrays)
-    np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
-    np.testing.assert_array_equal(first_lse.view(np.uint32), second_lse.view(np.uint32))
-
-
-def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
-    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
-    out, lse, _ = run_forward(config, Problem(40, 7, 16, 16).arrays(), sanitize=True)
-    np.testing.assert_array_equal(out[:, :, :33], 0)
-    np.testing.assert_array_equal(lse[:, :, :33], -np.inf)
-    assert np.isfinite(lse[:, :, 33:]).all()
-
-
-def test_nan_and_infinity_in_unseen_keys_do_not_leak() -> None:
-    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
-    q, k, v = Problem(20, 20, 16, 16).arrays()
-    clean, _, _ = run_forward(config, (q, k, v))
-    k[:, :, 12:], v[:, :, 12:] = np.inf, np.nan
-    dirty, _, _ = run_forward(config, (q, k, v))
-    np.testing.assert_array_equal(dirty[:, :, :12], clean[:, :, :12])
-    assert np.isnan(dirty[:, :, 12:]).all()
 
 
 def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
@@ -314,15 +198,6 @@ def test_wide_shared_loads_of_the_default_tiles_take_two_requests(
 
 
 # ------------------------------------------------------------------------------------------ text
-
-
-@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
-@pytest.mark.parametrize("head_dim", [3, 64, 111, 256])
-def test_the_text_verifies_and_reads_back(head_dim: int, name: str) -> None:
-    config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
-    module = emit(config.kernel())
-    assert verify(module) == ()
-    assert parse(render(module)) == module
 
 
 def test_the_version_is_the_lowest_that_has_everything_used() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from conformance import KINDS, arrays_of, bits, check, judge
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
+from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, run_forward
 
 import flash
 from flash.contract.catalogue import build
-from flash.error_bound import arithmetic_of, arithmetic_of_config
+from flash.error_bound import arithmetic_of
 from flash.families.request import MAX_HEAD_DIM_V
 from flash.families.simt import ValueSlices
 from flash.kernel import AttentionKernel
@@ -32,19 +33,10 @@ from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
-Array = np.ndarray[Any, Any]
-Arrays = tuple[Array, ...]
-
-KINDS: dict[str, dict[str, Any]] = {
-    "f32": {},
-    "tf32": {"precision": "tf32"},
-    "f32_grade": {"precision": "f32_grade"},
-    "f16": {"dtype": "f16"},
-    "bf16": {"dtype": "bf16"},
-}
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+OF_VALUES = ("simt", "mma tf32", "mma f32_grade", "mma f16", "mma bf16")
+EVERY_KIND = pytest.mark.parametrize("kind", OF_VALUES)
 # One of each kernel that can be judged by the types of its arrays, which tf32 cannot.
-JUDGED = pytest.mark.parametrize("kind", ["f32", "f32_grade", "f16"])
+JUDGED = pytest.mark.parametrize("kind", ["simt", "mma f32_grade", "mma f16"])
 DIMS = [(40, 257), (64, 264), (3, 300), (128, 320), (96, 384), (17, 511), (256, 512)]
 EVERY_FEATURE: dict[str, Any] = {
     "window": (30, 25),
@@ -55,31 +47,10 @@ EVERY_FEATURE: dict[str, Any] = {
     "sink": True,
     "dropout": 0.25,
 }
-SEED = 11
-
-
-def config_of(kind: str, head_dim: int, head_dim_v: int, **how: Any) -> AttentionConfig:
-    return AttentionConfig(head_dim, head_dim_v, **{"return_lse": True, **KINDS[kind], **how})
 
 
 def slices_of(config: AttentionConfig) -> ValueSlices:
     return config.kernel().tiling.slices
-
-
-def arrays_of(config: AttentionConfig, *sizes: int) -> Arrays:
-    """Of seq_q, seq_k, and perhaps batch, heads and kv_heads."""
-    seq_q, seq_k, *counts = sizes
-    problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, *counts)
-    return problem.arrays(dtype=config.element.numpy)
-
-
-def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **features: Any) -> None:
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal, **features}
-    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
-
-
-def bits(array: Array) -> Array:
-    return array.view(np.uint32 if array.itemsize == 4 else np.uint16)
 
 
 # ------------------------------------------------------------------------------------------
@@ -92,23 +63,21 @@ def bits(array: Array) -> Array:
     ("head_dim", "head_dim_v"), mostly_nightly(DIMS, [(40, 257), (3, 300), (17, 511), (256, 512)])
 )
 def test_wide_values_are_as_accurate_as_numpy(head_dim: int, head_dim_v: int, kind: str) -> None:
-    config = config_of(kind, head_dim, head_dim_v, causal=True)
-    arrays = arrays_of(config, 20, 37, 1, 2, 1)
-    out, lse, _ = run_forward(config, arrays, sanitize=True)
-    judge(config, arrays, out, lse)
+    config = KINDS[kind].default(head_dim, head_dim_v, causal=True)
+    check(config, arrays_of(config, 20, 37, 1, 2, 1))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in KINDS), ("f32_grade", 400)])
+@pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in OF_VALUES), ("mma f32_grade", 400)])
 def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_v: int) -> None:
     how: Any = {"tile": 16, "block_q": 32, "causal": "top_left"}
-    config = config_of(kind, 20, head_dim_v, **how)
+    config = KINDS[kind].default(20, head_dim_v, **how)
     slices = slices_of(config)
     q, k, v = arrays_of(config, 40, 35, 2, 2, 1)
     out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
     for first in (*range(0, slices.last, slices.width), slices.last):
         columns = slice(first, first + slices.width)
-        narrow = config_of(kind, 20, slices.width, **how)
+        narrow = KINDS[kind].default(20, slices.width, **how)
         part, part_lse, _ = run_forward(narrow, (q, k, v[..., columns].copy()))
         np.testing.assert_array_equal(bits(out[..., columns].copy()), bits(part))
         np.testing.assert_array_equal(bits(lse), bits(part_lse))
@@ -116,11 +85,11 @@ def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_
 
 @pytest.mark.slow
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("f32", "f32_grade", "f16")))
+@pytest.mark.parametrize("kind", mostly_nightly(OF_VALUES, ("simt", "mma f32_grade", "mma f16")))
 @pytest.mark.parametrize("head_dim_v", [300, 501])
 def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
     # Two that write the same number are no race.
-    config = config_of(kind, 16, head_dim_v, tile=16, block_q=32)
+    config = KINDS[kind].default(16, head_dim_v, tile=16, block_q=32)
     slices, made = slices_of(config), build(config.kernel())
     arrays = arrays_of(config, 20, 20)
     for number in range(slices.count):
@@ -137,28 +106,15 @@ def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
 @pytest.mark.sample(2)
 @JUDGED
 def test_every_feature_works_on_wide_values(kind: str) -> None:
-    config = config_of(kind, 24, 300, causal=True, **EVERY_FEATURE)
-    arrays = arrays_of(config, 40, 50, 1, 2, 1)
-    operands = random_operands(config, Problem(40, 50, 24, 300, heads=2))
-    out, lse, _ = run_forward(config, arrays, operands=operands, dropout_seed=SEED, sanitize=True)
-    judge(
-        config,
-        arrays,
-        out,
-        lse,
-        window=config.window,
-        softcap=config.softcap,
-        dropout=0.25,
-        dropout_seed=SEED,
-        **operands,
-    )
+    config = KINDS[kind].default(24, 300, causal=True, **EVERY_FEATURE)
+    check(config, arrays_of(config, 40, 50, 1, 2, 1))
 
 
 @pytest.mark.slow
 @pytest.mark.sample(2)
 @EVERY_KIND
 def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: str) -> None:
-    config = config_of(kind, 16, 300, causal=True, tile=16, block_q=32)
+    config = KINDS[kind].default(16, 300, causal=True, tile=16, block_q=32)
     slices = slices_of(config)
     q, k, v = arrays_of(config, 40, 60)
     clean, _, _ = run_forward(config, (q, k, v))
@@ -176,20 +132,20 @@ def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), nightly("tf32", 4)]
+    ("kind", "alignment"), [*(("mma f16", n) for n in (2, 4, 8)), ("simt", 4), nightly("mma tf32", 4)]
 )
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(kind: str, alignment: int) -> None:
-    config = config_of(kind, 8, 264, tile=16, block_q=32)
+    config = KINDS[kind].default(8, 264, tile=16, block_q=32)
     arrays = arrays_of(config, 37, 20)
     wide, _, _ = run_forward(config, arrays)
-    of_narrow = config_of(kind, 8, 264, tile=16, block_q=32, alignment=alignment)
+    of_narrow = KINDS[kind].default(8, 264, tile=16, block_q=32, alignment=alignment)
     narrow, _, _ = run_forward(of_narrow, arrays, sanitize=True)
     np.testing.assert_array_equal(bits(wide), bits(narrow))
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16"])
+@pytest.mark.parametrize("kind", ["simt", "mma f16"])
 def test_without_a_key_wide_outputs_are_zero(kind: str) -> None:
-    config = config_of(kind, 16, 500)
+    config = KINDS[kind].default(16, 500)
     out, lse, _ = run_forward(config, arrays_of(config, 5, 0), sanitize=True)
     np.testing.assert_array_equal(out, np.zeros_like(out))
     np.testing.assert_array_equal(lse, -np.inf)
@@ -201,12 +157,12 @@ def test_backends_take_wide_values(dtype: Any, backend: str) -> None:
     q, k, v = Problem(20, 30, 40, 511, 1, 4, 2).arrays(dtype=dtype)
     out = np.full((1, 4, 20, 511), np.nan, dtype)  # not memory with what was there before
     _, lse = flash.attention(q, k, v, out=out, causal=True, return_lse=True, backend=backend)
-    config = config_of("f32" if dtype is np.float32 else "bf16", 40, 511, causal=True)
+    config = KINDS["simt" if dtype is np.float32 else "mma bf16"].default(40, 511, causal=True)
     judge(config, (q, k, v), out, lse)
 
 
 def test_a_host_can_launch_by_the_contract_alone() -> None:
-    made = build(config_of("f16", 8, 330, tile=16, block_q=32).kernel())
+    made = build(KINDS["mma f16"].default(8, 330, tile=16, block_q=32).kernel())
     contract = made.contract
     assert contract["grid"] == {
         "formula": "(ceil(seq_q / 32) * heads * batch * 2, 1, 1)",
@@ -241,23 +197,23 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
 @pytest.mark.parametrize(
     ("kind", "head_dim_v", "slices"),
     [
-        ("f32", 256, (1, 256, 0)),
-        ("f32", 257, (2, 132, 7)),
-        ("f32", 512, (2, 256, 0)),
-        ("f16", 256, (1, 256, 0)),
-        ("f16", 257, (2, 144, 31)),
-        ("f16", 510, (2, 256, 2)),
-        ("f16", 511, (2, 256, 1)),
-        ("tf32", 257, (2, 160, 63)),
-        ("f32_grade", 256, (1, 256, 0)),
-        ("f32_grade", 257, (2, 160, 63)),
-        ("f32_grade", 512, (2, 256, 0)),
+        ("simt", 256, (1, 256, 0)),
+        ("simt", 257, (2, 132, 7)),
+        ("simt", 512, (2, 256, 0)),
+        ("mma f16", 256, (1, 256, 0)),
+        ("mma f16", 257, (2, 144, 31)),
+        ("mma f16", 510, (2, 256, 2)),
+        ("mma f16", 511, (2, 256, 1)),
+        ("mma tf32", 257, (2, 160, 63)),
+        ("mma f32_grade", 256, (1, 256, 0)),
+        ("mma f32_grade", 257, (2, 160, 63)),
+        ("mma f32_grade", 512, (2, 256, 0)),
     ],
 )
 def test_slices_are_as_few_as_registers_allow(
     kind: str, head_dim_v: int, slices: tuple[int, int, int]
 ) -> None:
-    assert slices_of(config_of(kind, 64, head_dim_v)) == ValueSlices(*slices)
+    assert slices_of(KINDS[kind].default(64, head_dim_v)) == ValueSlices(*slices)
 
 
 @EVERY_KIND
@@ -265,7 +221,7 @@ def test_slices_are_as_few_as_registers_allow(
 def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> None:
     for head_dim_v in (*range(1, MAX_HEAD_DIM_V, 37), MAX_HEAD_DIM_V):
         for head_dim in (64, 256):
-            t = config_of(kind, head_dim, head_dim_v, target=name, **EVERY_FEATURE).kernel().tiling
+            t = KINDS[kind].default(head_dim, head_dim_v, target=name, **EVERY_FEATURE).kernel().tiling
             assert t.slices.shared < t.slices.width, (head_dim_v, t)
             assert t.slices.last + t.slices.width == head_dim_v
 
@@ -275,16 +231,16 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "how"),
     [
-        ("f32", 40, 257, {}),
-        ("tf32", 64, 264, {}),
-        ("f32_grade", 256, 320, {"causal": True}),
-        ("f16", 5, 257, {"causal": True}),
-        ("f16", 64, 512, {"window": (30, 9)}),
-        ("bf16", 64, 264, {}),
+        ("simt", 40, 257, {}),
+        ("mma tf32", 64, 264, {}),
+        ("mma f32_grade", 256, 320, {"causal": True}),
+        ("mma f16", 5, 257, {"causal": True}),
+        ("mma f16", 64, 512, {"window": (30, 9)}),
+        ("mma bf16", 64, 264, {}),
     ],
 )
 def test_every_access_is_proved(kind: str, head_dim: int, head_dim_v: int, how: dict[str, Any]) -> None:
-    made = build(config_of(kind, head_dim, head_dim_v, **how).kernel())
+    made = build(KINDS[kind].default(head_dim, head_dim_v, **how).kernel())
     assert made.proof.complete, made.proof.unknown
     assert made.global_proof.complete, made.global_proof.unknown
     assert verify(made.module) == ()
@@ -292,7 +248,7 @@ def test_every_access_is_proved(kind: str, head_dim: int, head_dim_v: int, how: 
 
 
 def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
-    made = build(config_of("f16", 8, 264, tile=16, block_q=32).kernel())
+    made = build(KINDS["mma f16"].default(8, 264, tile=16, block_q=32).kernel())
     promised = made.promised
     threads = made.config.tiling.threads
     for name in "VO":
@@ -302,7 +258,7 @@ def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
 
 
 def test_scores_are_counted_for_each_slice() -> None:
-    found = build(config_of("f16", 64, 512).kernel()).resources
+    found = build(KINDS["mma f16"].default(64, 512).kernel()).resources
     assert found.flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * 2 * (64 + 256)
     assert found.useful_flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * (64 + 512)
 
@@ -320,18 +276,18 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "name"),
     [
-        ("f32", 256, 512, "sm_80"),
-        ("tf32", 256, 511, "sm_90"),
-        ("f32_grade", 64, 480, "sm_86"),
-        ("f32_grade", 256, 512, "sm_90"),
-        ("f16", 256, 512, "sm_90"),
-        ("bf16", 256, 511, "sm_120"),
+        ("simt", 256, 512, "sm_80"),
+        ("mma tf32", 256, 511, "sm_90"),
+        ("mma f32_grade", 64, 480, "sm_86"),
+        ("mma f32_grade", 256, 512, "sm_90"),
+        ("mma f16", 256, 512, "sm_90"),
+        ("mma bf16", 256, 511, "sm_120"),
     ],
 )
 def test_the_widest_kernels_do_not_spill(
     kind: str, head_dim: int, head_dim_v: int, name: str, assembler: Assembler
 ) -> None:
-    assert_no_spill(config_of(kind, head_dim, head_dim_v, causal=True, target=name), assembler)
+    assert_no_spill(KINDS[kind].default(head_dim, head_dim_v, causal=True, target=name), assembler)
 
 
 @pytest.mark.slow
@@ -342,5 +298,5 @@ def test_the_widest_kernels_do_not_spill(
 def test_no_default_kernel_spills(name: str, kind: str, assembler: Assembler) -> None:
     for head_dim, head_dim_v in DIMS:
         for causal in (False, True):
-            config = config_of(kind, head_dim, head_dim_v, causal=causal, target=name)
+            config = KINDS[kind].default(head_dim, head_dim_v, causal=causal, target=name)
             assert_no_spill(config, assembler)
