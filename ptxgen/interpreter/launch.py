@@ -180,11 +180,7 @@ def run(
 
 
 def _check(
-    flags: Mapping[str, object],
-    progress: object,
-    arena: object,
-    recorder: object,
-    asked: frozenset[str],
+    flags: Mapping[str, object], progress: object, arena: object, recorder: object, asked: frozenset[str]
 ) -> None:
     """Raise `LaunchError` for arguments of `run` of another type."""
     for name, flag in flags.items():
