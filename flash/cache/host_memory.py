@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.stored_rows import loaded, stored, token_scales
+from flash.host.stored_rows import loaded
 from flash.operands.dtypes import DType
-from flash.pages.placement import Copy, Placement, Run, Stretch
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from flash.pages.placement import Copy, Run
+from ptxgen.arrays.views import HOST, ArrayView, view
 
 Array = NDArray[Any]
 
@@ -79,18 +79,8 @@ class KVMemory(Protocol):
     def wait(self, stream: int) -> None:
         """Wait until all work on a stream is done."""
 
-    def write(
-        self,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        stretches: Sequence[Stretch],
-        placement: Placement,
-        stream: int,
-    ) -> None:
-        """Write the first rows of each item of k and v [items, kv_heads, n, dim] to its stretch,
-        the last rows of its sequence: as many as the stretch has.
-        """
+    def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:
+        """New rows where the memory is; complete on return."""
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """K and V of the rows of `runs`, concatenated, on the host: [kv_heads, rows, dim] of the
@@ -170,28 +160,9 @@ class HostMemory:
     def wait(self, stream: int) -> None:
         """Nothing to do: the host has no pending work."""
 
-    def write(
-        self,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        stretches: Sequence[Stretch],
-        placement: Placement,
-        stream: int,  # noqa: ARG002  # no stream on the host
-    ) -> None:
-        """Write the first rows of each item of k and v to its stretch."""
-        for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
-            rows, of_heads = host_array(array), scale_of(self.small.scales, side, layer)
-            for item, stretch in enumerate(stretches):
-                first = 0
-                for place, begin, count in placement.runs(stretch):
-                    new, scale = rows[item, :, first : first + count], of_heads
-                    if self.token_scales:
-                        scale = token_scales(new, self._dtype)
-                        there = self.token_scales[side][layer, place]
-                        there[:, begin : begin + count] = scale[..., 0]
-                    memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
-                    first += count
+    def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
+        """The same: they are on the host."""
+        return k, v
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """K and V of the rows of `runs`, copied unless there is one run and no scale."""
