@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.copies import arguments_of, restored, state_of
-from flash.cache.cuda_memory import CudaMemory
-from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
+from flash.cache.cuda_memory import CudaMemory, KVMemory
+from flash.cache.host_memory import HostMemory, LayerArrays, SmallArrays
 from flash.cache.row_locations import write_rows
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
 from flash.cache.transactions import Transactions

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cache.host_memory import LayerArrays, SmallArrays, scale_of
+from flash.cache.host_memory import HostMemory, HostNumbers, LayerArrays, SmallArrays, scale_of
 from flash.calls.gpu import launcher_of
 from flash.decode.plan import oldest_target
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
@@ -179,7 +179,7 @@ class CudaMemory:
         return found
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned."""
+        """Write to `runs` what `raw` has returned; complete on return."""
         for (memory, _), rows in zip(self._of_rows(), arrays, strict=True):
             first = 0
             for place, begin, count in runs:
@@ -224,7 +224,7 @@ class CudaMemory:
         self.stream = stream
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
-        """Memory for `count` int32: the last one of this name, if that had the same count."""
+        """Memory for `count` int32, not initialised: the last of this name, if it had the same count."""
         found = self._named.get(name)
         if found is None or found.view.size != count:
             found = self._follower((count,), I32)
@@ -233,7 +233,9 @@ class CudaMemory:
         return found
 
     def workspace(self, count: int) -> ArrayView:
-        """Memory for at least `count` f32. Earlier workspaces live as long as they are used."""
+        """Memory for at least `count` f32, not initialised. Calls may get the same memory, so their work must
+        run one after another; earlier workspaces live as long as they are used.
+        """
         if self._space.shape[0] < count:
             self._space = self._new((count,), F32)
         return part_of(self._space, 0, self._space.shape, F32)
@@ -260,3 +262,7 @@ def _require_conversions(dtype: DType, target: Target) -> None:
             f"KVCache: dtype={dtype.name!r} needs a GPU of {least.name} or later, which rounds and widens "
             f"its numbers, got {target.name}; use dtype='bf16', or backend='cpu'"
         )
+
+
+KVMemory = HostMemory | CudaMemory
+Numbers = HostNumbers | DeviceNumbers

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flash.cache.host_memory import KVMemory, Numbers
+from flash.cache.cuda_memory import KVMemory, Numbers
 from flash.decode.append_launch import AppendCall
 from flash.decode.operation import append_to
 from flash.kernels.append import COUNTS
