@@ -15,12 +15,12 @@ from flash.cache.checks import (
     problems_of_others,
     problems_of_rotary,
     problems_of_rows,
-    require_both,
     rows_of_call,
 )
 from flash.decode.operation import Decode, append_to, decode_to
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems
+from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
@@ -246,8 +246,7 @@ def _checked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    require_both(who, views, "k", "v")
-    require_both(who, views, "rotary_cos", "rotary_sin")
+    raise_problems(together_problems(views, ("k", "v"), ANGLES), who)
     splits = splits_of(who, arguments["splits"])
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     raise_problems(list(problems_of_rows(cache, views, items)), who)

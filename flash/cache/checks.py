@@ -18,7 +18,6 @@ from flash.decode.checks import (
     problems_of_size,
     widening_problems,
 )
-from flash.host.caller import raise_problems
 from flash.launch.arguments import (
     Argument,
     address_problems,
@@ -26,7 +25,6 @@ from flash.launch.arguments import (
     out_problems,
     problems_of_shapes,
     sharing_problems,
-    together_problems,
     type_and_row_problems,
 )
 from flash.launch.rotary import ANGLE_AXES, angle_problems
@@ -87,11 +85,6 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
     if not isinstance(order, bool):
         raise ConfigError(f"{who}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
-
-
-def require_both(who: str, given: Mapping[str, object], one: str, other: str) -> None:
-    """Raise `LaunchError` if one of two arguments is given without the other."""
-    raise_problems(together_problems(given, (one, other)), who)
 
 
 @functools.lru_cache(maxsize=128, typed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from flash.calls.gpu import Launcher, launcher_of
@@ -41,7 +41,6 @@ class Decode(Operation[CacheCall]):
         super().__init__(gpu, caller, config.target)
         self.config = config
         self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
-        self._on_cpu: dict[str, Callable[..., None]] = {}
 
     def arrays(self, call: CacheCall) -> dict[str, ArrayView]:
         """See `Operation.arrays`. V that is columns of K is no array of its own."""
@@ -85,10 +84,7 @@ class Decode(Operation[CacheCall]):
 
     def on_cpu(self, call: CacheCall, backend: str) -> None:
         """See `Operation.on_cpu`."""
-        attend = self._on_cpu.get(backend)
-        if attend is None:
-            attend = self._on_cpu[backend] = on_cpu_of(self.config, backend)
-        attend_on_cpu(call, attend)
+        attend_on_cpu(call, on_cpu_of(self.config, backend))
 
     def _splits(self, call: CacheCall, ordinal: int | None) -> int:
         """The number of splits of a call, by the rule of "auto" for a device if it has none; on a CPU splits
