@@ -8,14 +8,14 @@ from typing import Any, Literal
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
 from flash.decode.kernel import DecodeKernel
-from flash.decode.plan import CacheCall, Joining, blocks_of, kernel_of, oldest_target
+from flash.decode.plan import CacheCall, blocks_of, kernel_of, oldest_target
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
 from flash.operands.words import DTypeLike, DTypeObject, Narrow
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
-from flash.problem.features import MAX_PAGE_SIZE, Features
+from flash.problem.features import ANGLES, MAX_PAGE_SIZE, Features
 from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.problem.narrow import HEAD, TOKEN, is_per_token
@@ -132,8 +132,8 @@ def decode(
     turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
     target = cache.target(config.target, "decode")
     call = _example(config, cache, seq_q, group)
-    if append or turned:
-        call = call._replace(new=_new_rows(call, turned, rotary_interleaved, append=append))
+    operands = {**call.operands, **_new_rows(config, turned, append=append)}
+    call = call._replace(operands=operands, interleaved=rotary_interleaved)
     kernel = kernel_of(call, target, 2 if splits else 1)
     if append and kernel.features.appended is None:
         raise ConfigError(
@@ -271,15 +271,14 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     )
 
 
-def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool, *, append: bool) -> Joining:
+def _new_rows(config: AttentionConfig, rotary_dim: int, *, append: bool) -> dict[str, ArrayView]:
     """New rows of a call without memory: one row, if the kernel appends, and the rotary angles of one
     position.
     """
-    config = call.config
-    dims = (config.head_dim, config.value_dim)
-    k, v = (_nowhere((1, 1, 1, dim), config.element) if append else None for dim in dims)
-    angles = _nowhere((1, rotary_dim // 2), F32) if rotary_dim else None
-    return Joining(k, v, angles, angles, interleaved)
+    dims = {"k_new": config.head_dim, "v_new": config.value_dim} if append else {}
+    found = {name: _nowhere((1, 1, 1, dim), config.element) for name, dim in dims.items()}
+    angles = _nowhere((1, rotary_dim // 2), F32)
+    return found | (dict.fromkeys(ANGLES, angles) if rotary_dim else {})
 
 
 def _nowhere(shape: tuple[int, ...], dtype: DType, pointer: int = 0) -> ArrayView:

@@ -15,13 +15,13 @@ from flash.calls.memory import HostMemory
 from flash.calls.step import Step
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
-from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
+from flash.decode.plan import CacheCall, kernel_of, steps_of
 from flash.operands.dtypes import F32_BYTES
 from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen import interpreter
-from ptxgen.arrays.views import host_array, view
+from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
@@ -166,16 +166,15 @@ def _call(step: Decoding) -> CacheCall:
         v,
         out,
         {},
-        given,
+        given | (_new_rows(step, config) if step.new else {}),
         step.page_size,
         step.seq_k,
         config.scale,
-        _joining(step, config) if step.new else None,
     )
 
 
-def _joining(step: Decoding, config: AttentionConfig) -> Joining:
+def _new_rows(step: Decoding, config: AttentionConfig) -> dict[str, ArrayView]:
     shape = (1, step.kv_heads, step.new, step.head_dim)
     k, v = (view(x.astype(config.element.numpy), "array") for x in normal(shape, shape))
     cos, sin = (view(x, "table") for x in rotary_tables(step.seq_k, step.head_dim))
-    return Joining(k, v, cos, sin)
+    return {"k_new": k, "v_new": v, "rotary_cos": cos, "rotary_sin": sin}

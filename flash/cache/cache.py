@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.copies import arguments_of, restored, state_of
-from flash.cache.cuda_memory import CudaMemory
-from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
+from flash.cache.cuda_memory import CudaMemory, KVMemory
+from flash.cache.host_memory import HostMemory, LayerArrays, SmallArrays
+from flash.cache.row_locations import write_rows
 from flash.cache.scales import scales_of_tokens, set_scales_of_heads
 from flash.cache.transactions import Transactions
 from flash.calls.known import Known
@@ -474,7 +475,7 @@ class KVCache:
         """Write the first rows of each item of k and v, which have been checked, to its stretch of
         rows, the last ones of its sequence.
         """
-        self.memory.write(layer, k, v, stretches, self.placement, stream)
+        write_rows(self.memory, self.cuda, layer, (k, v), stretches, stream)
 
     def _first_empty(self, who: str, source: int) -> int:
         found = self.ledger.first_empty(source)

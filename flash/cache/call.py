@@ -15,19 +15,19 @@ from flash.cache.checks import (
     problems_of_others,
     problems_of_rotary,
     problems_of_rows,
-    require_both,
     rows_of_call,
 )
-from flash.calls.gpu import launcher_of
 from flash.calls.operation import set_initial
+from flash.decode.operation import Decode, append_to, decode_to
 from flash.host import results
-from flash.host.caller import Caller, outputs_of, raise_problems, views_of
-from flash.launch.calls import on_cpu_of
+from flash.host.caller import Caller, outputs_of, raise_problems
+from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
+from flash.problem.features import ANGLES
 from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened, with_captured
@@ -71,7 +71,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "backend": AUTO,
 }
 _NOT_COMPARED: Final = ("cache_batch_idx", "leftpad", "backend", "stream", AUX)
-_ARRAYS: Final = ("out", "rotary_cos", "rotary_sin", *CACHE_ARRAYS)
+_ARRAYS: Final = ("out", *ANGLES, *CACHE_ARRAYS)
+_OTHERS: Final = frozenset(("q", "k", "v", "out", *ANGLES))  # the arrays that no score depends on
 
 
 class Results(NamedTuple):
@@ -89,11 +90,11 @@ class Results(NamedTuple):
 class Task(NamedTuple):
     """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
-    the call by name, `out` and `outputs` (by name) those that are written, and `results` the same as the
-    caller gets them. `how` are further arguments of `DecodeKernel.prepared`. `longest` is the most keys
-    that a sequence may have. `stream` is None for the current stream of q's library. A task that
-    `is_repeated` has memory of its own for its small arrays (lengths, indices); that of others may be
-    reused by the next call.
+    the call by name, `out` and `outputs` (by name) those that are written, and `results` the same as
+    the caller gets them. `splits` None is "auto". `longest` is the most keys that a
+    sequence may have. `stream` is None for the current stream of q's library. A task that `is_repeated`
+    has memory of its own for its small arrays (lengths, indices); that of others may be reused by the
+    next call.
     """
 
     who: str
@@ -101,13 +102,13 @@ class Task(NamedTuple):
     layer: int
     backend: str
     config: AttentionConfig
-    attend: Callable[..., None] | None
+    decode: Decode
     scale: float
     sequences: list[int]
     padding: list[int]
     views: Mapping[str, ArrayView]
     interleaved: bool
-    how: Mapping[str, Any]
+    splits: int | None
     longest: int
     stream: int | None
     out: ArrayView
@@ -129,13 +130,7 @@ class Task(NamedTuple):
     @property
     def operands(self) -> dict[str, ArrayView]:
         """The arrays that change scores, by name."""
-        names = (*CACHE_ARRAYS, *self.config.aux_operands)
-        return {name: self.views[name] for name in names if name in self.views}
-
-    @property
-    def turns(self) -> bool:
-        """Whether new keys and queries are rotated by their positions (RoPE)."""
-        return "rotary_cos" in self.views
+        return {name: array for name, array in self.views.items() if name not in _OTHERS}
 
 
 def checked(
@@ -164,10 +159,10 @@ def checked(
     if arguments[AUX] is not None:
         arrays |= flattened(who, {AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
-    views = views_of(arrays, who)
+    operation = append_to(cache.cuda, who)
+    views = operation.read(arrays, None)
     if name == "cuda":
-        locate = launcher_of(cache.cuda).located
-        views = {key: locate(array, who) for key, array in views.items()}
+        operation.require_located(views.values())
         if repeated:  # later writes are ordered by the stream
             views = {key: array._replace(stream=None) for key, array in views.items()}
     which = cache.check_sequences(who, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
@@ -195,13 +190,13 @@ def checked(
         layer,
         name,
         asked.config,
-        asked.attend,
+        asked.decode,
         asked.scale,
         which,
         rows.padding,
         views,
         arguments["rotary_interleaved"],
-        asked.how,
+        asked.splits,
         longest,
         explicit,
         views["out"] if "out" in views else _new(made, "out"),
@@ -219,9 +214,9 @@ class Asked(NamedTuple):
 
     config: AttentionConfig
     scale: float
-    how: Mapping[str, Any]  # further arguments of `DecodeKernel.prepared`
+    splits: int | None
     outputs: tuple[Output, ...]
-    attend: Callable[..., None] | None
+    decode: Decode
 
 
 def _asked(
@@ -259,9 +254,8 @@ def _checked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    require_both(who, views, "k", "v")
-    require_both(who, views, "rotary_cos", "rotary_sin")
-    how = {"splits": splits_of(who, arguments["splits"])}
+    raise_problems(together_problems(views, ("k", "v"), ANGLES), who)
+    splits = splits_of(who, arguments["splits"])
     outputs = outputs_of(who, arguments)
     raise_problems(list(problems_of_rows(cache, views, items)), who)
     config = config_of(
@@ -276,8 +270,7 @@ def _checked(
     if backend not in WITHOUT_KERNELS:
         raise_problems(list(problems_of_kernels(cache, config, views, backend)), who)
     scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
-    attend = on_cpu_of(config, backend) if backend in WITHOUT_KERNELS else None
-    return Asked(config, scale, how, outputs, attend)
+    return Asked(config, scale, splits, outputs, decode_to(cache.cuda, who, config))
 
 
 _WRITTEN: Final = ("out",)

@@ -18,7 +18,6 @@ from flash.decode.checks import (
     problems_of_size,
     widening_problems,
 )
-from flash.host.caller import raise_problems
 from flash.launch.arguments import (
     Argument,
     address_problems,
@@ -26,7 +25,6 @@ from flash.launch.arguments import (
     out_problems,
     problems_of_shapes,
     sharing_problems,
-    together_problems,
     type_and_row_problems,
 )
 from flash.launch.rotary import ANGLE_AXES, angle_problems
@@ -69,8 +67,8 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
             f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
             "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
         )
-    asked = check_backend(arguments["backend"], who)
-    name = cache.backend if asked == AUTO else asked
+    asked = arguments["backend"]
+    name = cache.backend if isinstance(asked, str) and asked == AUTO else check_backend(asked, who)
     if (name == "cuda") != (cache.memory.device != HOST):
         where = "a GPU" if name == "cuda" else "the host"
         raise LaunchError(
@@ -87,11 +85,6 @@ def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
     if not isinstance(order, bool):
         raise ConfigError(f"{who}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
-
-
-def require_both(who: str, given: Mapping[str, object], one: str, other: str) -> None:
-    """Raise `LaunchError` if one of two arguments is given without the other."""
-    raise_problems(together_problems(given, (one, other)), who)
 
 
 @functools.lru_cache(maxsize=128, typed=True)
@@ -189,6 +182,11 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
     )
 
 
+def joins_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
+    """Whether a kernel writes the new rows, if there are any, and rotates them and the queries."""
+    return appends_by_kernel(cache, views, backend) or turns_by_kernel(views, backend)
+
+
 def turns_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
     """Whether a kernel rotates the queries of a call without new rows; on the host numpy does."""
     has_rows = any(name in views and views[name].size for name in "kv")
@@ -213,7 +211,7 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
-    if not turns_by_kernel(views, "cuda") and not appends_by_kernel(cache, views, "cuda"):
+    if not joins_by_kernel(cache, views, "cuda"):
         yield (
             "rotary_cos and rotary_sin are given, but new k and v are turned only if they are on the GPU "
             "of the cache; copy them there, or turn q and k before the call"

@@ -8,17 +8,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cache.host_memory import LayerArrays, SmallArrays, scale_of
-from flash.cache.row_locations import RowLocations
+from flash.cache.host_memory import HostMemory, HostNumbers, LayerArrays, SmallArrays, scale_of
 from flash.calls.gpu import launcher_of
-from flash.decode.append_launch import NewRows
-from flash.decode.operation import AppendCall, append_to
 from flash.decode.plan import oldest_target
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
 from flash.host.stored_rows import loaded
 from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
-from flash.pages.placement import Copy, Placement, Run, Stretch
+from flash.pages.placement import Copy, Run
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
 from ptxgen.errors import ConfigError
@@ -27,7 +24,6 @@ from ptxgen.target import Target
 
 Array = NDArray[Any]
 
-_WHO: Final = "KVCache.append"
 _ALIGNED: Final = 16  # bytes, the alignment of an array in the workspace
 
 
@@ -117,32 +113,27 @@ class CudaMemory:
         """Wait until all work on a stream is done."""
         self._cuda.synchronize(stream, ordinal=self._ordinal)
 
-    def write(
-        self,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        stretches: Sequence[Stretch],
-        placement: Placement,  # noqa: ARG002  # the kernel reads the block table
-        stream: int,
-    ) -> None:
-        """Write the first rows of each item to the last rows of its sequence, by a kernel."""
-        self.stream = stream
-        counts = [stretch.end - stretch.begin for stretch in stretches]
-        if not any(counts):
-            return
-        places = RowLocations(self, layer, [stretch.sequence for stretch in stretches], shared=True)
-        places.place(stream)
-        places.follow(stream)
-        of_counts = None
-        if set(counts) != {k.shape[2]}:
-            numbers = self.numbers(len(counts), "counts")
-            numbers.follow(np.array(counts, np.int32), stream)
-            of_counts = numbers.view
-        arrays, page_size = self.arrays(layer), 0 if self.small.table is None else self._rows
-        of_k, of_v = self._brought(k, v, stream)
-        new = NewRows(of_k, of_v, arrays.k, arrays.v, places.operands, page_size, of_counts)
-        append_to(self._cuda, _WHO).bound(AppendCall(new), "cuda", self.workspace)(stream)
+    def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:
+        """k and v on this device: arrays on the host are copied, which is complete on return."""
+        if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
+            k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
+        sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
+        room = self.workspace(sum(sizes) // F32.nbytes)
+        found = []
+        for array, at in ((k, room.pointer), (v, room.pointer + sizes[0])):
+            if array.device != HOST:
+                found.append(array)
+                continue
+            dense = np.ascontiguousarray(host_array(array))
+            self._cuda.copy_to_device(at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal)
+            # Pinned host memory is read asynchronously, until this returns.
+            self._cuda.synchronize(stream, ordinal=self._ordinal)
+            found.append(
+                room._replace(
+                    pointer=at, shape=array.shape, strides=dense_strides(array.shape), dtype=array.dtype
+                )
+            )
+        return found[0], found[1]
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`, copied to the host, in the order of the stream of the last work."""
@@ -188,7 +179,7 @@ class CudaMemory:
         return found
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned."""
+        """Write to `runs` what `raw` has returned; complete on return."""
         for (memory, _), rows in zip(self._of_rows(), arrays, strict=True):
             first = 0
             for place, begin, count in runs:
@@ -233,7 +224,7 @@ class CudaMemory:
         self.stream = stream
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
-        """Memory for `count` int32: the last one of this name, if that had the same count."""
+        """Memory for `count` int32, not initialised: the last of this name, if it had the same count."""
         found = self._named.get(name)
         if found is None or found.view.size != count:
             found = self._follower((count,), I32)
@@ -242,7 +233,9 @@ class CudaMemory:
         return found
 
     def workspace(self, count: int) -> ArrayView:
-        """Memory for at least `count` f32. Earlier workspaces live as long as they are used."""
+        """Memory for at least `count` f32, not initialised. Calls may get the same memory, so their work must
+        run one after another; earlier workspaces live as long as they are used.
+        """
         if self._space.shape[0] < count:
             self._space = self._new((count,), F32)
         return part_of(self._space, 0, self._space.shape, F32)
@@ -260,28 +253,6 @@ class CudaMemory:
         before = (layer * self._places + place) * self._kv_heads + head
         return memory.pointer + (before * self._rows + row) * self._row_bytes[memory]
 
-    def _brought(self, k: ArrayView, v: ArrayView, stream: int) -> list[ArrayView]:
-        """k and v on this device: arrays on the host are copied, which is complete on return."""
-        if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
-            k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
-        sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
-        room = self.workspace(sum(sizes) // F32.nbytes)
-        found = []
-        for array, at in ((k, room.pointer), (v, room.pointer + sizes[0])):
-            if array.device != HOST:
-                found.append(array)
-                continue
-            dense = np.ascontiguousarray(host_array(array))
-            self._cuda.copy_to_device(at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal)
-            # Pinned host memory is read asynchronously, until this returns.
-            self._cuda.synchronize(stream, ordinal=self._ordinal)
-            found.append(
-                room._replace(
-                    pointer=at, shape=array.shape, strides=dense_strides(array.shape), dtype=array.dtype
-                )
-            )
-        return found
-
 
 def _require_conversions(dtype: DType, target: Target) -> None:
     """Raise `ConfigError` if kernels for the target do not convert to and from a type."""
@@ -291,3 +262,7 @@ def _require_conversions(dtype: DType, target: Target) -> None:
             f"KVCache: dtype={dtype.name!r} needs a GPU of {least.name} or later, which rounds and widens "
             f"its numbers, got {target.name}; use dtype='bf16', or backend='cpu'"
         )
+
+
+KVMemory = HostMemory | CudaMemory
+Numbers = HostNumbers | DeviceNumbers

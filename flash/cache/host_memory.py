@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.stored_rows import loaded, stored, token_scales
+from flash.host.stored_rows import loaded
 from flash.operands.dtypes import DType
-from flash.pages.placement import Copy, Placement, Run, Stretch
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from flash.pages.placement import Copy, Run
+from ptxgen.arrays.views import HOST, ArrayView, view
 
 Array = NDArray[Any]
 
@@ -43,91 +43,10 @@ class SmallArrays(NamedTuple):
     scales: Array | None
 
 
-class Numbers(Protocol):
-    """An int32 array in the memory of the cache, one element for each item of a call."""
-
-    @property
-    def view(self) -> ArrayView:
-        """The array, always at the same address."""
-
-    def follow(self, values: Array, stream: int) -> None:
-        """Write `values` to the array, in the order of `stream`."""
-
-
-class KVMemory(Protocol):
-    """K and V of all layers, [layers, places, kv_heads, rows, head_dim or head_dim_v], and the
-    operations on them. Work on a GPU is put on the `stream` argument; on the host it has no effect.
-    """
-
-    small: SmallArrays
-    stream: int  # the stream of the last work
-
-    @property
-    def device(self) -> tuple[str, int]:
-        """The device of the memory, as in `ArrayView`."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of K and V of all layers, and of the scales of their tokens."""
-
-    def why_not(self, array: ArrayView) -> str:
-        """Why new rows cannot be read from `array`; empty if they can."""
-
-    def copy(self, copies: Sequence[Copy], stream: int) -> None:
-        """Copy rows between pages or sequences, in every layer."""
-
-    def wait(self, stream: int) -> None:
-        """Wait until all work on a stream is done."""
-
-    def write(
-        self,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        stretches: Sequence[Stretch],
-        placement: Placement,
-        stream: int,
-    ) -> None:
-        """Write the first rows of each item of k and v [items, kv_heads, n, dim] to its stretch,
-        the last rows of its sequence: as many as the stretch has.
-        """
-
-    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """K and V of the rows of `runs`, concatenated, on the host: [kv_heads, rows, dim] of the
-        cache's dtype, or for a narrow type as f32, multiplied by the scales.
-        """
-
-    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
-        """The scales of K and V of the rows of `runs`, on the host, of a shape that broadcasts to
-        [kv_heads, rows, 1]; None without scales.
-        """
-
-    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if
-        each token has its own, their scales [kv_heads, rows, 1].
-        """
-
-    def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned; complete on return."""
-
-    def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, always at the same addresses."""
-
-    def update(self, changed: Iterable[int], stream: int) -> None:
-        """Let the memory follow `small`; the block table has changed in rows `changed` only."""
-
-    def numbers(self, count: int, name: str = "") -> Numbers:
-        """Memory for `count` int32, not initialised; calls with one name and count may share it."""
-
-    def workspace(self, count: int) -> ArrayView:
-        """Memory for at least `count` f32, not initialised. Calls may get the same memory, so their
-        work must run one after another.
-        """
-
-
 class HostMemory:
     """K and V in numpy arrays, not initialised, for the backends `cpu`, `compiled` and `interpreter`; with
-    `per_token` also a scale for each of their rows.
+    `per_token` also a scale for each of their rows. `CudaMemory` has the same methods, whose `stream`
+    argument is for the work on a GPU.
     """
 
     device = HOST
@@ -170,37 +89,22 @@ class HostMemory:
     def wait(self, stream: int) -> None:
         """Nothing to do: the host has no pending work."""
 
-    def write(
-        self,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        stretches: Sequence[Stretch],
-        placement: Placement,
-        stream: int,  # noqa: ARG002  # no stream on the host
-    ) -> None:
-        """Write the first rows of each item of k and v to its stretch."""
-        for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
-            rows, of_heads = host_array(array), scale_of(self.small.scales, side, layer)
-            for item, stretch in enumerate(stretches):
-                first = 0
-                for place, begin, count in placement.runs(stretch):
-                    new, scale = rows[item, :, first : first + count], of_heads
-                    if self.token_scales:
-                        scale = token_scales(new, self._dtype)
-                        there = self.token_scales[side][layer, place]
-                        there[:, begin : begin + count] = scale[..., 0]
-                    memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
-                    first += count
+    def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
+        """The same: they are on the host."""
+        return k, v
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """K and V of the rows of `runs`, copied unless there is one run and no scale."""
+        """K and V of the rows of `runs`, on the host: [kv_heads, rows, dim] of the cache's dtype, or for a
+        narrow type as f32, multiplied by the scales. They are copied unless there is one run and no scale.
+        """
         both = zip((self.k, self.v), self.scales(layer, runs), strict=True)
         k, v = (loaded(_rows(memory[layer], runs), scale) for memory, scale in both)
         return k, v
 
     def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
-        """The scales of K and V of the rows of `runs`."""
+        """The scales of K and V of the rows of `runs`, of a shape that broadcasts to [kv_heads, rows, 1];
+        None without scales.
+        """
         if not self.token_scales:
             k, v = (scale_of(self.small.scales, side, layer) for side in range(2))
             return k, v
@@ -208,7 +112,9 @@ class HostMemory:
         return k, v
 
     def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """The rows of `runs` as they are stored, copies."""
+        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if
+        each token has its own, their scales [kv_heads, rows, 1].
+        """
         return [np.array(_rows(memory[layer], runs)) for memory in self._of_rows()]
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
@@ -251,14 +157,14 @@ class HostMemory:
 
 
 class HostNumbers:
-    """`Numbers` in a numpy array."""
+    """An int32 array in the memory of a cache, one element for each item of a call."""
 
     def __init__(self, values: Array) -> None:
         self._values = values
         self.view = view(values, "numbers")
 
     def follow(self, values: Array, stream: int) -> None:  # noqa: ARG002  # no stream on the host
-        """Write `values` to the array."""
+        """Write `values` to the array, which always has the same address."""
         self._values[:] = values
 
 

@@ -1,4 +1,6 @@
-"""The arrays that tell kernels where the rows of each item of a call are in a KV cache."""
+"""The arrays that tell kernels where the rows of each item of a call are in a KV cache, and the call that
+writes such rows.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flash.cache.host_memory import KVMemory, Numbers
-from ptxgen.arrays.views import ArrayView
+from flash.cache.cuda_memory import KVMemory, Numbers
+from flash.decode.append_launch import AppendCall
+from flash.decode.operation import append_to
+from flash.kernels.append import COUNTS
+from flash.pages.placement import Stretch
+from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.runtime.cuda import CudaBackend
 
 
 class RowLocations:
@@ -57,3 +64,32 @@ class RowLocations:
         """Write the current lengths of the call's sequences, in the order of `stream`."""
         if self._lengths is not None:
             self._lengths.follow(self._of_layer[self._sequences], stream)
+
+
+def write_rows(
+    memory: KVMemory,
+    cuda: CudaBackend,
+    layer: int,
+    rows: tuple[ArrayView, ArrayView],
+    stretches: Sequence[Stretch],
+    stream: int,
+) -> None:
+    """Write the first rows of each item of K and V to its stretch, the last rows of its sequence."""
+    counts = [stretch.end - stretch.begin for stretch in stretches]
+    if not any(counts):
+        return
+    locations = RowLocations(memory, layer, [stretch.sequence for stretch in stretches], shared=True)
+    locations.place(stream)
+    locations.follow(stream)
+    of_counts = {}
+    if set(counts) != {rows[0].shape[2]}:
+        numbers = memory.numbers(len(counts), "counts")
+        numbers.follow(np.array(counts, np.int32), stream)
+        of_counts[COUNTS.name] = numbers.view
+    memory.stream, there = stream, memory.arrays(layer)
+    page_size = 0 if there.block_table is None else there.k.shape[2]
+    k, v = memory.brought(*rows, stream)
+    arrays = {"K_NEW": k, "V_NEW": v, "K": there.k, "V": there.v, **locations.operands, **of_counts}
+    call = AppendCall(arrays, page_size)
+    backend = "cpu" if memory.device == HOST else "cuda"
+    append_to(cuda, "KVCache.append").bound(call, backend, memory.workspace)(stream)

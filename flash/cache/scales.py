@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cache.host_memory import KVMemory
+from flash.cache.cuda_memory import KVMemory
 from flash.operands.dtypes import FP8_NAMES, DType
 from flash.pages import numbers as arguments
 from flash.pages.placement import Run

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from flash.cache.host_memory import KVMemory
+from flash.cache.cuda_memory import KVMemory
 from flash.pages.journal import Journal
 
 T = TypeVar("T")

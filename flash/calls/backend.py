@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Final
 
 from flash.families.precision import TF32
@@ -11,7 +10,7 @@ from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED, Settings
+from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED, backend_setting
 
 
 def choose(
@@ -47,12 +46,6 @@ def for_gradients_of_host(backend: Backend, precision: Precision | None) -> Back
 
 
 _NEED_NOTHING: Final = frozenset(BACKENDS) - {COMPILED}  # backends that no package must be there for
-
-
-@functools.cache
-def backend_setting() -> str:
-    """PTXGEN_BACKEND, read at the first launch of the process."""
-    return Settings.from_environment().backend
 
 
 def check_place(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from flash.operands.declared import PER_SCORE
 from flash.operands.words import Causal
 from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked, scored
-from flash.scores.window import Window
+from flash.scores.window import Window, position_offset
 
 Array = NDArray[Any]
 _PLAIN: Final = (type(None), bool, int, float)
@@ -174,9 +174,21 @@ def _rules_of_plain(
     first_batch: int,
     first_query: int,
     arguments: tuple[tuple[str, Any], ...],
-    words: str,  # noqa: ARG001  # tells 1 from True and 1.0, which are equal
+    words: str,  # tells 1 from True and 1.0, which are equal
 ) -> ScoreRules:
-    return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, dict(arguments), first_query))
+    rules = _rules_of_any_shape(causal, dtype, arguments, words)
+    own: dict[str, Any] = {"shape": shape, "first_batch": first_batch, "first_query": first_query}
+    return replace(rules, of=replace(rules.of, offset=position_offset(causal, *shape[2:]), **own))
+
+
+@functools.lru_cache(maxsize=64)  # each token of a sequence asks for another shape
+def _rules_of_any_shape(
+    causal: Causal,
+    dtype: np.dtype[Any],
+    arguments: tuple[tuple[str, Any], ...],
+    words: str,  # noqa: ARG001  # see `_rules_of_plain`
+) -> ScoreRules:
+    return ScoreRules.asked_by(scored((0, 0, 0, 0), causal, dtype, 0, dict(arguments)))
 
 
 @functools.cache

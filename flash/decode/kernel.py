@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Literal, Unpack, overload
 
 from flash.calls.gpu import Launcher
@@ -10,7 +9,7 @@ from flash.calls.known import Known
 from flash.calls.operation import Result
 from flash.decode.checks import WHO, longest_of, problems_of, problems_of_narrow
 from flash.decode.operation import Decode
-from flash.decode.plan import CacheCall, joining
+from flash.decode.plan import CacheCall, new_operands
 from flash.decode.token_scales import SCALES
 from flash.host import results
 from flash.host.caller import Caller, outputs_of, raise_problems
@@ -237,12 +236,12 @@ class DecodeKernel:
                 views["v_cache"],
                 views["out"] if out is not None else new["out"],
                 {output.name: new[output.name] for output in outputs},
-                {n: a for n, a in views.items() if n in names},
+                {n: a for n, a in views.items() if n in names} | new_operands(views),
                 views["k_cache"].shape[2] if "block_table" in views else 0,
                 longest,
                 scale,
-                joining(views, rotary_interleaved),
                 number,
+                rotary_interleaved,
             )
             decode.run(call, name, like, explicit)
         else:
@@ -263,25 +262,6 @@ class DecodeKernel:
             self._decode.require_located(views.values())
         raise_problems(list(problems_of(self.config, views)), WHO)
         self._checked.keep((), views, written, True)
-
-    def prepared(
-        self,
-        call: CacheCall,
-        *,
-        backend: str,
-        room: Callable[[int], ArrayView],
-        splits: int | None = None,
-        who: str = WHO,
-    ) -> Callable[[int], None]:
-        """A function of a stream that runs a checked call, whose arrays are on the device of
-        `backend`. It may be called repeatedly and uses the current contents of the arrays. `splits`
-        None is "auto"; `room(n)` returns memory for at least n f32, which no other work uses at the
-        same time.
-
-        Raises `LaunchError` in the name of `who` if a grid is too large, `ConfigError` and
-        `BackendError` as `launch` does.
-        """
-        return self._decode.bound(call._replace(splits=splits, who=who), backend, room)
 
 
 _OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)

@@ -1,4 +1,4 @@
-"""Attention to the keys of a KV cache on the host, without kernels."""
+"""Attention to the keys of a KV cache on the host, and appending to it, without kernels."""
 
 from __future__ import annotations
 
@@ -10,115 +10,128 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.paged_rows import KeyRows, PagedRows
-from flash.decode.plan import CacheCall, Joining
+from flash.decode.append_launch import AppendCall
+from flash.decode.plan import CacheCall, appending
 from flash.host.stored_rows import loaded, stored, token_scales
+from flash.kernels.append import COUNTS
 from flash.mods.trace import AUX
-from flash.problem.features import LENGTHS
+from flash.operands.dtypes import OF_ARRAYS
+from flash.problem.features import ANGLES, LENGTHS
 from flash.problem.rotary import rotated
 from flash.scores.aux_arrays import gathered
-from flash.scores.features import CACHE_ARRAYS
-from ptxgen.arrays.views import ArrayView, host_array
+from ptxgen.arrays.views import ArrayView, host_array, view
 
 Array = NDArray[Any]
 _SCALES: Final = ("k_scale", "v_scale")
-Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
+# The operands that no score depends on.
+_OF_CACHE: Final = frozenset(("k_new", "v_new", *ANGLES, *LENGTHS, "block_table", *_SCALES))
+Operands = Mapping[str, ArrayView]
 
 
 def attend_on_cpu(call: CacheCall, attend: Callable[..., None]) -> None:
     """Compute the call with `attend` (`on_cpu_of`), after new rows are written to the cache."""
-    batch = call.q.shape[0]
-    numbers = {
-        name: np.broadcast_to(host_array(call.operands[name]), batch)
-        for name in LENGTHS
-        if name in call.operands
-    }
-
-    sequences = numbers.get("cache_batch_idx", np.arange(batch))
-    padding = numbers.get("leftpad_k", np.zeros(batch, np.int64))
-    used = numbers["seqused_k"]
-    q = host_array(call.q)
-    if call.new is not None:
-        q = _join(call, call.new, (sequences, used, padding))
+    q = joined_on_cpu(call)
+    if not q.size:
+        return
+    operands, caches = call.operands, (host_array(call.k), host_array(call.v))
+    sequences, used, padding = _numbers(operands, len(q))
 
     def rows_of(b: int) -> tuple[KeyRows, KeyRows]:
         sequence, begin, end = int(sequences[b]), int(padding[b]), int(max(used[b], padding[b]))
-        caches = host_array(call.k), host_array(call.v)
         if call.has_scales:
-            places = _places(call, sequence, np.arange(begin, end))
+            at = _places(operands, call.page_size, sequence, begin, end)
+            rows = [cache.swapaxes(1, 2)[at].swapaxes(0, 1) for cache in caches]
             keys, values = (
-                loaded(cache[places].swapaxes(0, 1), scale)[None]
-                for cache, scale in zip(caches, _scales(call, places), strict=True)
+                loaded(of, _scale(host_array(operands[name]), at))[None]
+                for of, name in zip(rows, _SCALES, strict=True)
             )
             return keys, values
         if not call.page_size:
             keys, values = (cache[sequence, None, :, begin:end] for cache in caches)
             return keys, values
-        return paged_rows(*caches, host_array(call.operands["block_table"])[sequence], begin, end)
+        table = host_array(operands["block_table"])[sequence]
+        paged = [PagedRows(cache, table, end - begin, begin) for cache in caches]
+        return paged[0], paged[1]
 
-    names = (*CACHE_ARRAYS, *call.config.aux_operands)
-    operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
+    of_scores: dict[str, Any] = {n: host_array(a) for n, a in operands.items() if n not in _OF_CACHE}
+    of_scores = gathered(of_scores) if of_scores else of_scores
     outputs = {name: host_array(array) for name, array in call.outputs.items()}
     attend = functools.partial(attend, softmax_scale=call.scale)
-    attend_to_rows(attend, q, rows_of, operands, host_array(call.out), outputs)
+    _attend_to_rows(attend, q, rows_of, of_scores, host_array(call.out), outputs)
 
 
-def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
+def joined_on_cpu(call: CacheCall) -> Array:
     """Write new rows to the cache, if there are any. Returns q, rotated if there are rotary tables."""
-    sequences, used, padding = numbers
+    q, turns = host_array(call.q), call.turned is not None
+    if "k_new" in call.operands:
+        queries = view(np.empty(q.shape, q.dtype), "q") if turns else None
+        append_on_cpu(appending(call, queries))
+        return q if queries is None else host_array(queries)
+    return _rotated(q, call.operands, ANGLES, call.interleaved).astype(q.dtype) if turns else q
 
-    def turned(array: ArrayView, dtype: Any) -> Array:
-        """The rows of an array, rotated if there are rotary tables, and then rounded once."""
-        rows = host_array(array)
-        if new.cos is None or new.sin is None:
-            return rows
-        cos, sin, positions = (
-            host_array(new.cos),
-            host_array(new.sin),
-            _positions(used - padding, rows.shape[2]),
+
+def append_on_cpu(call: AppendCall) -> None:
+    """Write new rows to a cache, and rotated q to the array for it."""
+    operands, element = call.arrays, OF_ARRAYS[call.arrays["K"].dtype]
+    k, v = host_array(operands["K_NEW"]), host_array(operands["V_NEW"])
+    if "COS" in operands:
+        q, turned = (
+            _rotated(host_array(operands[name]), operands, ("COS", "SIN"), call.interleaved)
+            for name in ("Q", "K_NEW")
         )
-        found: Array = rotated(rows, cos, sin, positions, interleaved=new.interleaved).astype(dtype)
-        return found
-
-    q = turned(call.q, host_array(call.q).dtype)
-    if new.k is None or new.v is None:
-        return q
-    k, v = turned(new.k, np.float32 if call.has_scales else host_array(new.k).dtype), host_array(new.v)
-    n = k.shape[2]
-    for b, sequence in enumerate(sequences):
-        first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence
-        places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
-        if call.per_token:
-            for name, rows in zip(_SCALES, (k, v), strict=True):
-                of_rows = token_scales(rows[b, :, first:], call.stored)[..., 0]
-                host_array(call.operands[name])[places] = of_rows.T
-        for cache, rows, scale in zip((call.k, call.v), (k, v), _scales(call, places), strict=True):
-            host_array(cache)[places] = stored(rows[b, :, first:], call.stored, scale).swapaxes(0, 1)
-    return q
+        host_array(operands["Q_OUT"])[...] = q
+        k = turned.astype(np.float32 if element.is_narrow else k.dtype)
+    sequences, used, _ = _numbers(operands, len(k))
+    counts = [k.shape[2]] * len(k) if COUNTS.name not in operands else host_array(operands[COUNTS.name])
+    for b, (sequence, end, count) in enumerate(zip(sequences, used, counts, strict=True)):
+        first = max(int(count - end), 0)  # the first new row that lies in the sequence
+        at = _places(operands, call.page_size, int(sequence), int(end - count) + first, int(end))
+        for name, cache, of_all in zip(_SCALES, (operands["K"], operands["V"]), (k, v), strict=True):
+            rows = of_all[b, :, first:count]
+            if name in operands:
+                scales = host_array(operands[name])
+                if scales.ndim > 1:
+                    scales.swapaxes(1, 2)[at] = token_scales(rows, element)[..., 0].T
+                rows = stored(rows, element, _scale(scales, at))
+            host_array(cache).swapaxes(1, 2)[at] = rows.swapaxes(0, 1)
 
 
-def _scales(call: CacheCall, places: tuple[Any, ...]) -> tuple[Array | None, Array | None]:
-    """The scales of K and V, [kv_heads, 1, 1], or of the rows at `places`, [kv_heads, rows, 1]; None for a
-    cache without.
+def _numbers(operands: Operands, batch: int) -> tuple[Array, Array, Array]:
+    """Of each item: its sequence, how many rows that has, and how many of these are padding."""
+    usual: dict[str, Any] = {"cache_batch_idx": np.arange(batch), "seqused_k": 0, "leftpad_k": 0}
+    given = {name: host_array(operands[name]) for name in usual.keys() & operands.keys()}
+    sequences, used, padding = (np.broadcast_to(given.get(name, x), batch) for name, x in usual.items())
+    return sequences, used, padding
+
+
+def _rotated(array: Array, operands: Operands, tables: tuple[str, str], interleaved: bool) -> Array:
+    """The last rows of sequences, rotated by their positions: at least 0, as rows of padding have."""
+    _, used, padding = _numbers(operands, len(array))
+    ends = used.astype(np.int64) - padding
+    positions = np.maximum(ends[:, None] + np.arange(-array.shape[2], 0), 0)
+    cos, sin = (host_array(operands[name]) for name in tables)
+    return rotated(array, cos, sin, positions, interleaved=interleaved)
+
+
+def _scale(scales: Array, at: tuple[Any, ...]) -> Array:
+    """The scales of the rows at `at`, [kv_heads, rows, 1], or those of heads, which broadcast to it."""
+    return (scales.swapaxes(1, 2)[at].T if scales.ndim > 1 else scales[..., None])[..., None]
+
+
+def _places(operands: Operands, page_size: int, sequence: int, begin: int, end: int) -> tuple[Any, ...]:
+    """The numpy index of rows of a sequence in K or V as [places, rows, kv_heads, dim]; it selects [rows,
+    kv_heads, dim].
     """
-    if not call.has_scales:
-        return None, None
-    k, v = (host_array(call.operands[name]) for name in _SCALES)
-    if call.per_token:
-        return k[places].T[..., None], v[places].T[..., None]
-    k, v = (np.broadcast_to(array, (call.k.shape[1],)) for array in (k, v))
-    return k[:, None, None], v[:, None, None]
+    if not page_size:
+        return sequence, slice(begin, end)
+    pages, rows = np.divmod(np.arange(begin, end), page_size)
+    return host_array(operands["block_table"])[sequence, pages], rows
 
 
-def _positions(keys: Array, rows: int) -> Array:
-    """Positions of the last `rows` rows of sequences of `keys` keys: [batch, rows], at least 0."""
-    found: Array = np.maximum(keys.astype(np.int64)[:, None] + np.arange(-rows, 0), 0)
-    return found
-
-
-def attend_to_rows(
+def _attend_to_rows(
     attend: Callable[..., None],
     q: Array,
-    rows_of: Rows,
+    rows_of: Callable[[int], tuple[KeyRows, KeyRows]],
     operands: Mapping[str, Array],
     out: Array,
     outputs: Mapping[str, Array],
@@ -153,11 +166,6 @@ def attend_to_rows(
         )
 
 
-def paged_rows(k: Array, v: Array, table: Array, begin: int, end: int) -> tuple[PagedRows, PagedRows]:
-    """Rows `begin` to `end` - 1 of the sequence with these pages of `k` and `v`."""
-    return PagedRows(k, table, end - begin, begin), PagedRows(v, table, end - begin, begin)
-
-
 def _mask_of(mask: Array, b: int, keys: int) -> Array:
     """The mask of item `b`, which has `keys` keys: [1, heads or 1, seq_q or 1, keys]."""
     wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -166,11 +174,3 @@ def _mask_of(mask: Array, b: int, keys: int) -> Array:
     if last >= keys:
         return own[..., last - keys :]
     return np.pad(own, ((0, 0), (0, 0), (0, 0), (keys - last, 0)), constant_values=True)
-
-
-def _places(call: CacheCall, sequence: int, rows: Array) -> tuple[Any, ...]:
-    """The numpy index of rows of a sequence in K or V; it selects [rows, kv_heads, dim]."""
-    if not call.page_size:
-        return sequence, slice(None), rows
-    pages = host_array(call.operands["block_table"])[sequence, rows // call.page_size]
-    return pages, slice(None), rows % call.page_size

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from flash.calls.gpu import Launcher, launcher_of
 from flash.calls.memory import Memory
 from flash.calls.operation import Operation
 from flash.calls.step import Step, require_grid
 from flash.contract.resources import KernelResources
-from flash.decode.append_launch import NewRows, Rotation, append_step
-from flash.decode.on_cpu import attend_on_cpu
+from flash.decode.append_launch import AppendCall, append_step
+from flash.decode.on_cpu import append_on_cpu, attend_on_cpu
 from flash.decode.plan import (
     CacheCall,
     blocks_of,
@@ -25,7 +25,6 @@ from flash.decode.plan import (
 from flash.host.caller import Caller
 from flash.launch.calls import on_cpu_of
 from flash.launch.shared_kv import columns_of
-from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.runtime.cuda import CudaBackend
@@ -48,8 +47,6 @@ class Decode(Operation[CacheCall]):
         found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **call.outputs, **call.operands}
         if self.config.shared_kv:
             del found["v"]
-        if call.new is not None:
-            found |= call.new.operands
         return found
 
     def over(self, call: CacheCall, arrays: Mapping[str, ArrayView]) -> CacheCall:
@@ -62,7 +59,6 @@ class Decode(Operation[CacheCall]):
             out=arrays["out"],
             outputs={name: arrays[name] for name in call.outputs},
             operands={name: arrays[name] for name in call.operands},
-            new=None if call.new is None else call.new.over(arrays),
         )
 
     def key(self, call: CacheCall, ordinal: int) -> tuple[object, ...]:
@@ -76,12 +72,12 @@ class Decode(Operation[CacheCall]):
         else:
             asked = self.config.target
             target = find_target(asked) if asked else oldest_target(call.stored)
-        require_widening(call.who, call, target)
+        require_widening(self.caller.name, call, target)
         splits = self._splits(call, ordinal)
         kernel = kernel_of(call, target, splits, same_bits=call.splits is not None)
-        require_grid(call.who, blocks_of(call, kernel) * splits)
+        require_grid(self.caller.name, blocks_of(call, kernel) * splits)
         for step in steps_of(call, kernel, splits, memory):
-            require_grid(call.who, step.plan.grid[0])
+            require_grid(self.caller.name, step.plan.grid[0])
             yield step
 
     def on_cpu(self, call: CacheCall, backend: str) -> None:
@@ -113,62 +109,50 @@ def _layouts(call: CacheCall) -> tuple[object, ...]:
     """
     most = ALIGNMENTS[0]
     four = (call.q, call.k, call.v, call.out)
-    operands = {**call.operands, **({} if call.new is None else call.new.operands)}
     return (
         tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
-        tuple([(name, array.shape, array.strides) for name, array in operands.items()]),
-        call.new is not None and (call.new.dtype, call.new.interleaved),
+        tuple([(name, a.shape, a.strides, a.dtype) for name, a in call.operands.items()]),
+        call.interleaved,
         tuple(call.outputs),
         call.page_size,
         call.scale,
     )
 
 
-class AppendCall(NamedTuple):
-    """Rows to append to a cache, and how they and queries are rotated. When it runs, `seqused_k` in the
-    operands must include the new rows. Rows of padding get position 0 only if `leftpad_k` is in the operands.
-    """
-
-    new: NewRows
-    turned: Rotation | None = None
-
-
 class Append(Operation[AppendCall]):
-    """Writing new rows to a cache on a GPU, and rotating new keys and queries (RoPE), by a kernel."""
+    """Writing new rows to a cache, and rotating new keys and queries (RoPE)."""
 
     copies_to_gpu: ClassVar = False
 
-    def arrays(self, call: AppendCall) -> dict[str, ArrayView]:
+    def arrays(self, call: AppendCall) -> Mapping[str, ArrayView]:
         """See `Operation.arrays`."""
-        own = {} if call.turned is None else call.turned.arrays
-        return {**call.new.arrays, **call.new.operands, **own}
+        return call.arrays
 
     def over(self, call: AppendCall, arrays: Mapping[str, ArrayView]) -> AppendCall:
         """See `Operation.over`."""
-        new, turned = call.new, call.turned
-        own: dict[str, Any] = {name: arrays[name] for name in new.arrays}
-        new = new._replace(operands={name: arrays[name] for name in new.operands}, **own)
-        if turned is not None:
-            own = {name: arrays[name] for name in turned.arrays}
-            turned = turned._replace(**own)
-        return AppendCall(new, turned)
+        return call._replace(arrays=arrays)
 
     def key(self, call: AppendCall, ordinal: int) -> tuple[object, ...]:
         """See `Operation.key`."""
-        layouts = [(name, a.shape, a.strides, a.dtype) for name, a in self.arrays(call).items()]
-        turned = call.turned
-        return *layouts, call.new.page_size, turned is not None and turned.interleaved, ordinal
+        layouts = [(name, a.shape, a.strides, a.dtype) for name, a in call.arrays.items()]
+        return *layouts, call.page_size, call.interleaved, ordinal
 
     def steps(self, call: AppendCall, ordinal: int | None, memory: Memory) -> Iterator[Step]:  # noqa: ARG002
         """See `Operation.steps`."""
         assert ordinal is not None
-        step = append_step(self.target(ordinal), OF_ARRAYS[call.new.k.dtype], call.new, call.turned)
+        step = append_step(self.target(ordinal), call)
         require_grid(self.caller.name, step.plan.grid[0])
         yield step
 
-    def on_cpu(self, call: AppendCall, backend: str) -> None:
-        """Raise AssertionError: a cache on the host appends rows itself."""
-        raise AssertionError(f"{backend}: {call!r}")
+    def on_cpu(self, call: AppendCall, backend: str) -> None:  # noqa: ARG002  # numpy alone appends
+        """See `Operation.on_cpu`."""
+        append_on_cpu(call)
+
+
+@functools.lru_cache(maxsize=64)
+def decode_to(cuda: CudaBackend, who: str, config: AttentionConfig) -> Decode:
+    """The operation that attends as `config` says to caches of a backend, in the name of `who`."""
+    return Decode(config, launcher_of(cuda), Caller(who, has_config=False))
 
 
 @functools.lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from flash.calls.memory import Memory
 from flash.calls.step import Step, aligned, launch_step
 from flash.contract.catalogue import proved_build
-from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.decode.append_launch import AppendCall, append_step
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
 from flash.families.request import natural_alignment
@@ -27,7 +27,7 @@ from flash.launch.merge_launch import MergeCall, merging
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
+from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import LSE, OUTPUTS, and_lse
 from flash.problem.row_bits import by_rows
@@ -49,64 +49,25 @@ MOST_SPLITS: Final = 128
 _GOOD_ENOUGH: Final = 0.85
 
 
-_NEW: Final = {"k": "k_new", "v": "v_new", "cos": "rotary_cos", "sin": "rotary_sin"}  # operands of kernels
-
-
-class Joining(NamedTuple):
-    """New rows that are appended to a cache before attention: k [batch, kv_heads, n, head_dim] and
-    v [batch, kv_heads, n, head_dim_v], n at least 1, of one dtype. With cos and sin, f32
-    [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q, which then
-    have one dtype, are rotated by the positions of their rows (`flash/problem/rotary.py`). Without k and
-    v only q is rotated.
+def new_operands(views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
+    """The new rows and rotary tables among the arrays of a call, by the names of operands; without those that
+    have no element, which change nothing.
     """
-
-    k: ArrayView | None
-    v: ArrayView | None
-    cos: ArrayView | None = None
-    sin: ArrayView | None = None
-    interleaved: bool = False
-
-    @property
-    def dtype(self) -> DType | None:
-        """The dtype of the new rows; None if there are none."""
-        return None if self.k is None else OF_ARRAYS[self.k.dtype]
-
-    @property
-    def turned(self) -> Turned | None:
-        """The rotation of rows; None without one."""
-        return None if self.cos is None else Turned(2 * self.cos.shape[1], self.interleaved)
-
-    @property
-    def operands(self) -> dict[str, ArrayView]:
-        """New rows and rotary tables, by their operand names in kernels."""
-        found = {name: getattr(self, field) for field, name in _NEW.items()}
-        return {name: array for name, array in found.items() if array is not None}
-
-    def over(self, arrays: Mapping[str, ArrayView]) -> Joining:
-        """The same of other arrays, by their operand names."""
-        own: dict[str, Any] = {field: arrays.get(name) for field, name in _NEW.items()}
-        return self._replace(**own)
-
-
-def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
-    """The new rows and rotary tables among the arrays of a call; None without either."""
-    cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
-    if cos is not None and not cos.size:  # no column is rotated
-        cos = sin = None
-    has_rows = "k" in views and views["k"].size > 0
-    if not has_rows and cos is None:
-        return None
-    k, v = (views["k"], views["v"]) if has_rows else (None, None)
-    return Joining(k, v, cos, sin, interleaved)
+    names = {"k": "k_new", "v": "v_new", **{name: name for name in ANGLES}}
+    return {to: views[name] for name, to in names.items() if name in views and views[name].size}
 
 
 class CacheCall(NamedTuple):
     """A checked call: q [batch, heads, seq_q, head_dim], and K and V of a cache, which hold
     sequences of `capacity` rows, or pages of `page_size` rows (0: no pages).
 
-    `outputs` are the arrays of `OUTPUTS` that are wanted, and `operands` those of the kernel's features, by
-    name; `longest` is the most keys that a sequence may have, with the `new` rows, which the lengths in
-    `operands` include. `splits` None is "auto"; `who` is called, for messages.
+    `outputs` are the arrays of `OUTPUTS` that are wanted, by name.
+    `operands` are the arrays of the kernel's features, by name. With `k_new` [batch, kv_heads, n, head_dim]
+    and `v_new`, n at least 1, of one dtype, new rows are appended to the cache before attention; the lengths
+    in `operands` and `longest`, the most keys that a sequence may have, include them. With `rotary_cos` and
+    `rotary_sin`, f32 [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of `k_new` and
+    q, which then have one dtype, are rotated by the positions of their rows, in pairs of neighbours if
+    `interleaved` (`flash/problem/rotary.py`). `splits` None is "auto".
     """
 
     config: AttentionConfig
@@ -119,9 +80,8 @@ class CacheCall(NamedTuple):
     page_size: int
     longest: int
     scale: float
-    new: Joining | None = None
     splits: int | None = None
-    who: str = "DecodeKernel.launch"
+    interleaved: bool = False
 
     @property
     def capacity(self) -> int:
@@ -141,6 +101,12 @@ class CacheCall(NamedTuple):
         capacity], and not of heads.
         """
         return self.has_scales and len(self.operands["k_scale"].shape) == len(self.k.shape) - 1
+
+    @property
+    def turned(self) -> Turned | None:
+        """The rotation of rows; None without one."""
+        cos = self.operands.get(ANGLES[0])
+        return None if cos is None else Turned(2 * cos.shape[1], self.interleaved)
 
     @property
     def stored(self) -> DType:
@@ -202,8 +168,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
         config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
     kernel = replace(kernel, features=features, packed=packs)
-    new, appended = call.new, _appended_by(call, kernel)
-    only_turned = new.turned if new is not None and new.k is None else None
+    appended, only_turned = _appended_by(call, kernel), None if "k_new" in call.operands else call.turned
     return replace(kernel, features=replace(features, appended=appended, turns_queries=only_turned))
 
 
@@ -223,7 +188,7 @@ def _tiling(
         looks_up=in_pages or config.mask,
         in_pages=in_pages,
         gathers=_gathers(call),
-        rotates=call.new is not None,
+        rotates="k_new" in call.operands or call.turned is not None,
         without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
@@ -283,21 +248,19 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
     """The new rows, if the kernel that attends writes them: few rows, of the type of the queries,
     with all queries of a head of K and V in one CTA. Otherwise None.
     """
-    new = call.new
-    if new is None or new.k is None or new.v is None or new.dtype is None:
+    k = call.operands.get("k_new")
+    if k is None:
         return None
     ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # of one head of K and V
-    if ctas > 1 or new.k.shape[2] > MAX_NEW_ROWS or new.dtype is not kernel.dtype:
+    if ctas > 1 or k.shape[2] > MAX_NEW_ROWS or OF_ARRAYS[k.dtype] is not kernel.dtype:
         return None
-    rotary_dim = 0 if new.cos is None else 2 * new.cos.shape[1]
-    interleaved = rotary_dim > 0 and new.interleaved
-    return Appended(new.dtype, new.k.shape[3], new.v.shape[3], rotary_dim, interleaved)
+    turned = call.turned or Turned(0, interleaved=False)
+    return Appended(kernel.dtype, k.shape[3], call.v.shape[3], turned.rotary_dim, turned.interleaved)
 
 
 def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
     """Whether a launch before the one that attends rotates q."""
-    features = kernel.features
-    return call.new is not None and call.new.cos is not None and features.turned is None
+    return call.turned is not None and kernel.features.turned is None
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:
@@ -343,8 +306,8 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
     steps, queries = [], None
     if turns_before(call, kernel):
         queries = memory.array(tuple(call.q.shape), call.config.element)
-    if call.new is not None and call.new.k is not None and kernel.features.appended is None:
-        steps.append(_appending(call, call.new, kernel.target, queries))
+    if "k_new" in call.operands and kernel.features.appended is None:
+        steps.append(append_step(kernel.target, appending(call, queries)))
         call = call if queries is None else call._replace(q=queries)
     if splits == 1:
         return [*steps, _attending(call, kernel, 1)]
@@ -358,19 +321,18 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
     return [*steps, merged._replace(in_flight=(outs, lses) if overlaps else ())]
 
 
-def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:
-    assert new.k is not None
-    assert new.v is not None
-    assert new.dtype is not None
-    turned = None
-    if new.cos is not None and new.sin is not None and queries is not None:
-        turned = Rotation(new.cos, new.sin, new.interleaved, call.q, queries)
-    rows = NewRows(new.k, new.v, call.k, call.v, call.operands, call.page_size)
-    return append_step(target, new.dtype, rows, turned)
+def appending(call: CacheCall, queries: ArrayView | None) -> AppendCall:
+    """What appends the new rows before attention: `queries` is for rotated q, which may be without rows."""
+    arrays = {"K": call.k, "V": call.v, **call.operands}
+    arrays |= {name.upper(): arrays.pop(name) for name in ("k_new", "v_new")}
+    if queries is not None:
+        cos, sin = (call.operands[name] for name in ANGLES)
+        arrays |= {"Q": call.q, "Q_OUT": queries, "COS": cos, "SIN": sin}
+    return AppendCall(arrays, call.page_size, call.interleaved)
 
 
 def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
-    made, features = proved_build(kernel), kernel.features
+    made = proved_build(kernel)
     arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": call.out, **call.operands}
     arrays |= {output.array: call.outputs[output.name] for output in kernel.outputs}
     batch, heads, seq_q, _ = call.q.shape
@@ -389,12 +351,10 @@ def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
         LAST_KEYS: last_keys(call.operands),
         **aux_sizes(call.config, call.operands),
     }
-    if call.new is not None and (features.appended is not None or features.turned is not None):
-        arrays |= call.new.operands
-        if call.new.k is not None:
-            values["n"] = call.new.k.shape[2]
-        if call.new.cos is not None:
-            values["positions"] = min(call.new.cos.shape[0], MAX_POSITIONS)
+    if "k_new" in call.operands:
+        values["n"] = call.operands["k_new"].shape[2]
+    if ANGLES[0] in call.operands:
+        values["positions"] = min(call.operands[ANGLES[0]].shape[0], MAX_POSITIONS)
     return launch_step(made, arrays, values, blocks_of(call, kernel) * splits)
 
 

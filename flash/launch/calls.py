@@ -117,6 +117,7 @@ def make_plan(
     return plan_of(build, addresses, strides, values, ctas)
 
 
+@functools.lru_cache(maxsize=64)
 def on_cpu_of(config: AttentionConfig, backend: str) -> Callable[..., None]:
     """Attention as a config says, on a backend without kernels, with the arguments of `attention_cpu` that
     are not the config's.

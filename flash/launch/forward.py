@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from flash.calls.gpu import Launcher
@@ -43,7 +43,6 @@ class Forward(Operation[Call]):
         self.config = config
         self.geometries = Kept[tuple[object, ...], Geometry]()
         self._output = config.output
-        self._on_cpu: dict[str, Callable[..., None]] = {}
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}
 
@@ -251,7 +250,4 @@ class Forward(Operation[Call]):
 
     def on_cpu(self, call: Call, backend: str) -> None:
         """See `Operation.on_cpu`."""
-        attend = self._on_cpu.get(backend)
-        if attend is None:
-            attend = self._on_cpu[backend] = on_cpu_of(self.config, backend)
-        run_on_cpu(call, attend)
+        run_on_cpu(call, on_cpu_of(self.config, backend))

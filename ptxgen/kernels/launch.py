@@ -31,7 +31,7 @@ from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
-from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.runtime.settings import AUTO, backend_setting
 from ptxgen.target import MAX_GRID
 from ptxgen.tensormap import TensorMapType
 from ptxgen.types import TYPES, ScalarType, f32
@@ -234,12 +234,6 @@ def require_apart(who: str, uses: Uses, call: Call) -> None:
                 )
 
 
-@functools.cache
-def _backend_setting() -> str:
-    """PTXGEN_BACKEND, read at the first launch of the process."""
-    return Settings.from_environment().backend
-
-
 class Runner:
     """Runs built kernels on the GPUs of the machine, or interprets them."""
 
@@ -262,7 +256,7 @@ class Runner:
             )
         found = name
         if name == AUTO:
-            asked = AUTO if call.is_on_gpu else _backend_setting()
+            asked = AUTO if call.is_on_gpu else backend_setting()
             if call.is_on_gpu or asked == "cuda" or (asked == AUTO and not self.backend.why_unavailable()):
                 found = "cuda"
             else:

@@ -13,6 +13,7 @@ An empty variable counts as unset.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -80,6 +81,12 @@ class Settings:
     def disk(self) -> Path | None:
         """The directory of the cache if it is on disk, else None."""
         return self.cache_dir if self.cache_on_disk else None
+
+
+@functools.cache
+def backend_setting() -> str:
+    """PTXGEN_BACKEND, read at the first launch of the process."""
+    return Settings.from_environment().backend
 
 
 def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import flash
-from flash.calls.backend import backend_setting
 from ptxgen.errors import BackendError
 from ptxgen.runtime import backend as names
+from ptxgen.runtime.settings import backend_setting
 
 WITHOUT = (
     "backend 'compiled' needs Numba, which cannot be imported (import of numba halted; None in sys.modules); "

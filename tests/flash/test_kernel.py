@@ -20,7 +20,6 @@ from judge import assert_attention_is_accurate, rounded_normal
 import flash
 from flash import functions as functions_module
 from flash import kernel as kernel_module
-from flash.calls.backend import backend_setting
 from flash.calls.gpu import Launcher
 from flash.contract.catalogue import build, proved_build
 from flash.error_bound import arithmetic_of
@@ -40,6 +39,7 @@ from ptxgen.errors import BackendError, ConfigError, LaunchError, PoisonedContex
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.settings import backend_setting
 
 pytestmark = pytest.mark.judged
 

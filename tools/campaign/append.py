@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.calls.step import Step
-from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.decode.append_launch import AppendCall, append_step
 from flash.host.stored_rows import stored
 from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
@@ -157,18 +157,12 @@ class AppendArrays:
 
     def step(self) -> Step:
         """The launch that appends."""
-        names = ("k", "v", "q")
-        k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
-        k, v, q_out = (view(a, name) for a, name in zip(self.results, names, strict=True))
-        operands = {name: view(array, name) for name, array in self.operands.items()}
-        own = self.settings
-        counts = None if self.counts is None else view(self.counts, "counts")
-        new = NewRows(k_new, v_new, k, v, operands, own.page_size, counts)
-        turned = None
-        if self.tables:
-            cos, sin = (view(table, "table") for table in self.tables)
-            turned = Rotation(cos, sin, own.interleaved, q, q_out)
-        return append_step(target(own.target), own.dtype, new, turned)
+        own, arrays = self.settings, dict(zip(("K_NEW", "V_NEW", "Q"), self.new, strict=True))
+        arrays |= {**dict(zip(("K", "V", "Q_OUT"), self.results, strict=True)), **self.operands}
+        arrays |= {} if self.counts is None else {"counts": self.counts}
+        arrays |= dict(zip(("COS", "SIN"), self.tables, strict=False))  # none without a rotation
+        views = {name: view(array, name) for name, array in arrays.items()}
+        return append_step(target(own.target), AppendCall(views, own.page_size, own.interleaved))
 
     def _fill(self, p: AppendProblem) -> None:
         """Write the right results to `wanted`."""

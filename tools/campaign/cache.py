@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.calls.step import Step
-from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
+from flash.decode.plan import CacheCall, kernel_of, new_operands, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.host.stored_rows import loaded, stored
 from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
@@ -313,7 +313,8 @@ class CacheArrays:
         scale = own.config.scale * p.times
         out, lse = view(self.out, "out"), view(self.lse, "lse")
         splits = p.splits if own.has_splits else 1
-        new = {name: view(array, name) for name, array in self.new.items()}
+        names = {"k": "k", "v": "v", "cos": "rotary_cos", "sin": "rotary_sin"}
+        new = {names[name]: view(array, name) for name, array in self.new.items()}
         call = CacheCall(
             own.config,
             view(self.q, "q"),
@@ -321,11 +322,10 @@ class CacheArrays:
             v,
             out,
             {"lse": lse},
-            given,
+            given | new_operands(new),
             size,
             room,
             scale,
-            Joining(new["k"], new["v"], new["cos"], new["sin"]) if new else None,
         )
         kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
         return steps_of(call, kernel, splits, _Results(out, lse))[0]

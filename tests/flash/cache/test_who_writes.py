@@ -1,139 +1,111 @@
 """Which part of a call over a cache writes the new rows and rotates the queries: the attending kernel, a
-kernel that only appends, or the host; each exactly once.
+kernel that only appends, or numpy; each exactly once.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from device_arrays import interpreting, on_device, without_assembler
+from fake_driver import FakeDevice, FakeDriver
 
 import flash
-from flash.cache import work
-from flash.cache.work import CachedWork
+from flash.decode import append_launch, on_cpu, operation, plan
 from flash.problem.rotary import rotary_tables
+from ptxgen.runtime.cuda import CudaBackend
 
-ATTENDS, APPENDS, HOST = "the attending kernel", "the appending kernel", "the host"
-
-
-class Watched(CachedWork):
-    """A work whose parts say what they would do."""
-
-    did: list[Any]
-
-    def __init__(self, task: Any) -> None:
-        self.did = []
-        super().__init__(task)
-
-    def _stream(self) -> int:
-        return 7
-
-    def _room_for_queries(self) -> Any:
-        return "room"
-
-    def _prepared_attention(self, new: Any) -> Any:
-        queries = self._q
-        return lambda stream: self.did.append((ATTENDS, new is not None, queries, stream))
-
-    def _prepared_append(self, new: Any) -> Any:
-        assert new is not None
-        return lambda stream: self.did.append((APPENDS, stream))
-
-    def _write_rows(self, stream: int) -> None:
-        self.did.append((HOST, stream))
+JOINS, ATTENDS, APPENDS, NUMPY = "attends and writes", "attends", "appends", "numpy"
+DIM = 16
 
 
-def launched(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    backend: str,
-    queries: int = 2,
-    rows: bool = True,
-    appends: bool = False,
-    turns: bool = False,
-    turned_by_kernel: bool = False,
-) -> list[Any]:
-    """What the launch of a call does, in its order."""
-    joining = SimpleNamespace(k="k" if rows else None)
-    monkeypatch.setattr(work, "appends_by_kernel", lambda *_: appends)
-    monkeypatch.setattr(work, "turns_by_kernel", lambda *_: turned_by_kernel)
-    monkeypatch.setattr(work, "joining", lambda *_: joining)
-    monkeypatch.setattr(work, "RowLocations", lambda *_, **__: SimpleNamespace(place=lambda _: None))
-    memory = SimpleNamespace(device=("cuda", 0) if backend == "cuda" else ("cpu", 0))
-    ledger = SimpleNamespace(of=lambda *_: [9, 9])
+def watch(patch: pytest.MonkeyPatch) -> list[str]:
+    """The list of what writes or attends from now on, in its order."""
+    did: list[str] = []
+    launch_step, append = plan.launch_step, on_cpu.append_on_cpu
 
-    class Query(SimpleNamespace):
-        def _replace(self, **_: Any) -> Query:
-            return self
+    def attending(made: Any, *rest: Any) -> Any:
+        features = made.config.features
+        did.append(ATTENDS if features.appended is None and features.turned is None else JOINS)
+        return launch_step(made, *rest)
 
-        def __eq__(self, other: object) -> bool:
-            return other == "q" or self is other
+    def telling(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (did.append(what), function(*given))[1]
 
-        __hash__ = None  # type: ignore[assignment]
-
-    task = SimpleNamespace(
-        views={"q": Query()},
-        cache=SimpleNamespace(memory=memory, ledger=ledger),
-        backend=backend,
-        sequences=[0, 1],
-        layer=0,
-        padding=[0, 0],
-        is_repeated=False,
-        out=SimpleNamespace(shape=(2, 4, queries, 8)),
-        turns=turns,
-        interleaved=False,
-        new_rows=1 if rows else 0,
-        who="attention_with_kvcache",
-    )
-    found = Watched(task)
-    found.launch()
-    return found.did
+    patch.setattr(plan, "launch_step", attending)
+    patch.setattr(append_launch, "launch_step", telling(APPENDS, launch_step))
+    for module in (on_cpu, operation):
+        patch.setattr(module, "append_on_cpu", telling(NUMPY, append))
+    return did
 
 
+@pytest.mark.parametrize("page_size", [None, 4])
 @pytest.mark.parametrize(
-    ("how", "does"),
+    ("backend", "how", "does"),
     [
-        ({"backend": "cpu"}, [(HOST, 7), (ATTENDS, False, "q", 7)]),
-        ({"backend": "cpu", "turns": True}, [(HOST, 7), (ATTENDS, False, "room", 7)]),
-        ({"backend": "cpu", "queries": 0}, [(HOST, 7)]),
-        ({"backend": "interpreter", "appends": True}, [(ATTENDS, True, "q", 7)]),
-        ({"backend": "interpreter", "appends": True, "turns": True}, [(ATTENDS, True, "q", 7)]),
-        ({"backend": "interpreter", "appends": True, "queries": 0}, [(HOST, 7)]),
-        ({"backend": "interpreter"}, [(HOST, 7), (ATTENDS, False, "q", 7)]),
-        ({"backend": "cuda", "appends": True}, [(ATTENDS, True, "q", 7)]),
-        ({"backend": "cuda", "appends": True, "queries": 0}, [(APPENDS, 7)]),
-        ({"backend": "cuda", "appends": True, "turns": True, "queries": 0}, [(APPENDS, 7)]),
-        ({"backend": "cuda"}, [(HOST, 7), (ATTENDS, False, "q", 7)]),
-        (
-            {"backend": "cuda", "rows": False, "turns": True, "turned_by_kernel": True},
-            [(ATTENDS, True, "q", 7)],
-        ),
-        ({"backend": "cuda", "rows": False, "turns": True, "turned_by_kernel": True, "queries": 0}, []),
-        ({"backend": "cuda", "rows": False}, [(HOST, 7), (ATTENDS, False, "q", 7)]),
+        ("cpu", {}, [NUMPY]),
+        ("cpu", {"turns": True}, [NUMPY]),
+        ("cpu", {"queries": 0}, [NUMPY]),
+        ("cpu", {"rows": False}, []),
+        ("interpreter", {}, [JOINS]),
+        ("interpreter", {"turns": True}, [JOINS]),
+        ("interpreter", {"queries": 0}, [NUMPY]),
+        ("interpreter", {"dense": False}, [ATTENDS, NUMPY]),
+        ("interpreter", {"dense": False, "turns": True}, [ATTENDS, NUMPY]),
+        ("interpreter", {"rows": False, "turns": True}, [ATTENDS]),
+        ("cuda", {}, [JOINS]),
+        ("cuda", {"turns": True}, [JOINS]),
+        ("cuda", {"queries": 0}, [APPENDS]),
+        ("cuda", {"queries": 0, "turns": True}, [APPENDS]),
+        ("cuda", {"there": False}, [ATTENDS, APPENDS]),
+        ("cuda", {"rows": False, "turns": True}, [JOINS]),
+        ("cuda", {"rows": False, "turns": True, "queries": 0}, []),
+        ("cuda", {"rows": False}, [ATTENDS]),
     ],
 )  # fmt: skip
 def test_new_rows_are_written_once_by_whom_can(
-    how: dict[str, Any], does: list[Any], monkeypatch: pytest.MonkeyPatch
+    backend: Any, how: dict[str, Any], does: list[str], page_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launched(monkeypatch, **how) == does
+    without_assembler(monkeypatch)
+    driver = interpreting(FakeDriver(FakeDevice(sm=80)))
+    did = watch(monkeypatch)
+    wanted = called("cpu", page_size, driver, did, **how)
+    found = called(backend, page_size, driver, did, **how)
+    assert did == does
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def rotated_alone(backend: Any) -> Any:
-    """A call without queries that appends rotated rows, and the rows in the cache."""
-    cache = flash.KVCache(1, 2, 2, 16, 8)
-    rng = np.random.default_rng(0)
-    k, v = (rng.standard_normal((2, 2, 3, 16), dtype=np.float32) for _ in range(2))
-    cos, sin = rotary_tables(8, 16)
-    q = np.zeros((2, 4, 0, 16), np.float32)
-    flash.attention_with_kvcache(q, cache, k, v, rotary_cos=cos, rotary_sin=sin, layer=0, backend=backend)
-    return cache.keys(0, 1)
-
-
-def test_rows_without_queries_are_rotated_alike_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    filled = []
-    fill = flash.KVCache.fill
-    monkeypatch.setattr(flash.KVCache, "fill", lambda *a: (filled.append(1), fill(*a))[1])
-    np.testing.assert_array_equal(rotated_alone("interpreter"), rotated_alone("cpu"))
-    assert filled == [1, 1]
+def called(
+    backend: Any,
+    page_size: int | None,
+    driver: FakeDriver,
+    did: list[str],
+    *,
+    queries: int = 2,
+    rows: bool = True,
+    turns: bool = False,
+    dense: bool = True,
+    there: bool = True,
+) -> list[Any]:
+    """What a call returns, and the keys and values of the second sequence; `did` is then what it did."""
+    on_gpu, rng = backend == "cuda", np.random.default_rng(0)
+    cache = flash.KVCache(
+        1, 2, 2, DIM, 16, page_size=page_size, backend=backend, cuda=CudaBackend(driver) if on_gpu else None
+    )
+    old, k, v = (rng.standard_normal((2, 2, n, DIM), dtype=np.float32) for n in (5, 3, 3))
+    q = rng.standard_normal((2, 4, queries, DIM), dtype=np.float32)
+    cache.append(0, old, old)
+    did.clear()
+    if not dense:
+        k, v = (np.repeat(x, 2, axis=3)[..., ::2] for x in (k, v))
+    given: dict[str, Any] = {"k": k, "v": v} if rows else {}
+    if turns:
+        given["rotary_cos"], given["rotary_sin"] = rotary_tables(8, 16)
+    if on_gpu:
+        given = {n: on_device(driver, x) if there or n not in ("k", "v") else x for n, x in given.items()}
+    out = flash.attention_with_kvcache(on_device(driver, q) if on_gpu else q, cache, layer=0, **given)
+    found = out.numpy() if on_gpu else out
+    return [found, cache.keys(0, 1), cache.values(0, 1)]

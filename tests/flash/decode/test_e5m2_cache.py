@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import flash
-from flash.decode.append_launch import NewRows, append_step
+from flash.decode.append_launch import AppendCall, append_step
 from flash.host.stored_rows import stored
-from flash.operands.dtypes import E5M2, F32
+from flash.operands.dtypes import E5M2
 from ptxgen.arrays.views import view
 from ptxgen.target import target
 
@@ -43,9 +43,9 @@ def test_numbers_are_rounded_once_whatever_the_target_has(name: str) -> None:
     caches = [np.zeros((1, 1, rows, 256), E5M2.numpy) for _ in "kv"]
     scales = [np.float32([1.0]), np.float32([2.0])]
     operands = {"seqused_k": np.array([rows], np.int32), "k_scale": scales[0], "v_scale": scales[1]}
-    views = {name: view(array, name) for name, array in operands.items()}
-    given = [view(array, "rows") for array in (new, new, *caches)]
-    append_step(target(name), F32, NewRows(*given, operands=views, page_size=0), None).interpret()
+    arrays = {"K_NEW": new, "V_NEW": new, "K": caches[0], "V": caches[1], **operands}
+    call = AppendCall({name: view(array, name) for name, array in arrays.items()}, page_size=0)
+    append_step(target(name), call).interpret()
     for cache, scale in zip(caches, scales, strict=True):
         wanted = stored(new, E5M2, scale)
         assert (cache.view(np.uint8) == wanted.view(np.uint8)).all()

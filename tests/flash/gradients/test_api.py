@@ -16,13 +16,13 @@ from gradient_calls import assert_near, call_of, reference, three
 from judge import rounded_normal
 
 import flash
-from flash.calls.backend import backend_setting
 from flash.families.precision import HALF
 from flash.operands.dtypes import DTYPES, F16, F32
 from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.runtime.settings import backend_setting
 
 pytestmark = pytest.mark.judged
 

@@ -14,7 +14,7 @@ from kernel_runs import in_pages, nightly
 from flash import AttentionConfig, DecodeKernel, cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.catalogue import Build, build
-from flash.decode.plan import CacheCall, Joining, kernel_of
+from flash.decode.plan import CacheCall, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
 from flash.families.wgmma import WgmmaTiling
 from flash.reference import attention_reference
@@ -306,4 +306,5 @@ def test_the_table_of_the_choice() -> None:
     assert uses_wgmma(call_of(config, ALL, page_size=32))
     assert not uses_wgmma(many._replace(k=many.k._replace(strides=(0, 0, -64, 1))))
     rows = np.zeros((2, 2, 16, 64), np.float16)
-    assert uses_wgmma(many._replace(new=Joining(view(rows, "k"), view(rows, "v"))))
+    new = {"k_new": view(rows, "k"), "v_new": view(rows, "v")}
+    assert uses_wgmma(many._replace(operands={**many.operands, **new}))

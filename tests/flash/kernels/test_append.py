@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from flash.calls.step import Step
 from flash.contract.cache_builds import append_build
-from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.decode.append_launch import AppendCall, append_step
 from flash.decode.plan import oldest_target
 from flash.kernels.append import AppendConfig
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, FP8_DTYPES, DType
 from flash.problem.features import Features
 from flash.problem.rotary import rotary_tables
-from ptxgen.arrays.views import view
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
@@ -34,22 +34,27 @@ def normal(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
     return numbers.astype(dtype.numpy)
 
 
+def rotation(cos: Array, sin: Array, q: Array, q_out: Array) -> dict[str, ArrayView]:
+    """The arrays of a rotation."""
+    arrays = {"COS": cos, "SIN": sin, "Q": q, "Q_OUT": q_out}
+    return {name: view(array, name) for name, array in arrays.items()}
+
+
 def launched(
-    dtype: DType,
     arrays: dict[str, Array],
     operands: dict[str, Array],
     page_size: int,
-    turned: Rotation | None = None,
+    turned: dict[str, ArrayView] | None = None,
     *,
+    interleaved: bool = False,
     sanitize: bool = True,
     counts: Array | None = None,
     schedule: str | PCT = "lockstep",
 ) -> None:
-    views = {name: view(array, name) for name, array in arrays.items()}
-    of_lengths = {name: view(array, name) for name, array in operands.items()}
-    new = NewRows(*views.values(), operands=of_lengths, page_size=page_size)
-    new = new._replace(counts=None if counts is None else view(counts, "counts"))
-    run_proved(append_step(target("sm_80"), dtype, new, turned), sanitize=sanitize, schedule=schedule)
+    given = {**arrays, **operands, **({} if counts is None else {"counts": counts})}
+    views = {name: view(array, name) for name, array in given.items()}
+    call = AppendCall({**views, **(turned or {})}, page_size, interleaved)
+    run_proved(append_step(target("sm_80"), call), sanitize=sanitize, schedule=schedule)
 
 
 def run_proved(step: Step, **how: Any) -> None:
@@ -113,9 +118,9 @@ def test_every_order_of_the_warps_writes_the_same(seed: int) -> None:
     for schedule in ("lockstep", PCT(seed)):
         k, v = (np.zeros((5, KV_HEADS, 4, dim), BF16.numpy) for dim in (DIM, DIM_V))
         q_out = np.zeros_like(q)
-        turned = Rotation(view(cos, "c"), view(sin, "s"), True, view(q, "q"), view(q_out, "o"))
-        arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
-        launched(BF16, arrays, operands, 4, turned, schedule=schedule)
+        turned = rotation(cos, sin, q, q_out)
+        arrays = {"K_NEW": k_new, "V_NEW": v_new, "K": k, "V": v}
+        launched(arrays, operands, 4, turned, interleaved=True, schedule=schedule)
         found.append([bits(array) for array in (k, v, q_out)])
     assert found[0] == found[1]
 
@@ -135,11 +140,11 @@ def test_whatever_lengths_and_tables_hold_nothing_outside_is_written(page_size: 
     v_new = normal((BATCH, KV_HEADS, 3, DIM_V), F32, 2)
     cos, sin = rotary_tables(9, 24)
     q = normal((BATCH, HEADS, 1, DIM), F32, 3)
-    turned = Rotation(view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o"))
-    arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
+    turned = rotation(cos, sin, q, np.empty_like(q))
+    arrays = {"K_NEW": k_new, "V_NEW": v_new, "K": k, "V": v}
     # An access outside would end the run. That two items write one row is theirs to avoid.
-    launched(F32, arrays, operands, page_size, turned, sanitize=False)
-    launched(F32, arrays, operands, page_size, sanitize=False, counts=NONSENSE[::-1].copy())
+    launched(arrays, operands, page_size, turned, sanitize=False)
+    launched(arrays, operands, page_size, sanitize=False, counts=NONSENSE[::-1].copy())
 
 
 @pytest.mark.ptxas

@@ -22,7 +22,9 @@ from flash import AttentionConfig, DecodeKernel
 from flash.cache.step import DecodeStep
 from flash.calls.step import Step
 from flash.contract.catalogue import build
-from flash.decode.plan import CacheCall, Joining, kernel_of, steps_of
+from flash.decode.on_cpu import attend_on_cpu
+from flash.decode.plan import CacheCall, kernel_of, steps_of
+from flash.launch.calls import on_cpu_of
 from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.rotary import rotary_tables
@@ -115,10 +117,8 @@ class Case:
         # Rows whose heads are side by side, as a projection gives them.
         new = [rounded_normal(rng, (batch, self.n, kv_heads, d), kind).swapaxes(1, 2) for d in self.dims]
         tables = rotary_tables(room, self.rotary_dim) if self.rotary_dim else ()
-        joining = Joining(
-            *(view(array, "new") for array in (*new, *tables)),
-            **({"interleaved": self.interleaved} if tables else {}),
-        )
+        names = "k_new", "v_new", "rotary_cos", "rotary_sin"
+        operands |= dict(zip(names, (*new, *tables), strict=False))
         views = {name: view(array, name) for name, array in operands.items()}
         scale = config.scale if self.scale is None else self.scale
         return CacheCall(
@@ -131,7 +131,7 @@ class Case:
             self.page_size,
             room,
             scale,
-            joining,
+            interleaved=self.interleaved and bool(tables),
         )
 
     def kernel(self, call: CacheCall) -> KernelConfig:
@@ -401,8 +401,7 @@ def test_whatever_the_numbers_are_nothing_outside_is_accessed(page_size: int, ki
     cos, sin = (view(table, "table") for table in rotary_tables(5, 24))  # of fewer positions
     for turn in range(3):
         call = case.call()
-        assert call.new is not None
-        call = call._replace(new=call.new._replace(cos=cos, sin=sin))
+        call = call._replace(operands={**call.operands, "rotary_cos": cos, "rotary_sin": sin})
         for n, name in enumerate(("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")):
             if name in call.operands and (turn or name != "leftpad_k"):
                 array = host_array(call.operands[name])
@@ -435,14 +434,10 @@ def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
     for step in steps:
         step.interpret(sanitize=True)
     got, wanted = written(call), case.call()
-    DecodeKernel(case.config).prepared(wanted, backend="cpu", splits=1, room=no_room)(0)
+    attend_on_cpu(wanted, on_cpu_of(case.config, "cpu"))
     assert_same_bits(got[:2], written(wanted)[:2])
     for one, other in zip(got[2:], written(wanted)[2:], strict=True):
         np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=2e-2, atol=2e-2)
-
-
-def no_room(count: int) -> Any:
-    raise AssertionError(count)
 
 
 def test_as_many_rows_as_a_kernel_takes_are_its_own() -> None:
@@ -455,9 +450,9 @@ def test_as_many_rows_as_a_kernel_takes_are_its_own() -> None:
 def test_rows_of_another_type_than_queries_are_appended_before() -> None:
     case = Case("bf16", (64, 64), narrow=True, target="sm_89", splits=2)
     call = case.call()
-    assert call.new is not None
-    wide = [host_array(array).astype(np.float32) for array in (call.new.k, call.new.v)]
-    call = call._replace(new=Joining(*(view(array, "new") for array in wide)))
+    wide = {n: host_array(call.operands[n]).astype(np.float32) for n in ("k_new", "v_new")}
+    views = {name: view(array, name) for name, array in wide.items()}
+    call = call._replace(operands={**call.operands, **views})
     kernel = case.kernel(call)
     assert kernel.features.appended is None
     for step in case.steps(call, kernel):
@@ -511,11 +506,8 @@ def test_default_kernels_do_not_spill(name: str, kind: str, head_dim: int, assem
 def arrays_of(case: Case) -> dict[str, Array]:
     """The arguments of a launch, by name."""
     call = case.call()
-    assert call.new is not None
-    named = {"q": call.q, "k_cache": call.k, "v_cache": call.v, "k": call.new.k, "v": call.new.v}
-    found = {**named, **call.operands}
-    if call.new.cos is not None and call.new.sin is not None:
-        found |= {"rotary_cos": call.new.cos, "rotary_sin": call.new.sin}
+    found = {"q": call.q, "k_cache": call.k, "v_cache": call.v, **call.operands}
+    found |= {name: found.pop(f"{name}_new") for name in ("k", "v")}
     return {name: host_array(array) for name, array in found.items()}
 
 
