@@ -1,7 +1,7 @@
 """The kinds of forward kernels, a line each, and what every kind is judged by.
 
-`tests/flash/test_conformance.py` runs each of `KINDS` with each of `FEATURES`. A new family of kernels has
-to be in the table, and needs tests of its own only for what no other kind has.
+`tests/flash/kernels/test_conformance.py` runs each of `KINDS` with each of `FEATURES`. A new family of
+kernels has to be in the table, and needs tests of its own only for what no other kind has.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def test_kernels_of_packed_sequences_know_the_splits(
         asked.append(config.splits)
         return kernel_choice.kernel_of(config, *given)
 
-    monkeypatch.setattr("flash.kernel.kernel_of", choice)
+    monkeypatch.setattr("flash.launch.forward.kernel_of", choice)
     q, ends = np.ones((3, 1, 8), np.float32), np.array([0, 1, 3], np.int32)
     packed(q, q, q, ends, ends, splits=splits, backend="interpreter")
     assert asked == [splits]
@@ -225,7 +225,7 @@ def test_newer_flash_attn_fixes_the_kernel_of_packed_sequences(
         asked.append(config.splits)
         return kernel_choice.kernel_of(config, *given)
 
-    monkeypatch.setattr("flash.kernel.kernel_of", choice)
+    monkeypatch.setattr("flash.launch.forward.kernel_of", choice)
     call = importlib.import_module(f"flash.adapters.flash_attn.{version}").flash_attn_varlen_func
     q, ends = torch.ones(3, 1, 8), torch.tensor([0, 1, 3], dtype=torch.int32)
     with flash_attn.using_backend("interpreter"):

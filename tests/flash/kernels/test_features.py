@@ -1,8 +1,8 @@
 """Window, softcap, ALiBi, bias, mask and sink in one kernel of each kind of products: their own PTX, run
 on the interpreter with the sanitizers on.
 
-What every kernel does with them is in `tests/flash/test_conformance.py`, and the same features of the
-reference, of numpy, of configs and of launches are tested where those are.
+What every kernel does with them is in `test_conformance.py`, and the same features of the reference, of
+numpy, of configs and of launches are tested where those are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every kind of forward kernel with every feature: its own PTX, run on the interpreter with the sanitizers.
 
-The table is `tests/conformance.py`. What only some kinds have is tested in `tests/flash/kernels` and
+The table is `tests/conformance.py`. What only some kinds have is tested in the files beside this one and in
 `tests/flash/hopper`, and the features of the reference, of numpy, of configs and of launches where those are.
 """
 
@@ -27,6 +27,9 @@ from kernel_runs import assert_no_spill
 
 from flash.contract.catalogue import build
 from flash.families.choice import FAMILIES, tiles_that_fit
+from flash.problem.config import AttentionConfig
+from flash.scores.aux_arrays import AuxArrays
+from flash.scores.features import SCORES
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
 from ptxgen.parse import parse
@@ -49,6 +52,12 @@ HIDING: tuple[dict[str, Any], ...] = ({}, {"mask": True}, {"bias": "f32"}, {"win
 
 def test_every_family_is_in_the_table() -> None:
     assert {kind.family for kind in KINDS.values()} == set(FAMILIES)
+
+
+def test_every_feature_is_in_the_table_but_functions() -> None:
+    configs = (AttentionConfig(16, **settings) for settings in FEATURES.values())
+    found = {type(score) for config in configs for score in config.scores}
+    assert found == {score for score in SCORES if not score.is_function and score is not AuxArrays}
 
 
 # ------------------------------------------------------------------------------------------
@@ -274,7 +283,7 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     assert parse(render(module)) == module
 
 
-def assert_proved(config: Any) -> None:
+def assert_proved(config: AttentionConfig) -> None:
     made = build(config.kernel())
     assert made.proof.complete, (made.proof.violations, made.proof.unknown)
     assert made.global_proof.complete, (made.global_proof.violations, made.global_proof.unknown)
