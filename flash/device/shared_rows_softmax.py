@@ -4,6 +4,7 @@ passes from one to the other with each tile, through shared memory; their sums a
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +14,7 @@ from flash.device.softmax import FinishedRow, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
-from ptxgen.types import f32
+from ptxgen.types import b32, f32
 
 _GROUPS: Final = 2
 
@@ -92,9 +93,9 @@ class SharedRowsSoftmax(OverlappedSoftmax):
         """
         k, has_rests = self.k, bool(self._rest)
         shifts, *rests = self.exchange.read(1 + has_rests)
-        some = shifts[0] != self.shift[0]
-        for mine, new in zip(self.shift[1:], shifts[1:], strict=True):
-            some = some | (new != mine)
+        # Bits are compared: a shift that is NaN has moved, too.
+        moved = [k.setp(mine, new, cmp="ne", type=b32) for mine, new in zip(self.shift, shifts, strict=True)]
+        some = functools.reduce(operator.or_, moved)
         with k.when(k.vote(some, -1, mode="any")):
             for i, (outputs, new) in enumerate(zip(O, shifts, strict=True)):
                 less = self.shift[i] - new

@@ -124,17 +124,22 @@ def _float_bits(value: float, type: ScalarType) -> int:
 def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> Plan:
     """Choose the row for a call, by the types of its operands, and check every operand.
 
-    The first row called `name` that fits is chosen. If none fits, the `ModifierError` or
-    `TypeMismatchError` of the row that came nearest, with valid modifiers and the most fitting
-    operands, is raised.
+    The first row called `name` that fits is chosen, and one that has the types of the operands before one
+    that takes their bits: floats are compared as floats. If none fits, the `ModifierError` or
+    `TypeMismatchError` of the row that came nearest, with valid modifiers and the most fitting operands, is
+    raised.
     """
     failures: list[tuple[float, Exception]] = []
+    taken_as_bits: list[Op] = []
+    values = [arg[0] if isinstance(arg, (tuple, list)) and arg else arg for arg in args]
+    own = [arg.type for arg in values if isinstance(arg, Value)]
     for row in rows_named(name):
         nearness: float | None = None
         try:
             row.resolve(modifiers)
             nearness = -1
-            op = row.resolve({**_inferred(row, args), **modifiers})
+            inferred = _inferred(row, args)
+            op = row.resolve({**inferred, **modifiers})
             nearness = _how_many_fit(op, args)
             _check_operands(op, args)
         except (ModifierError, TypeMismatchError) as error:
@@ -142,8 +147,17 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
                 nearness = _how_many_are_accepted(row, args, modifiers) / _MANY - 2
             failures.append((nearness, error.with_traceback(None)))  # which has this frame: a cycle
             continue
-        return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
+        types = [word for name, word in inferred.items() if name not in modifiers and name != "space"]
+        if all(word in own for word in types):
+            return _planned(op, args)
+        taken_as_bits.append(op)
+    if taken_as_bits:
+        return _planned(taken_as_bits[0], args)
     raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest
+
+
+def _planned(op: Op, args: tuple[Any, ...]) -> Plan:
+    return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
 
 
 def _how_many_are_accepted(row: Inst, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> int:

@@ -10,7 +10,8 @@ from dsl.kernels import builder, computed, instructions, lanes, refused
 from ptxgen import ir
 from ptxgen.dsl import Pointer, PointerType
 from ptxgen.errors import TypeMismatchError
-from ptxgen.types import b32, f16, f16x2, f32, f64, pred, s32, u32, u64
+from ptxgen.interpreter import run
+from ptxgen.types import TYPES, b32, f16, f16x2, f32, f64, pred, s32, u32, u64
 
 INTEGERS = {
     "add": (lambda a, b: a + b, np.add),
@@ -485,3 +486,20 @@ def test_the_type_of_a_pointer_is_made_of_a_type_of_ptx(wrong):
         TypeMismatchError, f"Pointer[...]: the type must be one of ptxgen.types, such as f32, got {wrong!r}"
     ):
         Pointer[wrong]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_floats_are_compared_as_floats_and_not_by_their_bits(dtype):
+    k = builder(on="sm_90")
+    X, Y = k.pointer("X", TYPES[dtype]), k.pointer("Y", u32)
+    t = k.thread_id()
+    a, b = X[t], X[t + 32]
+    for n, found in enumerate((a == b, a != b, a <= b)):
+        Y[t + 32 * n] = k.selp(1, 0, found, type=u32)
+    x = np.tile(np.array([0.0, -0.0, np.nan, 1.0]), 16).astype(TYPES[dtype].dtype)
+    x[32:] = np.repeat(x[:4], 8)
+    y = np.zeros(96, np.uint32)
+    run(k.build(), grid=1, block=32, args=[x, y], sanitize=True)
+    a, b = x[:32].astype(np.float64), x[32:].astype(np.float64)
+    ordered = ~(np.isnan(a) | np.isnan(b))
+    assert (y.reshape(3, 32).astype(bool) == [a == b, (a != b) & ordered, a <= b]).all()
