@@ -102,7 +102,7 @@ def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arra
     q, k, v = arrays
     cache = flash.KVCache(layers=1, batch=1, kv_heads=2, head_dim=DIM, capacity=16)
     ops = torch.ops.ptxgen_flash
-    none, settings = (None,) * 7, ("bhsd", False, "auto", 0, True, 0, None, None, 0.0, "", "", None)
+    none, settings = (None,) * 7, ("bhsd", False, False, "auto", 0, True, 0, None, None, 0.0, "", "", None)
     config, lengths = flash.AttentionConfig(DIM), torch.tensor([KEYS], dtype=torch.int32)
     called, who, argument = {
         "bias": (lambda x: ours.attention(q, k, v, bias=x[..., :KEYS]), "attention", "bias"),
@@ -151,7 +151,7 @@ def test_operators_refuse_tangents_also_in_modes_of_pytorch(
 
     q, k, v = arrays
     ops, scores = torch.ops.ptxgen_flash, (None, None, 0.0, "", "", None)
-    how = (True, "auto", None, True, 0)
+    how = (True, False, "auto", None, True, 0)
     dense = (*(None,) * 7, "", None, None, "bhsd", *how, *scores)
     ends = torch.tensor([0, QUERIES], dtype=torch.int32)
     rows = q[0].transpose(0, 1)
