@@ -127,7 +127,8 @@ class UpperByte(DType):
         limited = k.max(k.min(x, self.largest), -self.largest)
         half = k.cvt(limited, dtype=f16, rnd="rz")
         bits = k.cvt(half.as_(b16).as_(u16), dtype=u32)
-        inexact = k.selp(0, 1, k.cvt(half, dtype=f32) == limited, type=u32)
+        is_exact = k.setp(k.cvt(half, dtype=f32), limited, cmp="eq", type=b32)  # neither is NaN
+        inexact = k.selp(0, 1, is_exact, type=u32)
         wide = bits | inexact
         nearest = (wide + _BELOW_HALF + ((wide >> _BYTE) & 1)) >> _BYTE
         is_number = x <= math.inf

@@ -194,7 +194,7 @@ def test_a_role_that_goes_on_in_a_cta_without_a_part_waits_for_ever() -> None:
     problem = subject.problems[-1]
     assert problem.ctas == 2
     changed = [mutants_of(STATIC)[n] for n in numbers(STATIC, "loop-bound", "never taken")]
-    entries = [m for m in changed if m.where.endswith("Parts.each") and "bra $done" in m.before]
+    entries = [m for m in changed if m.where.endswith("WorkTiles.each") and "bra $done" in m.before]
     assert len(entries) == 2  # of the producer, and of those that compute
     assert subject.run(subject.module, problem).wrong == ""
     for mutant in entries:

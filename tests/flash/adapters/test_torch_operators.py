@@ -132,7 +132,7 @@ def cases(t: Any, three: Any) -> dict[str, tuple[Any, ...]]:
     tracked = [x.clone().requires_grad_() for x in three]
     one_batch = [x[0].clone().requires_grad_() for x in three]
     shown = t.ops.ptxgen_flash
-    out, lse = shown.attention(q, k, v, *arrays(), *settings())
+    out, lse, _ = shown.attention(q, k, v, *arrays(), *settings())
     seed = t.tensor(3)
     everything = arrays(
         bias=t.randn(5, 6).requires_grad_(), mask=t.rand(5, 6) > 0.2, sink=t.randn(4), dropout_seed=seed
@@ -177,7 +177,7 @@ def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     torch.library.opcheck(operators.attention_varlen.default, (*tracked, *rest))
     rest = (*of_lengths, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
-    out, lse = operators.attention_varlen(q, k, v, *rest)
+    out, lse, _ = operators.attention_varlen(q, k, v, *rest)
     given = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
     torch.library.opcheck(operators.attention_varlen_backward.default, given)
 
