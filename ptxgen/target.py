@@ -27,7 +27,7 @@ from ptxgen.records import dataclass
 
 KIB: Final = 1024
 WARP_SIZE: Final = 32  # threads
-# The same for every GPU in `TARGETS`, by the table "Technical Specifications per Compute Capability".
+# Limits of a launch on every GPU in `TARGETS`, by "Technical Specifications per Compute Capability".
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
 MAX_BLOCK: Final = (1024, 1024, 64)  # threads
 MAX_THREADS: Final = 1024  # threads of a block

@@ -90,7 +90,7 @@ class HostMemory:
         """Nothing to do: the host has no pending work."""
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
-        """The same: they are on the host."""
+        """The arrays themselves, which are on the host."""
         return k, v
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:

@@ -97,7 +97,7 @@ def append_on_cpu(call: AppendCall) -> None:
 
 
 def _numbers(operands: Operands, batch: int) -> tuple[Array, Array, Array]:
-    """Of each item: its sequence, how many rows that has, and how many of these are padding."""
+    """The sequence of each item, the number of its rows, and how many of these are padding."""
     usual: dict[str, Any] = {"cache_batch_idx": np.arange(batch), "seqused_k": 0, "leftpad_k": 0}
     given = {name: host_array(operands[name]) for name in usual.keys() & operands.keys()}
     sequences, used, padding = (np.broadcast_to(given.get(name, x), batch) for name, x in usual.items())

@@ -81,7 +81,7 @@ _LEAST_OTHER_REGISTERS: Final = 32
 _PAIR: Final = 2  # bytes of an element
 # Barriers of a ring, or flags, move the tile that follows to the next multiple of so many bytes.
 _STEP_BYTES: Final = 1024
-# Of an H100 in a second (NVIDIA H100 Tensor Core GPU Architecture, SXM5): operations of f16, bytes of memory.
+# Operations of f16, and bytes of memory, of an H100 in a second (NVIDIA H100 Tensor Core GPU Architecture).
 H100_OPERATIONS: Final = 989.4e12
 _BANDWIDTH: Final = 3.35e12
 

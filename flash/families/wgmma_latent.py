@@ -122,7 +122,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
     values_in_keys = True
     mapped = "QKO"
     gathers = True
-    # As in DeepSeek-V2 and V3.
+    # Head dimensions of DeepSeek-V2 and V3.
     workloads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "latents": {"head_dim": 576, "head_dim_v": 512, "shared_kv": True}
     }

@@ -59,7 +59,7 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What is written beside O."""
+        """The outputs that a call writes, without O."""
         return tuple([output for output in OUTPUTS if output.name in self.arrays])
 
     @property

@@ -68,7 +68,7 @@ class Output:
         )
 
     def shape(self, batch: int, heads: int, rows: int, *, packed: bool) -> tuple[int, ...]:
-        """Of a call with so many sequences, heads of Q, and rows of each, of all sequences if `packed`."""
+        """The shape of the array of a call, whose `rows` are those of a sequence, or of all if `packed`."""
         if not self.has_rows:
             return batch, heads
         return (heads, rows) if packed else (batch, heads, rows)

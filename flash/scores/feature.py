@@ -1,6 +1,5 @@
-"""What a feature of scores declares. Each feature is one file of this room: its setting, the words
-for it on the command line, its operands and scalars, its PTX, numpy and float64 with the
-derivatives, and its rounding errors. All other code loops over `flash.scores.features.SCORES`.
+"""What a feature of scores declares. Each feature is one file: its setting, command-line words, operands,
+scalars, PTX, numpy and float64 with derivatives, and rounding errors. Other code loops over `SCORES`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ DIFFERENTIABLE: Final = (*MATRICES, *OF_ARRAYS)
 OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward pass has beside a call's
 PAGES: Final = "block_table"
 _MOST_KEYS: Final = "max_seqlen_k"
-# Of which None is no value.
+# The arguments for which None is refused.
 _CHECKED: Final = (
     *MATRICES,
     *(of.name for of in OPTIONS if of.default is not None),
