@@ -132,7 +132,7 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
     failures: list[tuple[float, Exception]] = []
     taken_as_bits: list[Op] = []
     values = [arg[0] if isinstance(arg, (tuple, list)) and arg else arg for arg in args]
-    own = [arg.type for arg in values if isinstance(arg, Value)]
+    operand_types = [arg.type for arg in values if isinstance(arg, Value)]
     for row in rows_named(name):
         nearness: float | None = None
         try:
@@ -148,7 +148,7 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
             failures.append((nearness, error.with_traceback(None)))  # which has this frame: a cycle
             continue
         types = [word for name, word in inferred.items() if name not in modifiers and name != "space"]
-        if all(word in own for word in types):
+        if all(word in operand_types for word in types):
             return _planned(op, args)
         taken_as_bits.append(op)
     if taken_as_bits:
