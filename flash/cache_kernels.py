@@ -79,7 +79,7 @@ class CacheConfig:
         """The element type of the cache, if it has scales; None if it is that of the queries."""
         return None if self.kv_dtype is None else FP8_DTYPES[str(self.kv_dtype)]
 
-    def target(self, name: str | None, who: str) -> Target:
+    def target(self, name: str | None, caller: str) -> Target:
         """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed
         instructions. Raises `ConfigError` for an older target.
         """
@@ -87,7 +87,7 @@ class CacheConfig:
         found = least if name is None else find_target(name)
         if self.kv_dtype is not None and found.sm < least.sm:
             raise ConfigError(
-                f"{who}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "
+                f"{caller}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "
                 f"{found.name}; use kv_dtype=None"
             )
         return found
@@ -162,17 +162,17 @@ def append(
 
     Raises `ConfigError` for invalid arguments, `VerifyError` for a fault of the generator.
     """
-    who = "append"
-    _integer(who, "head_dim", head_dim, MAX_HEAD_DIM)
+    caller = "append"
+    _integer(caller, "head_dim", head_dim, MAX_HEAD_DIM)
     value_dim = head_dim if head_dim_v is None else head_dim_v
-    _integer(who, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
-    turned = _turned(who, rotary_dim, rotary_interleaved, head_dim)
+    _integer(caller, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
+    turned = _turned(caller, rotary_dim, rotary_interleaved, head_dim)
     return append_build(
         AppendConfig(
-            cache.target(target, who),
+            cache.target(target, caller),
             head_dim,
             value_dim,
-            require_dtype(who, "dtype", dtype),
+            require_dtype(caller, "dtype", dtype),
             cache.features,
             turned,
             rotary_interleaved,
@@ -196,14 +196,14 @@ def merge(
 
     Raises `ConfigError` for invalid arguments, `VerifyError` for a fault of the generator.
     """
-    who = "merge"
-    _integer(who, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
-    result, of_parts = require_dtype(who, "dtype", dtype), require_dtype(who, "parts", parts)
+    caller = "merge"
+    _integer(caller, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
+    result, of_parts = require_dtype(caller, "dtype", dtype), require_dtype(caller, "parts", parts)
     natural = natural_alignment(head_dim_v, head_dim_v, result)
     possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
     if alignment is not None and alignment not in possible:
         raise ConfigError(
-            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got {shown(alignment)}"
+            f"{caller}: alignment must be one of {', '.join(map(str, possible))}, got {shown(alignment)}"
         )
     return merge_build(
         MergeConfig(
@@ -218,20 +218,20 @@ def merge(
     )
 
 
-def _integer(who: str, name: str, value: object, most: int) -> None:
+def _integer(caller: str, name: str, value: object, most: int) -> None:
     if integer(value, 1, most) is None:
-        raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {shown(value)}")
+        raise ConfigError(f"{caller}: {name} must be an integer from 1 to {most}, got {shown(value)}")
 
 
-def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
+def _turned(caller: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
     """The checked rotary_dim: the number of columns that are rotated."""
     turned = integer(rotary_dim, 0, head_dim)
     if turned is None or turned % 2:
         raise ConfigError(
-            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got {rotary_dim!r}"
+            f"{caller}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got {rotary_dim!r}"
         )
     if interleaved and not turned:
-        raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
+        raise ConfigError(f"{caller}: rotary_interleaved is for a rotary_dim; give one")
     return turned
 
 

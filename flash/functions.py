@@ -121,7 +121,7 @@ def attention(
     `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto" a
     GPU divides them by a rule: the last bits of a row then depend on the batch, the heads and the device.
     """
-    scores, narrow, arrays = _split(_OfAttention.who, arguments)
+    scores, narrow, arrays = _split(_OfAttention.caller, arguments)
     return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
@@ -251,8 +251,8 @@ def attention_varlen(
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
-    scores, narrow, arrays = _split(_OfVarlen.who, arguments)
-    rotary, angles = rotary_of_call(_OfVarlen.who, scores, q, page_size) if scores else (NO_ROTATION, {})
+    scores, narrow, arrays = _split(_OfVarlen.caller, arguments)
+    rotary, angles = rotary_of_call(_OfVarlen.caller, scores, q, page_size) if scores else (NO_ROTATION, {})
     return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow, splits, rotary).launch(
         q,
         k,
@@ -275,11 +275,11 @@ def attention_varlen(
     )
 
 
-def _split(who: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
+def _split(caller: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
     """The arguments of scores of a call, those of fp8, and what of both a launch takes."""
     if not arguments:
         return arguments, _NO_NARROW, {}
-    scores, narrow = split_narrow(with_captured(who, arguments))
+    scores, narrow = split_narrow(with_captured(caller, arguments))
     return scores, narrow, {**of_launch(scores), **scales_of(narrow)}
 
 
@@ -296,7 +296,7 @@ def kernel_of_attention(
     Raises what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
     """
     if scores:
-        require_known(_OfAttention.who, scores, ScoreArguments, attention)
+        require_known(_OfAttention.caller, scores, ScoreArguments, attention)
     of, sequences = (_OfAttention, _AttentionOfNoColumns), (False, False, False, None)
     return _kernel_of(of, q, v, causal, precision, sequences, splits, NO_ROTATION, narrow, scores)
 
@@ -318,7 +318,7 @@ def kernel_of_varlen(
     `rotary_of_call`, `narrow` and what it raises as in `kernel_of_attention`.
     """
     if scores:
-        require_known(_OfVarlen.who, scores, VarlenArguments, attention_varlen)
+        require_known(_OfVarlen.caller, scores, VarlenArguments, attention_varlen)
     of, sequences = (_OfVarlen, _VarlenOfNoColumns), (True, *used, page_size)
     return _kernel_of(of, q, v, causal, precision, sequences, splits, rotary, narrow, scores)
 
@@ -336,14 +336,14 @@ def _kernel_of(
     scores: Any,
 ) -> AttentionKernel:
     """The kernel of a call: one of two classes, of which the second is for values without columns."""
-    who, taken = of[0].who, DTYPES if narrow is None else INPUT_DTYPES
-    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
+    caller, taken = of[0].caller, DTYPES if narrow is None else INPUT_DTYPES
+    columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     narrow = narrow or _NO_NARROW
     return _kernel_for(
         of[not of_v],
         columns,
         of_v or columns,
-        dtype_of(who, q, known=taken),
+        dtype_of(caller, q, known=taken),
         causal,
         precision,
         *sequences,
@@ -351,35 +351,35 @@ def _kernel_of(
         rotary,
         narrow.get("scale_block"),
         narrow.get("out_dtype"),
-        *(settings_of_call(scores, functools.partial(dtype_of, who)) if scores else NOTHING_ASKED),
+        *(settings_of_call(scores, functools.partial(dtype_of, caller)) if scores else NOTHING_ASKED),
     )
 
 
 class _OfAttention(AttentionKernel):
     """A kernel of `attention`, whose caller made no config."""
 
-    who: ClassVar = "attention"
-    _caller = Caller(who, has_config=False)
+    caller: ClassVar = "attention"
+    _caller = Caller(caller, has_config=False)
 
 
 class _OfVarlen(AttentionKernel):
     """A kernel of `attention_varlen`."""
 
-    who: ClassVar = "attention_varlen"
-    _caller = Caller(who, has_config=False)
+    caller: ClassVar = "attention_varlen"
+    _caller = Caller(caller, has_config=False)
 
 
 class _AttentionOfNoColumns(AttentionOfNoColumns):
     """A kernel of `attention` for values without columns."""
 
-    who: ClassVar = _OfAttention.who
+    caller: ClassVar = _OfAttention.caller
     _caller = _OfAttention._caller
 
 
 class _VarlenOfNoColumns(AttentionOfNoColumns):
     """A kernel of `attention_varlen` for values without columns."""
 
-    who: ClassVar = _OfVarlen.who
+    caller: ClassVar = _OfVarlen.caller
     _caller = _OfVarlen._caller
 
 
@@ -409,7 +409,7 @@ def _kernel(
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
-        of.who,
+        of.caller,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         dtype=dtype,
@@ -433,7 +433,7 @@ _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype
 _KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and hashable
 
 
-def dtype_of(who: str, array: object, name: str = "q", known: Mapping[str, DType] = DTYPES) -> str:
+def dtype_of(caller: str, array: object, name: str = "q", known: Mapping[str, DType] = DTYPES) -> str:
     """The config's name of an array's element type. Raises `LaunchError` if it is none of those `known` by
     name; for q the message says to convert k and v, too.
     """
@@ -444,12 +444,12 @@ def dtype_of(who: str, array: object, name: str = "q", known: Mapping[str, DType
             return kept
     except (KeyError, TypeError):  # TypeError: not hashable
         pass
-    found = readable_views({name: array}, who)[name]
+    found = readable_views({name: array}, caller)[name]
     dtype = OF_ARRAYS.get(found.dtype)
     if dtype is None or dtype.name not in known:
         wanted = ", ".join(t.array_name for t in known.values())
         raise LaunchError(
-            f"{who}: {name} must be one of {wanted}, got {found.dtype}; convert "
+            f"{caller}: {name} must be one of {wanted}, got {found.dtype}; convert "
             f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
             f"{conversion(name, found, F32)}"
         )
@@ -467,33 +467,33 @@ def pages_of_varlen(k: object, block_table: object, kv_layout: object) -> tuple[
     """
     if not is_one_of(kv_layout, tuple(_LAYOUTS_OF_PAGES)):
         raise LaunchError(
-            f"{_OfVarlen.who}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got "
+            f"{_OfVarlen.caller}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got "
             f"{shown(kv_layout)}{did_you_mean(kv_layout, _LAYOUTS_OF_PAGES)}"
         )
     if block_table is None:
         return "bhsd", None
     layout = _LAYOUTS_OF_PAGES[str(kv_layout)]
-    return layout, _page_size(_OfVarlen.who, k, layout)
+    return layout, _page_size(_OfVarlen.caller, k, layout)
 
 
-def _page_size(who: str, k: object, layout: str) -> int:
+def _page_size(caller: str, k: object, layout: str) -> int:
     """The rows of a page of k. Raises `LaunchError` if k has no pages."""
     shape = getattr(k, "shape", None)
     if not isinstance(shape, tuple):
-        shape = readable_views({"k": k}, who)["k"].shape
+        shape = readable_views({"k": k}, caller)["k"].shape
     if len(shape) != 4:
         axes = "kv_heads, page_size" if layout == "bhsd" else "page_size, kv_heads"
         raise LaunchError(
-            f"{who}: k must be [pages, {axes}, head_dim], because block_table is given, got {list(shape)}"
+            f"{caller}: k must be [pages, {axes}, head_dim], because block_table is given, got {list(shape)}"
         )
     return int(shape[2 if layout == "bhsd" else 1])
 
 
-def last_dimension(who: str, array: object, name: str) -> int:
+def last_dimension(caller: str, array: object, name: str) -> int:
     """The columns of an array. Raises `LaunchError` if it has no dimension."""
     shape = getattr(array, "shape", None)
     if not isinstance(shape, tuple) or not shape:
-        shape = readable_views({name: array}, who)[name].shape
+        shape = readable_views({name: array}, caller)[name].shape
     if not shape:
-        raise LaunchError(f"{who}: {name} must have three or four dimensions, got none")
+        raise LaunchError(f"{caller}: {name} must have three or four dimensions, got none")
     return int(shape[-1])

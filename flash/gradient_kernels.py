@@ -43,31 +43,32 @@ def backward(
 
     Raises `ConfigError` for what has no such kernel, `VerifyError` for a fault of the generator.
     """
-    who = "backward"
+    caller = "backward"
     if owner not in OWNERS:
         owners = ", ".join(map(repr, OWNERS))
         raise ConfigError(
-            f"{who}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
+            f"{caller}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
         )
     in_order = (*owners_of(one_sweep=not deterministic), SCORES)
     if owner not in in_order:
         raise ConfigError(
-            f"{who}: owner={owner!r} is none of the kernels with deterministic={deterministic}, which are "
+            f"{caller}: owner={owner!r} is none of the kernels with deterministic={deterministic}, which are "
             f"{', '.join(in_order)}; use deterministic={not deterministic}"
         )
     if not deterministic and not has_one_sweep(config):
         raise ConfigError(
-            f"{who}: one sweep has no kernels for head_dim={config.head_dim}, head_dim_v={config.value_dim}, "
+            f"{caller}: one sweep has no kernels for head_dim={config.head_dim}, "
+            f"head_dim_v={config.value_dim}, "
             f"dtype={config.dtype!r} with precision={config.precision!r}; use deterministic=True"
         )
     if config.page_size is not None:
         raise ConfigError(
-            f"{who}: keys and values in pages have no gradients, got page_size={config.page_size}; use "
+            f"{caller}: keys and values in pages have no gradients, got page_size={config.page_size}; use "
             "page_size=None"
         )
     if owner == SCORES and not config.features.has(Bias):
         raise ConfigError(
-            f"{who}: owner={SCORES!r} is for the gradient of a bias, which the config does not have; give "
+            f"{caller}: owner={SCORES!r} is for the gradient of a bias, which the config does not have; give "
             f"bias='f32', or take owner={QUERIES!r} and owner={KEYS!r}"
         )
     known = [f.argument for f in config.features.scores if f.gradient_of]
@@ -76,7 +77,7 @@ def backward(
         if name not in known:
             among = ", ".join(known) if known else "none, because the config asks for no such array"
             raise ConfigError(
-                f"{who}: wanted must name arrays of scores with a gradient ({among}), got "
+                f"{caller}: wanted must name arrays of scores with a gradient ({among}), got "
                 f"{shown(name)}{did_you_mean(name, known)}"
             )
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
@@ -88,7 +89,7 @@ def backward(
             natural if config.alignment == "auto" else int(config.alignment),
             with_dlse=dlse,
             wanted=tuple(name for name in known if name in names),
-            who=who,
+            caller=caller,
             one_sweep=not deterministic,
         )
     )

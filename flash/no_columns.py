@@ -39,13 +39,13 @@ class AttentionOfNoColumns(AttentionKernel):
         **arguments: Unpack[ForwardArguments],
     ) -> Any:
         """out, whose last dimension is 0, and what else is asked for; as `AttentionKernel.launch`."""
-        who = self._caller.name
+        caller = self._caller.name
         how: dict[str, Any] = {"layout": layout, "softmax_scale": softmax_scale, **arguments}
         shape, *_ = self.result_shapes(q, k, v, **how)
-        views = readable_views({"q": q} | ({} if out is None else {"out": out}), who)
+        views = readable_views({"q": q} | ({} if out is None else {"out": out}), caller)
         like = views["q"]
-        raise_problems(out_problems(views.get("out"), shape), who)
-        handle = None if stream is None else streams.stream_handle(stream, who)
+        raise_problems(out_problems(views.get("out"), shape), caller)
+        handle = None if stream is None else streams.stream_handle(stream, caller)
         self._forward.choose(backend, like, handle)
         made: object = out
         if out is None:

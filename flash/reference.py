@@ -267,12 +267,12 @@ def attention_reference_gradients(
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
-    who = "attention_reference_gradients"
-    require_known(who, scores, ScoreArguments, attention_reference_gradients)
-    scores = with_captured(who, scores)
-    group = _heads_for_each_kv_head(who, q.shape, k.shape, v.shape)
-    _require_shape(who, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
-    _require_shape(who, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
+    caller = "attention_reference_gradients"
+    require_known(caller, scores, ScoreArguments, attention_reference_gradients)
+    scores = with_captured(caller, scores)
+    group = _heads_for_each_kv_head(caller, q.shape, k.shape, v.shape)
+    _require_shape(caller, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
+    _require_shape(caller, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
     out, lse = attention_reference(
         q,
         k,
@@ -348,9 +348,9 @@ def attention_varlen_reference_gradients(
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
-    who, heads, batch = "attention_varlen_reference_gradients", q.shape[1], len(cu_seqlens_q) - 1
-    _require_shape(who, "dout", dout, "total_q, heads, d_v", (*q.shape[:2], v.shape[2]))
-    _require_shape(who, "dlse", dlse, "heads, total_q", (heads, q.shape[0]))
+    caller, heads, batch = "attention_varlen_reference_gradients", q.shape[1], len(cu_seqlens_q) - 1
+    _require_shape(caller, "dout", dout, "total_q, heads, d_v", (*q.shape[:2], v.shape[2]))
+    _require_shape(caller, "dlse", dlse, "heads, total_q", (heads, q.shape[0]))
     of_heads, others = split_by_axes(how, (batch, heads))
     dq, dk, dv = (np.zeros(x.shape, dtype) for x in (q, k, v))
     arrays: dict[str, NDArray[Any]] = {name: np.zeros((batch, heads), dtype) for name in of_heads}
@@ -412,12 +412,12 @@ def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) ->
     return out
 
 
-def _heads_for_each_kv_head(who: str, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> int:
+def _heads_for_each_kv_head(caller: str, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> int:
     """Query heads that share one key/value head; ConfigError when the shapes do not fit."""
     fits = len(q) == len(k) == len(v) == 4 and k[:3] == v[:3] and (q[0], q[3]) == (k[0], k[3])
     if not fits or k[1] == 0 or q[1] % k[1]:
         raise ConfigError(
-            f"{who}: wanted q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d] "
+            f"{caller}: wanted q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d] "
             "and v [batch, kv_heads, seq_k, d_v] with heads a multiple of kv_heads, "
             f"got q {list(q)}, k {list(k)}, v {list(v)}"
         )
@@ -425,11 +425,11 @@ def _heads_for_each_kv_head(who: str, q: tuple[int, ...], k: tuple[int, ...], v:
 
 
 def _require_shape(
-    who: str, name: str, array: NDArray[Any] | None, axes: str, shape: tuple[int, ...]
+    caller: str, name: str, array: NDArray[Any] | None, axes: str, shape: tuple[int, ...]
 ) -> None:
     """ConfigError unless the array called `name`, if there is one, has this shape of these axes."""
     if array is not None and array.shape != shape:
-        raise ConfigError(f"{who}: wanted {name} [{axes}], here {list(shape)}, got {list(array.shape)}")
+        raise ConfigError(f"{caller}: wanted {name} [{axes}], here {list(shape)}, got {list(array.shape)}")
 
 
 def merged(parts: NDArray[Any], lses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -423,7 +423,7 @@ class Module:
     variables: tuple[Variable, ...] = ()
 
 
-def require_module(who: str, given: object) -> None:
-    """Raise `TypeMismatchError` if `given`, an argument of the function `who`, is no `Module`."""
+def require_module(caller: str, given: object) -> None:
+    """Raise `TypeMismatchError` if `given`, an argument of the function `caller`, is no `Module`."""
     if not isinstance(given, Module):
-        raise TypeMismatchError(f"{who}: the module must be a ptxgen.ir.Module, got {shown(given)}")
+        raise TypeMismatchError(f"{caller}: the module must be a ptxgen.ir.Module, got {shown(given)}")

@@ -61,27 +61,27 @@ class _Bound:
     kind: str = ""
 
     def __post_init__(self) -> None:
-        who = type(self).__name__
+        caller = type(self).__name__
         if not isinstance(self.array, np.ndarray):
-            raise ConfigError(f"{who}: wanted a numpy array, got {type(self.array).__name__}")
+            raise ConfigError(f"{caller}: wanted a numpy array, got {type(self.array).__name__}")
         if self.array.dtype.name not in _ELEMENTS:
-            raise ConfigError(f"{who}: elements must be of {', '.join(_ELEMENTS)}, got {self.array.dtype}")
+            raise ConfigError(f"{caller}: elements must be of {', '.join(_ELEMENTS)}, got {self.array.dtype}")
         kind = self.kind or _PLAIN.get(self.array.ndim, "")
         known = OF_SURFACES if isinstance(self, Surface) else tuple(GEOMETRIES)
-        _one_of(who, "kind", kind, known)
+        _one_of(caller, "kind", kind, known)
         object.__setattr__(self, "kind", kind)
         wanted = GEOMETRIES[kind][0]
         channels = self.array.shape[-1] if self.array.ndim == wanted + 1 else 1
         if not wanted <= self.array.ndim <= wanted + 1 or channels not in _CHANNELS:
             raise ConfigError(
-                f"{who}: a {kind} array has {wanted} dimensions, and may have one more of 1, 2 or "
+                f"{caller}: a {kind} array has {wanted} dimensions, and may have one more of 1, 2 or "
                 f"4 channels; got the shape {self.array.shape}"
             )
         if not self.array.size:
-            raise ConfigError(f"{who}: wanted 1 or more texels, got the shape {self.array.shape}")
+            raise ConfigError(f"{caller}: wanted 1 or more texels, got the shape {self.array.shape}")
         if "cube" in kind and (self.layers % _FACES or self.sizes[0] != self.sizes[1]):
             raise ConfigError(
-                f"{who}: a cube has six square faces for each layer, got the shape {self.array.shape}"
+                f"{caller}: a cube has six square faces for each layer, got the shape {self.array.shape}"
             )
 
     @property
@@ -367,8 +367,9 @@ def _face(x: Array, y: Array, z: Array) -> tuple[Array, list[Array]]:
     return face, [(s / m + 1) / 2, (t / m + 1) / 2]
 
 
-def _one_of(who: str, what: str, given: object, known: Sequence[str] | Mapping[str, object]) -> None:
+def _one_of(caller: str, what: str, given: object, known: Sequence[str] | Mapping[str, object]) -> None:
     if given not in list(known):
         raise ConfigError(
-            f"{who}: {what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(str(given), known)}"
+            f"{caller}: {what} must be one of {', '.join(known)}, got "
+            f"{given!r}{did_you_mean(str(given), known)}"
         )

@@ -177,10 +177,10 @@ class KVCache:
         """Scales of a sequence's tokens, of K and V, float32 [kv_heads, length], copies. Raises `LaunchError`
         for an unknown layer or sequence, and for a cache whose tokens have no scales.
         """
-        who = "KVCache.token_scales"
-        layer, of = self.check_layer(who, layer), self.check_sequence(who, sequence)
+        caller = "KVCache.token_scales"
+        layer, of = self.check_layer(caller, layer), self.check_sequence(caller, sequence)
         runs = [*self.placement.runs(Stretch(of, 0, int(self._lengths[layer, of])))]
-        return scales_of_tokens(who, self.per_token, self.memory, layer, runs)
+        return scales_of_tokens(caller, self.per_token, self.memory, layer, runs)
 
     @property
     def nbytes(self) -> int:
@@ -237,22 +237,22 @@ class KVCache:
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
         """
-        who = "KVCache.append"
-        layer = self.check_layer(who, layer)
-        which = self.check_sequences(who, sequences)
-        of_k, of_v = views_of({"k": k, "v": v}, who).values()
-        raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), who)
+        caller = "KVCache.append"
+        layer = self.check_layer(caller, layer)
+        which = self.check_sequences(caller, sequences)
+        of_k, of_v = views_of({"k": k, "v": v}, caller).values()
+        raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), caller)
         n = of_k.shape[2]
         rows = [n] * len(which) if counts is None else integers(counts, 0, n, len(which))
         if rows is None:
             raise LaunchError(
-                f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
+                f"{caller}: counts must be {len(which)} integers from 0 to {n}, one for each "
                 f"sequence, got {shown(counts)}"
             )
-        on = self.stream_of(who, stream, of_v if of_k.device == HOST else of_k)
+        on = self.stream_of(caller, stream, of_v if of_k.device == HOST else of_k)
 
         def work(journal: Journal) -> None:
-            stretches = self.advance(who, layer, which, rows, journal, on)
+            stretches = self.advance(caller, layer, which, rows, journal, on)
             if any(rows):
                 self.update(on)
                 self.fill(layer, of_k, of_v, stretches, on)
@@ -266,15 +266,15 @@ class KVCache:
 
         Raises `LaunchError` for invalid arguments, `CacheFullError` if there is no room for all rows.
         """
-        who = "KVCache.grow"
+        caller = "KVCache.grow"
         count = integer(rows, 0, INT32_MAX)
         if count is None:
-            raise LaunchError(f"{who}: rows must be an integer of at least 0, got {shown(rows)}")
-        which = self.check_sequences(who, sequences)
-        on = self.stream_of(who, stream)
+            raise LaunchError(f"{caller}: rows must be an integer of at least 0, got {shown(rows)}")
+        which = self.check_sequences(caller, sequences)
+        on = self.stream_of(caller, stream)
 
         def work(journal: Journal) -> None:
-            self.memory.copy(self.ledger.grow(who, which, count, journal), on)
+            self.memory.copy(self.ledger.grow(caller, which, count, journal), on)
             self.update(on)
 
         self.whole(work, on)
@@ -285,20 +285,20 @@ class KVCache:
 
         Raises `LaunchError` if a sequence has fewer than `length` tokens in a layer.
         """
-        who = "KVCache.truncate"
-        which = self.check_sequences(who, sequences)
+        caller = "KVCache.truncate"
+        which = self.check_sequences(caller, sequences)
         one = integer(length, 0, INT32_MAX)
         cuts = integers(length, 0, INT32_MAX, len(which)) if one is None else [one] * len(which)
         if cuts is None:
             raise LaunchError(
-                f"{who}: length must be an integer of at least 0, or {len(which)} of them, one for "
+                f"{caller}: length must be an integer of at least 0, or {len(which)} of them, one for "
                 f"each sequence, got {shown(length)}"
             )
         for sequence, cut in zip(which, cuts, strict=True):
             layer = int(self._lengths[:, sequence].argmin())
             if cut > self._lengths[layer, sequence]:
                 raise LaunchError(
-                    f"{who}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
+                    f"{caller}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
                     f"layer {layer}, which cannot become {cut}; give at most that number"
                 )
         self._cut(which, cuts)
@@ -309,11 +309,11 @@ class KVCache:
 
         Raises `LaunchError` if `sequence` has no tokens: it was reset before, or never used.
         """
-        who = "KVCache.reset"
-        which = None if sequence is None else self.check_sequence(who, sequence)
+        caller = "KVCache.reset"
+        which = None if sequence is None else self.check_sequence(caller, sequence)
         if which is not None and not self._lengths[:, which].any():
             raise LaunchError(
-                f"{who}: sequence {which} has no tokens: it was reset before, or never appended "
+                f"{caller}: sequence {which} has no tokens: it was reset before, or never appended "
                 f"to; truncate(0, [{which}]) empties a sequence that may be empty"
             )
         cut = range(self.batch) if which is None else [which]
@@ -327,17 +327,21 @@ class KVCache:
         Contiguous memory is copied at once. Raises `LaunchError` if `target` is `source` or has tokens,
         `CacheFullError` if there is no `target` and every other sequence has tokens.
         """
-        who = "KVCache.fork"
-        begin = self.check_sequence(who, source, "source")
-        end = self._first_empty(who, begin) if target is None else self.check_sequence(who, target, "target")
+        caller = "KVCache.fork"
+        begin = self.check_sequence(caller, source, "source")
+        end = (
+            self._first_empty(caller, begin)
+            if target is None
+            else self.check_sequence(caller, target, "target")
+        )
         if begin == end:
-            raise LaunchError(f"{who}: source and target must be two sequences, got {begin} twice")
+            raise LaunchError(f"{caller}: source and target must be two sequences, got {begin} twice")
         if self._lengths[:, end].any():
             raise LaunchError(
-                f"{who}: target must be without tokens, but sequence {end} has "
+                f"{caller}: target must be without tokens, but sequence {end} has "
                 f"{self._lengths[:, end].max()}; reset it first"
             )
-        on = self.stream_of(who, stream)
+        on = self.stream_of(caller, stream)
 
         def work(journal: Journal) -> int:
             self.memory.copy(self.ledger.share(begin, end, journal), on)
@@ -353,15 +357,15 @@ class KVCache:
         Raises `LaunchError` for invalid indices and for contiguous memory, whose sequences cannot
         share rows, unless each sequence keeps its own.
         """
-        who = "KVCache.reorder"
-        which = self.check_sequences(who, sequences)
-        of = self.check_sequences(who, sources, "sources", repeated=True)
+        caller = "KVCache.reorder"
+        which = self.check_sequences(caller, sequences)
+        of = self.check_sequences(caller, sources, "sources", repeated=True)
         if len(of) != len(which):
             raise LaunchError(
-                f"{who}: sources must be {len(which)} integers, one for each sequence, got {of}"
+                f"{caller}: sources must be {len(which)} integers, one for each sequence, got {of}"
             )
         if of != which:
-            self.whole(lambda journal: self.ledger.reorder(who, which, of, journal))
+            self.whole(lambda journal: self.ledger.reorder(caller, which, of, journal))
 
     # --------------------------------------------------------------- for kernels and their launches
 
@@ -377,38 +381,39 @@ class KVCache:
         self.memory.update(self.placement.changed, stream)
         self.placement.changed.clear()
 
-    def stream_of(self, who: str, stream: object, k: ArrayView | None = None) -> int:
+    def stream_of(self, caller: str, stream: object, k: ArrayView | None = None) -> int:
         """The CUstream of a call. Raises `LaunchError` for no stream, or for one on the host."""
         if self.memory.device == HOST:
             if stream is not None:
                 raise LaunchError(
-                    f"{who}: stream is for a GPU, but the cache is of {self.backend!r}; leave out the stream"
+                    f"{caller}: stream is for a GPU, but the cache is of {self.backend!r}; leave out the "
+                    "stream"
                 )
             return 0
         if stream is not None:
             return stream_handle(stream)
         return 0 if k is None or k.device == HOST else current_stream(k)
 
-    def check_layer(self, who: str, layer: object) -> int:
+    def check_layer(self, caller: str, layer: object) -> int:
         """`layer` as an int. Raises `LaunchError` if there is no such layer."""
         found = integer(layer, 0, self.layers - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: layer must be an integer from 0 to {self.layers - 1}, got {shown(layer)}"
+                f"{caller}: layer must be an integer from 0 to {self.layers - 1}, got {shown(layer)}"
             )
         return found
 
-    def check_sequence(self, who: str, sequence: object, name: str = "sequence") -> int:
+    def check_sequence(self, caller: str, sequence: object, name: str = "sequence") -> int:
         """The index of a sequence as an int. Raises `LaunchError` if there is no such sequence."""
         found = integer(sequence, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got {shown(sequence)}"
+                f"{caller}: {name} must be an integer from 0 to {self.batch - 1}, got {shown(sequence)}"
             )
         return found
 
     def check_sequences(
-        self, who: str, sequences: object, name: str = "sequences", *, repeated: bool = False
+        self, caller: str, sequences: object, name: str = "sequences", *, repeated: bool = False
     ) -> list[int]:
         """Indices of sequences, by default of all. Raises `LaunchError` for an invalid index and,
         unless `repeated`, for one that occurs twice.
@@ -418,10 +423,10 @@ class KVCache:
         found = integers(sequences, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: {name} must be integers from 0 to {self.batch - 1}, got {shown(sequences)}"
+                f"{caller}: {name} must be integers from 0 to {self.batch - 1}, got {shown(sequences)}"
             )
         if not repeated and len(set(found)) < len(found):
-            raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
+            raise LaunchError(f"{caller}: {name} must name each sequence once, got {found}")
         return found
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
@@ -455,7 +460,7 @@ class KVCache:
 
     def advance(
         self,
-        who: str,
+        caller: str,
         layer: int,
         sequences: Sequence[int],
         rows: Sequence[int],
@@ -465,7 +470,7 @@ class KVCache:
         """Add `rows` to the lengths of `sequences` in a layer, before these rows are written. Returns the
         new rows. Raises `CacheFullError` if there is no room for all.
         """
-        stretches, copies = self.ledger.append(who, layer, sequences, rows, journal)
+        stretches, copies = self.ledger.append(caller, layer, sequences, rows, journal)
         self.memory.copy(copies, stream)
         return stretches
 
@@ -477,11 +482,11 @@ class KVCache:
         """
         write_rows(self.memory, self.cuda, layer, (k, v), stretches, stream)
 
-    def _first_empty(self, who: str, source: int) -> int:
+    def _first_empty(self, caller: str, source: int) -> int:
         found = self.ledger.first_empty(source)
         if found is None:
             lack = f"all other of {self.batch} sequences have tokens"
-            raise CacheFullError(f"{who}: {lack}; reset one, or make a cache with a larger batch")
+            raise CacheFullError(f"{caller}: {lack}; reset one, or make a cache with a larger batch")
         return found
 
     def _cut(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
@@ -492,6 +497,6 @@ class KVCache:
         self.whole(work)
 
     def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
-        who = f"KVCache.{what}"
-        k, v = self.rows(self.check_layer(who, layer), self.check_sequence(who, sequence))
+        caller = f"KVCache.{what}"
+        k, v = self.rows(self.check_layer(caller, layer), self.check_sequence(caller, sequence))
         return k.copy(), v.copy()

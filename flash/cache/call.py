@@ -88,7 +88,7 @@ class Results(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
+    """A checked call. `caller` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
     the call by name, `out` and `outputs` (by name) those that are written, and `results` the same as
     the caller gets them. `splits` None is "auto". `longest` is the most keys that a
@@ -97,7 +97,7 @@ class Task(NamedTuple):
     next call.
     """
 
-    who: str
+    caller: str
     cache: KVCache
     layer: int
     backend: str
@@ -149,31 +149,31 @@ def checked(
 
     Raises what `attention_with_kvcache` raises before anything is launched.
     """
-    who = function.__qualname__.partition(".")[0]  # of a method: the class
-    require_known(who, given, CachedArguments, function)
-    arguments: Mapping[str, Any] = with_captured(who, {**_NOT_GIVEN, **DEFAULTS, **given})
+    caller = function.__qualname__.partition(".")[0]  # of a method: the class
+    require_known(caller, given, CachedArguments, function)
+    arguments: Mapping[str, Any] = with_captured(caller, {**_NOT_GIVEN, **DEFAULTS, **given})
     stream, out = arguments["stream"], arguments["out"]
-    name = check_choices(who, cache, arguments)
-    layer = cache.check_layer(who, layer)
+    name = check_choices(caller, cache, arguments)
+    layer = cache.check_layer(caller, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
     if arguments[AUX] is not None:
-        arrays |= flattened(who, {AUX: arguments[AUX]})
+        arrays |= flattened(caller, {AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
-    operation = append_to(cache.cuda, who)
+    operation = append_to(cache.cuda, caller)
     views = operation.read(arrays, None)
     if name == "cuda":
         operation.require_located(views.values())
         if repeated:  # later writes are ordered by the stream
             views = {key: array._replace(stream=None) for key, array in views.items()}
-    which = cache.check_sequences(who, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
-    asked = _asked(who, cache, name, arguments, views, len(which))
+    which = cache.check_sequences(caller, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
+    asked = _asked(caller, cache, name, arguments, views, len(which))
     new = views["k"].shape[2] if "k" in views else 0
-    rows = rows_of_call(who, cache, layer, which, new, arguments["leftpad"])
+    rows = rows_of_call(caller, cache, layer, which, new, arguments["leftpad"])
     if "rotary_cos" in views:
-        raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+        raise_problems(list(problems_of_rotary(cache, views, rows)), caller)
 
     like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
-    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, who)
+    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, caller)
     shape = (*like.shape[:3], cache.head_dim_v)
     room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
     made = room(shape, asked.config.element) if out is None else out
@@ -182,10 +182,10 @@ def checked(
     if 0 in shape[:3]:
         for output in asked.outputs:
             array = own[output.name]._replace(device=like.device)
-            set_initial(cache.cuda, array, output.initial, cache.stream_of(who, explicit, like))
+            set_initial(cache.cuda, array, output.initial, cache.stream_of(caller, explicit, like))
     longest = cache.capacity if repeated else max(rows.after, default=0)
     return Task(
-        who,
+        caller,
         cache,
         layer,
         name,
@@ -220,7 +220,7 @@ class Asked(NamedTuple):
 
 
 def _asked(
-    who: str,
+    caller: str,
     cache: KVCache,
     backend: str,
     arguments: Mapping[str, Any],
@@ -233,44 +233,44 @@ def _asked(
     """
     choices = [arguments[name] for name in _CHOICES]
     if arguments[AUX] is not None:  # arrays that are not compared
-        return _checked(who, cache, backend, arguments, views, items)
-    of = (who, backend, items, *choices, *map(type, choices))
+        return _checked(caller, cache, backend, arguments, views, items)
+    of = (caller, backend, items, *choices, *map(type, choices))
     try:
         found = cache.known_calls.get(of, views, _WRITTEN)
     except TypeError:  # not hashable, so no valid choice: the config refuses it
-        return _checked(who, cache, backend, arguments, views, items)
+        return _checked(caller, cache, backend, arguments, views, items)
     if found is None:
-        found = _checked(who, cache, backend, arguments, views, items)
+        found = _checked(caller, cache, backend, arguments, views, items)
         if all(array.dtype in OF_ARRAYS for array in views.values()):  # else its rotary tables are refused
             cache.known_calls.keep(of, views, _WRITTEN, found)
     return found
 
 
 def _checked(
-    who: str,
+    caller: str,
     cache: KVCache,
     backend: str,
     arguments: Mapping[str, Any],
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    raise_problems(together_problems(views, ("k", "v"), ANGLES), who)
-    splits = splits_of(who, arguments["splits"])
-    outputs = outputs_of(who, arguments)
-    raise_problems(list(problems_of_rows(cache, views, items)), who)
+    raise_problems(together_problems(views, ("k", "v"), ANGLES), caller)
+    splits = splits_of(caller, arguments["splits"])
+    outputs = outputs_of(caller, arguments)
+    raise_problems(list(problems_of_rows(cache, views, items)), caller)
     config = config_of(
-        who,
+        caller,
         cache.head_dim,
         cache.head_dim_v,
         OF_ARRAYS[views["q"].dtype].name,
         arguments["causal"],
         *settings_of_call(arguments, _no_type),
     )
-    raise_problems(list(problems_of_others(config, views)), who)
+    raise_problems(list(problems_of_others(config, views)), caller)
     if backend not in WITHOUT_KERNELS:
-        raise_problems(list(problems_of_kernels(cache, config, views, backend)), who)
-    scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
-    return Asked(config, scale, splits, outputs, decode_to(cache.cuda, who, config))
+        raise_problems(list(problems_of_kernels(cache, config, views, backend)), caller)
+    scale = scale_of(config, arguments["softmax_scale"], Caller(caller, has_config=False))
+    return Asked(config, scale, splits, outputs, decode_to(cache.cuda, caller, config))
 
 
 _WRITTEN: Final = ("out",)

@@ -59,31 +59,31 @@ class Rows(NamedTuple):
         return found
 
 
-def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
+def check_choices(caller: str, cache: object, arguments: Mapping[str, Any]) -> str:
     """The backend of a call. Raises `LaunchError` or `ConfigError` for the first invalid choice."""
     stream, causal, order = (arguments[name] for name in ("stream", "causal", "rotary_interleaved"))
     if not isinstance(cache, KVCache):
         raise LaunchError(
-            f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
+            f"{caller}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
             "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
         )
     asked = arguments["backend"]
-    name = cache.backend if isinstance(asked, str) and asked == AUTO else check_backend(asked, who)
+    name = cache.backend if isinstance(asked, str) and asked == AUTO else check_backend(asked, caller)
     if (name == "cuda") != (cache.memory.device != HOST):
         where = "a GPU" if name == "cuda" else "the host"
         raise LaunchError(
-            f"{who}: backend {name!r} computes on {where}, but the cache is of "
+            f"{caller}: backend {name!r} computes on {where}, but the cache is of "
             f"{cache.backend!r}; make one with backend={name!r}"
         )
     if stream is not None and name != "cuda":
-        raise stream_without_gpu(who, name)
+        raise stream_without_gpu(caller, name)
     if not is_one_of(causal, _CAUSAL):
         raise ConfigError(
-            f"{who}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
+            f"{caller}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
             "query is at the position of the newest key"
         )
     if not isinstance(order, bool):
-        raise ConfigError(f"{who}: rotary_interleaved must be True or False, got {shown(order)}")
+        raise ConfigError(f"{caller}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
 
 
@@ -101,10 +101,10 @@ def config_of(*choices: Any) -> AttentionConfig:
 
 
 def _new_config(
-    who: str, head_dim: int, head_dim_v: int, dtype: str, causal: bool | str, *scores: Any
+    caller: str, head_dim: int, head_dim_v: int, dtype: str, causal: bool | str, *scores: Any
 ) -> AttentionConfig:
     return config_of_call(
-        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, **named_settings(scores)
+        caller, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, **named_settings(scores)
     )
 
 
@@ -220,14 +220,16 @@ def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iter
     yield from type_and_row_problems(declared, views)
 
 
-def rows_of_call(who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:
+def rows_of_call(
+    caller: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object
+) -> Rows:
     """The lengths and padding of a call's sequences. Raises `LaunchError` for invalid padding."""
     of_layer = cache.lengths[layer]
     after = [int(of_layer[sequence]) + new for sequence in which]
     padding = [0] * len(which) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(which))
     if padding is None or any(n > length for n, length in zip(padding, after, strict=True)):
         raise LaunchError(
-            f"{who}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
+            f"{caller}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
             f"sequences, {after}, got {shown(leftpad)}"
         )
     return Rows(which, after, padding)

@@ -54,7 +54,7 @@ class CachedWork:
             call = alone._replace(q=queries)
         elif "k_new" in new and on_gpu and is_empty:
             rows = appending(call, None if call.turned is None else call.q)
-            self._write = append_to(cache.cuda, task.who).bound(rows, backend, cache.memory.workspace)
+            self._write = append_to(cache.cuda, task.caller).bound(rows, backend, cache.memory.workspace)
         if not (is_empty and on_gpu):
             self._attend = task.decode.bound(call, backend, cache.memory.workspace)
 
@@ -98,9 +98,9 @@ class CachedWork:
         if "rotary_cos" in task.views:
             of_layer = cache.ledger.of(task.layer, sequences)
             after = Rows(sequences, [length + n for length in of_layer], task.padding)
-            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), task.who)
+            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), task.caller)
         if n:
-            cache.advance(task.who, task.layer, sequences, [n] * len(sequences), journal, stream)
+            cache.advance(task.caller, task.layer, sequences, [n] * len(sequences), journal, stream)
         self._follow(stream)
 
     def update(self) -> None:
@@ -123,7 +123,7 @@ class CachedWork:
             least = min(lengths, default=task.new_rows)
             if least < task.new_rows:
                 raise LaunchError(
-                    f"{task.who}: {task.new_rows} new rows must count before they are written, but "
+                    f"{task.caller}: {task.new_rows} new rows must count before they are written, but "
                     f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
                     f"{task.layer}; call advance() or KVCache.grow before launch()"
                 )
@@ -133,7 +133,7 @@ class CachedWork:
         self._attend(stream)
 
     def _stream(self) -> int:
-        return self._task.cache.stream_of(self._task.who, self._task.stream, self._like)
+        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._like)
 
     def _fill(self, stream: int) -> None:
         """Copy the new rows to the GPU, and write them to the cache."""

@@ -14,18 +14,18 @@ from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED, backend_setting
 
 
 def choose(
-    backend: object, q: ArrayView, cuda: CudaBackend, who: str, *, copies_to_gpu: bool = True
+    backend: object, q: ArrayView, cuda: CudaBackend, caller: str, *, copies_to_gpu: bool = True
 ) -> tuple[str, str]:
-    """The backend of a call of `who`, and why. `backend` is what the caller asked for; "auto" is
+    """The backend of a call of `caller`, and why. `backend` is what the caller asked for; "auto" is
     PTXGEN_BACKEND, else "cuda" for arrays on a GPU, and for those on the host if a GPU opens and the call
     `copies_to_gpu`, else "cpu". Raises `ConfigError` for an unknown name, `BackendError` for "compiled"
     without Numba.
     """
     if not isinstance(backend, str) or backend != AUTO:
         is_known = isinstance(backend, str) and backend in _NEED_NOTHING
-        return str(backend) if is_known else check_backend(backend, who), "as asked"
+        return str(backend) if is_known else check_backend(backend, caller), "as asked"
     if (set_by_user := backend_setting()) != AUTO:
-        return check_backend(set_by_user, who), f"PTXGEN_BACKEND is {set_by_user}"
+        return check_backend(set_by_user, caller), f"PTXGEN_BACKEND is {set_by_user}"
     if q.device != HOST:
         return "cuda", f"q is on {q.device_name}"
     if not copies_to_gpu:
@@ -49,7 +49,7 @@ _NEED_NOTHING: Final = frozenset(BACKENDS) - {COMPILED}  # backends that no pack
 
 
 def check_place(
-    who: str, backend: str, q: ArrayView, stream: int | None, *, copies_to_gpu: bool = True
+    caller: str, backend: str, q: ArrayView, stream: int | None, *, copies_to_gpu: bool = True
 ) -> None:
     """Refuse arrays on a GPU, and a stream, for a backend that computes on the host, and arrays on
     the host for a GPU unless the call `copies_to_gpu`.
@@ -57,19 +57,19 @@ def check_place(
     if backend == "cuda":
         if q.device == HOST and not copies_to_gpu:
             raise LaunchError(
-                f"{who}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
+                f"{caller}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
                 "make the arrays there, or use backend='cpu'"
             )
         return
     if q.device != HOST:
         raise LaunchError(
-            f"{who}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            f"{caller}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
             "the arrays to the host, or use backend='cuda'"
         )
     if stream is not None:
-        raise stream_without_gpu(who, backend)
+        raise stream_without_gpu(caller, backend)
 
 
-def stream_without_gpu(who: str, backend: str) -> LaunchError:
+def stream_without_gpu(caller: str, backend: str) -> LaunchError:
     """The error for a stream that is given to a backend which computes on the host."""
-    return LaunchError(f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")
+    return LaunchError(f"{caller}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

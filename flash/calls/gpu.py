@@ -190,9 +190,9 @@ class Launcher:
             space = self._space.room(like, ordinal, stream, prepared.nbytes)
             prepared.put(self.backend, [*pointers, space.pointer], stream, ordinal)
 
-    def located(self, array: ArrayView, who: str) -> ArrayView:
+    def located(self, array: ArrayView, caller: str) -> ArrayView:
         """See `ptxgen.arrays.devices.located`."""
-        return located(self.backend, array, who)
+        return located(self.backend, array, caller)
 
 
 @functools.lru_cache(maxsize=16)

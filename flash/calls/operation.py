@@ -126,9 +126,9 @@ class Operation(ABC, Generic[C]):
         """The backend of a call with arrays like `like`, and why. Raises `LaunchError` for a stream, or
         arrays, that it does not take.
         """
-        who, copies = self.caller.name, self.copies_to_gpu
-        found = choose(backend, like, self.gpu.backend, who, copies_to_gpu=copies)
-        check_place(who, found[0], like, stream, copies_to_gpu=copies)
+        caller, copies = self.caller.name, self.copies_to_gpu
+        found = choose(backend, like, self.gpu.backend, caller, copies_to_gpu=copies)
+        check_place(caller, found[0], like, stream, copies_to_gpu=copies)
         return found
 
     def new(

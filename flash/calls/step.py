@@ -144,10 +144,10 @@ def aligned(array: ArrayView, nbytes: int) -> int:
     return math.gcd(ALIGNMENTS[0], array.pointer, *[s * nbytes for s in outer_strides(array)])
 
 
-def require_grid(who: str, ctas: int) -> None:
+def require_grid(caller: str, ctas: int) -> None:
     """Raise `LaunchError` for more CTAs than a grid can have."""
     if ctas > MAX_CTAS:
         raise LaunchError(
-            f"{who}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "
+            f"{caller}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "
             "or use fewer splits"
         )

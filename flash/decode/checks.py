@@ -37,7 +37,7 @@ from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
-WHO: Final = "DecodeKernel.launch"
+CALLER: Final = "DecodeKernel.launch"
 _NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names that arrays give them
 QUERY_AXES: Final = ("batch", "heads", "seq_q", "head_dim")
 _NEW: Final = ("batch", "kv_heads", "n")
@@ -258,6 +258,6 @@ def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
         raise LaunchError(
-            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
+            f"{CALLER}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
     return min(found, capacity)

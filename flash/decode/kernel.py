@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Unpack, overload
 from flash.calls.gpu import Launcher
 from flash.calls.known import Known
 from flash.calls.operation import Result
-from flash.decode.checks import WHO, longest_of, problems_of, problems_of_narrow
+from flash.decode.checks import CALLER, longest_of, problems_of, problems_of_narrow
 from flash.decode.operation import Decode
 from flash.decode.plan import CacheCall, new_operands
 from flash.decode.token_scales import SCALES
@@ -66,7 +66,7 @@ class DecodeKernel:
             )
         self.config = config
         gpu = Launcher(gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache))
-        self._decode = Decode(config, gpu, Caller(WHO))
+        self._decode = Decode(config, gpu, Caller(CALLER))
         self._checked = Known[bool]()
 
     def __repr__(self) -> str:
@@ -180,12 +180,12 @@ class DecodeKernel:
         """
         if not isinstance(rotary_interleaved, bool):
             raise ConfigError(
-                f"{WHO}: rotary_interleaved must be True or False, got {shown(rotary_interleaved)}"
+                f"{CALLER}: rotary_interleaved must be True or False, got {shown(rotary_interleaved)}"
             )
         options = {"return_lse": return_lse, "return_max_logit": return_max_logit}
-        outputs = outputs_of(WHO, options, self.config.outputs)
-        explicit = None if stream is None else streams.stream_handle(stream, WHO)
-        require_known(WHO, scores, CacheLaunchArguments, DecodeKernel.launch)
+        outputs = outputs_of(CALLER, options, self.config.outputs)
+        explicit = None if stream is None else streams.stream_handle(stream, CALLER)
+        require_known(CALLER, scores, CacheLaunchArguments, DecodeKernel.launch)
         given = {
             "q": q,
             "k_cache": k_cache,
@@ -201,11 +201,11 @@ class DecodeKernel:
             "k_scale": k_scale,
             "v_scale": v_scale,
             "out": out,
-            **flattened(WHO, scores),
+            **flattened(CALLER, scores),
         }
         decode = self._decode
         if self.config.shared_kv:
-            require_shared(self.config, WHO, v_cache=v_cache, k=k, v=v)
+            require_shared(self.config, CALLER, v_cache=v_cache, k=k, v=v)
             given["v_cache"] = k_cache
         arrays = {n: a for n, a in given.items() if a is not None or n in _NEEDED}
         views = decode.read(arrays, explicit)
@@ -217,10 +217,10 @@ class DecodeKernel:
         name = decode.choose(backend, like, explicit)[0]
         if name == "cuda":
             decode.require_located(views.values())
-        raise_problems(list(problems_of_narrow(self.config, views, name)), WHO)
-        number = splits_of(WHO, splits)
+        raise_problems(list(problems_of_narrow(self.config, views, name)), CALLER)
+        number = splits_of(CALLER, splits)
         longest = longest_of(views, max_seqlen_k)
-        scale = scale_of(self.config, softmax_scale, Caller(WHO))
+        scale = scale_of(self.config, softmax_scale, Caller(CALLER))
         shape = (*like.shape[:3], self.config.value_dim)
         declared = [Result("out", like, shape, self.config.element)] if out is None else []
         for output in outputs:
@@ -260,7 +260,7 @@ class DecodeKernel:
             return
         if not self._decode.gpu.backend.why_unavailable():
             self._decode.require_located(views.values())
-        raise_problems(list(problems_of(self.config, views)), WHO)
+        raise_problems(list(problems_of(self.config, views)), CALLER)
         self._checked.keep((), views, written, True)
 
 

@@ -37,7 +37,7 @@ from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
 
-_WHO: Final = "merge_partials"
+_CALLER: Final = "merge_partials"
 
 
 def merge_partials(
@@ -74,29 +74,29 @@ def merge_partials(
     Raises `LaunchError` with every problem of the arguments, `ConfigError` for an unknown backend,
     `BackendError` if the backend fails.
     """
-    check_backend(backend, _WHO)  # before any array is read
+    check_backend(backend, _CALLER)  # before any array is read
     plus_is_empty = _plus_is_empty(empty_lse)
     given = {"outs": outs, "lses": lses}
     named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
     merge = _operation(cuda_backend())
-    explicit = None if stream is None else streams.stream_handle(stream, _WHO)
+    explicit = None if stream is None else streams.stream_handle(stream, _CALLER)
     views = merge.read(named | ({} if out is None else {"out": out}), explicit)
     on_gpu = (array for array in views.values() if array.device != HOST)
     like = next(on_gpu, next(iter(views.values())))
-    chosen = choose(backend, like, merge.gpu.backend, _WHO, copies_to_gpu=False)[0]
+    chosen = choose(backend, like, merge.gpu.backend, _CALLER, copies_to_gpu=False)[0]
     if stream is not None and chosen != "cuda":
-        raise stream_without_gpu(_WHO, chosen)
+        raise stream_without_gpu(_CALLER, chosen)
     if chosen == "cuda":
         merge.require_located(views.values())
     of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
     problems = [*_place_problems(views, chosen), *_type_problems(views)]
-    raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _WHO)
+    raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _CALLER)
     shape = of_outs.shapes[0]
-    raise_problems([*out_problems(views.get("out"), shape), *sharing_problems(("out",), views)], _WHO)
-    raise_problems(_size_problems(of_outs.number, shape, chosen), _WHO)
+    raise_problems([*out_problems(views.get("out"), shape), *sharing_problems(("out",), views)], _CALLER)
+    raise_problems(_size_problems(of_outs.number, shape, chosen), _CALLER)
     if chosen == "cuda":
-        raise_problems(_stack_problems(of_outs, of_lses), _WHO)
-        raise_problems(_layout_problems(views, shape), _WHO)
+        raise_problems(_stack_problems(of_outs, of_lses), _CALLER)
+        raise_problems(_layout_problems(views, shape), _CALLER)
 
     like = next(iter(views.values()))
     declared = [Result("out", like, shape, OF_ARRAYS[like.dtype])] if out is None else []
@@ -117,7 +117,7 @@ def _plus_is_empty(empty_lse: object) -> bool:
     """Whether an lse of +inf says that a part has no key. Raises `LaunchError` for another number."""
     if number(empty_lse) not in (-math.inf, math.inf):
         raise LaunchError(
-            f"{_WHO}: empty_lse must be -math.inf, or math.inf for parts of flash-attn 2, got "
+            f"{_CALLER}: empty_lse must be -math.inf, or math.inf for parts of flash-attn 2, got "
             f"{shown(empty_lse)}"
         )
     return empty_lse == math.inf
@@ -225,7 +225,7 @@ class _Merge(Operation[_MergeOfParts]):
 
 @functools.lru_cache(maxsize=16)
 def _operation(backend: CudaBackend) -> _Merge:
-    return _Merge(launcher_of(backend), Caller(_WHO, has_config=False))
+    return _Merge(launcher_of(backend), Caller(_CALLER, has_config=False))
 
 
 def _named(name: str, given: object) -> list[tuple[str, object]]:

@@ -150,12 +150,12 @@ class Append(Operation[AppendCall]):
 
 
 @functools.lru_cache(maxsize=64)
-def decode_to(cuda: CudaBackend, who: str, config: AttentionConfig) -> Decode:
-    """The operation that attends as `config` says to caches of a backend, in the name of `who`."""
-    return Decode(config, launcher_of(cuda), Caller(who, has_config=False))
+def decode_to(cuda: CudaBackend, caller: str, config: AttentionConfig) -> Decode:
+    """The operation that attends as `config` says to caches of a backend, in the name of `caller`."""
+    return Decode(config, launcher_of(cuda), Caller(caller, has_config=False))
 
 
 @functools.lru_cache(maxsize=16)
-def append_to(cuda: CudaBackend, who: str) -> Append:
-    """The operation that appends rows to caches of a backend, in the name of `who`."""
-    return Append(launcher_of(cuda), Caller(who, has_config=False))
+def append_to(cuda: CudaBackend, caller: str) -> Append:
+    """The operation that appends rows to caches of a backend, in the name of `caller`."""
+    return Append(launcher_of(cuda), Caller(caller, has_config=False))

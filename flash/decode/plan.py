@@ -119,13 +119,13 @@ class CacheCall(NamedTuple):
         return self.q.shape[1] // self.k.shape[1]
 
 
-def require_widening(who: str, call: CacheCall, target: Target) -> None:
+def require_widening(caller: str, call: CacheCall, target: Target) -> None:
     """Raise `LaunchError` for a cache of a type that the target cannot widen."""
     least = oldest_target(call.stored)
     if target.sm < least.sm:
         raise LaunchError(
-            f"{who}: a cache of {call.stored.name!r} needs {least.name} or later, got {target.name}; use a "
-            "cache of the queries' type, or backend='cpu'"
+            f"{caller}: a cache of {call.stored.name!r} needs {least.name} or later, got {target.name}; use "
+            "a cache of the queries' type, or backend='cpu'"
         )
 
 

@@ -52,7 +52,7 @@ def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int
     """
     said: Said[T] | None = None
     refused: Exception | None = None
-    words = {_FUNCTION: peers.who, _VERSION: ptxgen.__version__}
+    words = {_FUNCTION: peers.caller, _VERSION: ptxgen.__version__}
     try:
         said = read()
         words |= said.words
@@ -60,7 +60,7 @@ def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int
         refused = error
         is_own = isinstance(error, PtxGenError)
         words |= {
-            _PROBLEM: str(error).removeprefix(f"{peers.who}: ")
+            _PROBLEM: str(error).removeprefix(f"{peers.caller}: ")
             if is_own
             else f"{type(error).__name__}: {error}",
             _KIND: next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
@@ -106,7 +106,9 @@ def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError
     for rank, call in enumerate(calls):
         if _PROBLEM in call and len(functions) == 1:
             kind = _KINDS.get(call[_KIND], LaunchError)
-            return kind(f"{peers.who}: rank {rank} refused its call, and nothing was sent: {call[_PROBLEM]}")
+            return kind(
+                f"{peers.caller}: rank {rank} refused its call, and nothing was sent: {call[_PROBLEM]}"
+            )
     names = dict.fromkeys(name for call in calls for name in call) if len(functions) == 1 else [_FUNCTION]
     lines = []
     for name in names:
@@ -117,7 +119,7 @@ def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError
             told = ", but ".join(f"{value} on {_ranks(of)}" for value, of in ranks.items())
             lines.append(f"{name} is {told}")
     return LaunchError(
-        f"{peers.who}: all ranks must make the same call, and nothing was sent: {'; '.join(lines)}"
+        f"{peers.caller}: all ranks must make the same call, and nothing was sent: {'; '.join(lines)}"
     )
 
 

@@ -38,7 +38,7 @@ from ptxgen.errors import CacheFullError, ConfigError, LaunchError, shown
 Merge = Literal["auto", "gather", "tree"]
 T = TypeVar("T")
 U = TypeVar("U")
-_WHO: Final = "ShardedKVCache"
+_CALLER: Final = "ShardedKVCache"
 _MERGES: Final = ("auto", "gather", "tree")
 SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as few steps as possible
 
@@ -91,7 +91,9 @@ class ShardedKVCache:
         self._parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
         found = integer(block, 1, 1 << 20)
         if found is None:
-            raise ConfigError(f"{_WHO}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}")
+            raise ConfigError(
+                f"{_CALLER}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}"
+            )
         self.block = found
         own = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
         self.local = KVCache(
@@ -114,7 +116,7 @@ class ShardedKVCache:
 
     def __repr__(self) -> str:
         lengths = self.lengths.max(axis=0).tolist()
-        return f"<{_WHO}: lengths {lengths}, on rank {self.parallel.peers.rank}: {self.local!r}>"
+        return f"<{_CALLER}: lengths {lengths}, on rank {self.parallel.peers.rank}: {self.local!r}>"
 
     # ---------------------------------------------------------------------------------- looking
 
@@ -135,8 +137,8 @@ class ShardedKVCache:
 
     def positions(self, layer: int, sequence: int) -> NDArray[np.int64]:
         """The positions, rising, of the tokens of a sequence that this rank holds; a copy."""
-        at = self.local.check_layer(f"{_WHO}.positions", layer)
-        return self._tokens[at][self.local.check_sequence(f"{_WHO}.positions", sequence)].own.copy()
+        at = self.local.check_layer(f"{_CALLER}.positions", layer)
+        return self._tokens[at][self.local.check_sequence(f"{_CALLER}.positions", sequence)].own.copy()
 
     # ---------------------------------------------------------------------------------- changing
 
@@ -148,15 +150,15 @@ class ShardedKVCache:
         Ranks compare their calls. Raises what `KVCache.append` raises, on every rank if one of them has
         no page left or refuses its call, `PeerError` if a rank is lost; then nothing has changed.
         """
-        who = f"{_WHO}.append"
+        caller = f"{_CALLER}.append"
 
         def read() -> Said[None]:
-            at, which = self._which(who, layer, sequences)
+            at, which = self._which(caller, layer, sequences)
             words = self._words(at, which, k, v)
-            self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
+            self._add(caller, at, which, k, v, rows_of(caller, "k", k), are_shards=False)
             return Said(None, words)
 
-        self._whole(who, read, _nothing)
+        self._whole(caller, read, _nothing)
 
     @eager
     def append_shard(self, layer: int, k: Tensor, v: Tensor, length: int, sequences: object = None) -> None:
@@ -164,47 +166,48 @@ class ShardedKVCache:
         `ContextParallel.shard` gives it: what a prompt's `ContextParallel.attention` was given. No row
         moves. Raises as `append` does.
         """
-        who = f"{_WHO}.append_shard"
+        caller = f"{_CALLER}.append_shard"
         sharding, rank = self.parallel.sharding, self.parallel.peers.rank
 
         def read() -> Said[None]:
-            at, which = self._which(who, layer, sequences)
-            new, given = integer(length, 0, self.capacity), rows_of(who, "k", k)
+            at, which = self._which(caller, layer, sequences)
+            new, given = integer(length, 0, self.capacity), rows_of(caller, "k", k)
             if new is None:
                 raise LaunchError(
-                    f"{who}: length must be the rows of all ranks, 0 to {self.capacity}, got {shown(length)}"
+                    f"{caller}: length must be the rows of all ranks, 0 to {self.capacity}, got "
+                    f"{shown(length)}"
                 )
             if given != sharding.rows(rank, new):
                 raise LaunchError(
-                    f"{who}: of {new} rows rank {rank} has {sharding.rows(rank, new)} with layout "
+                    f"{caller}: of {new} rows rank {rank} has {sharding.rows(rank, new)} with layout "
                     f"{sharding.layout!r}, got {given}; shard k and v with the ContextParallel of the cache"
                 )
             words = self._words(at, which, k, v, are_shards=True) | {"length": str(new)}
-            self._add(who, at, which, k, v, new, are_shards=True)
+            self._add(caller, at, which, k, v, new, are_shards=True)
             return Said(None, words)
 
-        self._whole(who, read, _nothing)
+        self._whole(caller, read, _nothing)
 
     @eager
     def truncate(self, length: int, sequences: object = None) -> None:
         """Remove the last tokens of sequences, by default of all: every layer keeps the first `length`.
         Raises `LaunchError` if a sequence has fewer; otherwise as `append` does.
         """
-        who = f"{_WHO}.truncate"
+        caller = f"{_CALLER}.truncate"
 
         def read() -> Said[tuple[int, list[int], list[int]]]:
-            which = self._sequences(who, sequences)
+            which = self._sequences(caller, sequences)
             cut = integer(length, 0, self.capacity)
             lengths = self.lengths[:, which]
             if cut is None or cut > lengths.min(initial=self.capacity):
                 raise LaunchError(
-                    f"{who}: length must be from 0 to the tokens of each sequence in each layer, got "
+                    f"{caller}: length must be from 0 to the tokens of each sequence in each layer, got "
                     f"{shown(length)} for {lengths.min(axis=0).tolist()}"
                 )
             kept = [[int(np.searchsorted(layer[s].own, cut)) for s in which] for layer in self._tokens]
             if any(rows != kept[0] for rows in kept):
                 raise LaunchError(
-                    f"{who}: all layers of a sequence must have got their rows in the same calls"
+                    f"{caller}: all layers of a sequence must have got their rows in the same calls"
                 )
             return Said((cut, which, kept[0]), {"sequences": str(which), "length": str(cut)})
 
@@ -215,7 +218,7 @@ class ShardedKVCache:
                 for sequence in which:
                     layer[sequence].cut(cut)
 
-        self._whole(who, read, shorten)
+        self._whole(caller, read, shorten)
 
     def reset(self, sequence: int | None = None) -> None:
         """Remove all tokens of a sequence, by default of all."""
@@ -228,21 +231,21 @@ class ShardedKVCache:
 
         Raises `LaunchError` if `target` is `source` or has tokens, `CacheFullError` if there is none.
         """
-        who = f"{_WHO}.fork"
+        caller = f"{_CALLER}.fork"
 
         def read() -> Said[tuple[int, int]]:
-            begin = self.local.check_sequence(who, source, "source")
+            begin = self.local.check_sequence(caller, source, "source")
             free = [s for s in range(self.local.batch) if s != begin and not self.lengths[:, s].any()]
             given = free[0] if target is None and free else target
             if given is None:
                 raise CacheFullError(
-                    f"{who}: all other of {self.local.batch} sequences have tokens; reset one, or make a "
+                    f"{caller}: all other of {self.local.batch} sequences have tokens; reset one, or make a "
                     "cache with a larger batch"
                 )
-            end = self.local.check_sequence(who, given, "target")
+            end = self.local.check_sequence(caller, given, "target")
             if end not in free:
                 raise LaunchError(
-                    f"{who}: target must be another sequence without tokens, got {end}; reset it first"
+                    f"{caller}: target must be another sequence without tokens, got {end}; reset it first"
                 )
             return Said((begin, end), {"source": str(begin), "target": str(end)})
 
@@ -253,7 +256,7 @@ class ShardedKVCache:
                 layer[end] = layer[begin].copy()
             return end
 
-        return self._whole(who, read, share)
+        return self._whole(caller, read, share)
 
     # --------------------------------------------------------------------------------- attention
 
@@ -283,29 +286,29 @@ class ShardedKVCache:
         Raises `LaunchError` for arguments that do not fit or differ between ranks, `CacheFullError` without
         room, `PeerError` if a rank is lost.
         """
-        who = f"{_WHO}.attention"
-        require_known(who, arguments, _Arguments, ShardedKVCache.attention)
+        caller = f"{_CALLER}.attention"
+        require_known(caller, arguments, _Arguments, ShardedKVCache.attention)
         given: dict[str, Any] = {"causal": True, **arguments}
         score_mod, mask_mod, aux = (given.pop(name, None) for name in (SCORE_MOD, MASK_MOD, AUX))
         arrays = {name: x for name in FEATURES if (x := given.pop(name, None)) is not None}
 
         def read() -> Said[tuple[Tensor, Tensor]]:
-            rows_of(who, "q", q)
-            self.parallel.peers.named(who).require_device("q", q)
+            rows_of(caller, "q", q)
+            self.parallel.peers.named(caller).require_device("q", q)
             if (k is None) != (v is None):
-                raise LaunchError(f"{who}: k and v must both be given, or neither")
-            self._check_merge(who, merge)
+                raise LaunchError(f"{caller}: k and v must both be given, or neither")
+            self._check_merge(caller, merge)
             for name, array in arrays.items():
-                require_of_heads(who, name, array, q)
-            require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
-            at, which = self._which(who, layer, sequences)
+                require_of_heads(caller, name, array, q)
+            require_no_gradients(caller, {"q": q, "k": k, "v": v, **arrays})
+            at, which = self._which(caller, layer, sequences)
             words = self._words(at, which, k, v) | {"q": tensor_words(q)}
             words |= {name: repr(given.get(name)) for name in _SETTINGS} | {"merge": repr(merge)}
             words |= {name: array_words(arrays.get(name)) for name in _ARRAYS}
-            words |= function_words(who, score_mod, mask_mod, aux)
+            words |= function_words(caller, score_mod, mask_mod, aux)
             if k is not None and v is not None:
-                self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
-            left, right = key_limits(bool(given["causal"]), sides_of(who, given.get(Window.argument)))
+                self._add(caller, at, which, k, v, rows_of(caller, "k", k), are_shards=False)
+            left, right = key_limits(bool(given["causal"]), sides_of(caller, given.get(Window.argument)))
             tokens = [self._tokens[at][s] for s in which]
             lengths = np.array([t.length for t in tokens], np.int64)
             keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
@@ -318,7 +321,7 @@ class ShardedKVCache:
             self.traffic = Traffic()
             return self._merged(peers, *own, merge)
 
-        out, lse = self._whole(who, read, merged)
+        out, lse = self._whole(caller, read, merged)
         for first in (arrays[name] for name in BEGINNING if name in arrays):
             logits = first.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
             out, lse = merged_parts([out, torch.zeros_like(out)], [lse, logits])
@@ -378,11 +381,11 @@ class ShardedKVCache:
 
     # ------------------------------------------------------------------------------------ pieces
 
-    def _whole(self, who: str, read: Callable[[], Said[T]], then: Callable[[T, Peers], U]) -> U:
+    def _whole(self, caller: str, read: Callable[[], Said[T]], then: Callable[[T, Peers], U]) -> U:
         """What `then` makes of the value of `read`, which changes the cache, when all ranks have agreed on
         it. If anything is raised, the cache of this rank is as it was.
         """
-        peers = self.parallel.peers.named(who)
+        peers = self.parallel.peers.named(caller)
 
         def work(_: Journal) -> U:
             with peers.turn():
@@ -423,22 +426,32 @@ class ShardedKVCache:
             "v": tensor_words(v, are_shards=are_shards),
         }
 
-    def _check_merge(self, who: str, merge: object) -> None:
+    def _check_merge(self, caller: str, merge: object) -> None:
         world = self.parallel.peers.world
         if not is_one_of(merge, _MERGES):
-            raise LaunchError(f"{who}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
+            raise LaunchError(f"{caller}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
         if merge == "tree" and not _is_power_of_two(world):
-            raise LaunchError(f"{who}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'")
+            raise LaunchError(
+                f"{caller}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'"
+            )
 
-    def _which(self, who: str, layer: object, sequences: object) -> tuple[int, list[int]]:
-        return self.local.check_layer(who, layer), self._sequences(who, sequences)
+    def _which(self, caller: str, layer: object, sequences: object) -> tuple[int, list[int]]:
+        return self.local.check_layer(caller, layer), self._sequences(caller, sequences)
 
-    def _sequences(self, who: str, sequences: object) -> list[int]:
+    def _sequences(self, caller: str, sequences: object) -> list[int]:
         given = None if sequences is None else integers(sequences, 0, self.local.batch - 1)
-        return self.local.check_sequences(who, sequences if given is None else given)
+        return self.local.check_sequences(caller, sequences if given is None else given)
 
     def _add(
-        self, who: str, layer: int, which: Sequence[int], k: Tensor, v: Tensor, new: int, *, are_shards: bool
+        self,
+        caller: str,
+        layer: int,
+        which: Sequence[int],
+        k: Tensor,
+        v: Tensor,
+        new: int,
+        *,
+        are_shards: bool,
     ) -> None:
         """Append `new` rows to each item: k and v have all, or with `are_shards` those of this rank."""
         tokens = [self._tokens[layer][s] for s in which]
@@ -452,7 +465,7 @@ class ShardedKVCache:
         lengths = [t.length for t in tokens]
         if max(lengths, default=0) + new > self.capacity or most > self.local.capacity:
             raise CacheFullError(
-                f"{who}: {new} more tokens do not fit into sequences of {lengths} tokens; the capacity is "
+                f"{caller}: {new} more tokens do not fit into sequences of {lengths} tokens; the capacity is "
                 f"{self.capacity}, and {self.local.capacity} on each rank"
             )
         if are_shards:

@@ -91,7 +91,7 @@ class Call:
 
 
 def read(
-    who: str,
+    caller: str,
     q: Any,
     k: Any,
     v: Any,
@@ -102,12 +102,12 @@ def read(
 ) -> Call:
     """The call of these arguments. Raises `LaunchError` and `ConfigError` for what one rank can find."""
     if not is_one_of(layout, _LAYOUTS):
-        raise LaunchError(f"{who}: layout must be one of {', '.join(_LAYOUTS)}, got {shown(layout)}")
-    ends = _ends(who, cuts)
+        raise LaunchError(f"{caller}: layout must be one of {', '.join(_LAYOUTS)}, got {shown(layout)}")
+    ends = _ends(caller, cuts)
     packed = ends is not None
-    _require_tensors(who, q, k, v, packed)
+    _require_tensors(caller, q, k, v, packed)
     arrays = {name: array for name in FEATURES if (array := scores.get(name)) is not None}
-    seed = _seed(who, scores.get("dropout", 0.0), scores.get("dropout_seed"))
+    seed = _seed(caller, scores.get("dropout", 0.0), scores.get("dropout_seed"))
     shared = {n: scores[n] for n in (*_OF_LAUNCH, *_OF_TILES) if scores.get(n) is not None}
     of = Scores(
         shared,
@@ -118,16 +118,16 @@ def read(
         seed,
         packed,
     )
-    sides = sides_of(who, scores.get("window"))
+    sides = sides_of(caller, scores.get("window"))
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
-    _require_shapes(who, call)
-    _require_constant(who, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
-    found = replace(call, words=_words(who, call, scores))
+    _require_shapes(caller, call)
+    _require_constant(caller, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
+    found = replace(call, words=_words(caller, call, scores))
     _probe(found, scores)
     return found
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
+def problem_of(caller: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
     """The problem of all ranks, whose `Call.numbers` are `every`. Raises `LaunchError` if the rows are not
     those of the sharding, documents and arrays do not end with the sequence, or arrays of one row differ.
     """
@@ -137,8 +137,8 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
         got = [rows[side] for rows in every]
         if wanted != got:
             raise LaunchError(
-                f"{who}: with layout {sharding.layout!r} the {length} rows of {name} are {wanted} on ranks 0 "
-                f"to {sharding.world - 1}, got {got}; make shards with ContextParallel.shard"
+                f"{caller}: with layout {sharding.layout!r} the {length} rows of {name} are {wanted} on "
+                f"ranks 0 to {sharding.world - 1}, got {got}; make shards with ContextParallel.shard"
             )
     documents: list[Document] = []
     top_left = call.causal == "top_left"
@@ -148,7 +148,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
         ):
             if ends[-1] > length:
                 raise LaunchError(
-                    f"{who}: {name} must end at {length} at most, the rows of all ranks, got {ends[-1]}"
+                    f"{caller}: {name} must end at {length} at most, the rows of all ranks, got {ends[-1]}"
                 )
         cut_q, cut_k = call.cuts
         for n in range(len(cut_q) - 1):
@@ -157,7 +157,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
     for name, array in call.arrays.items():
         if FEATURES[name].axes[-1] == "seq_k" and array.dim() and array.shape[-1] not in (1, keys):
             raise LaunchError(
-                f"{who}: {name} must have a column for each of the {keys} keys of all ranks, or 1, got "
+                f"{caller}: {name} must have a column for each of the {keys} keys of all ranks, or 1, got "
                 f"{array.shape[-1]}"
             )
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
@@ -174,11 +174,11 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
         keys,
         Limits(left, right, 0 if top_left else keys - queries),
         tuple(documents),
-        tuple(_of_rows(who, call, every)),
+        tuple(_of_rows(caller, call, every)),
     )
 
 
-def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
+def _of_rows(caller: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
     ranks only, or for arrays of one row for all that are not the same on every rank.
     """
@@ -193,23 +193,23 @@ def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[S
             yield ScoreRows(name, wide[0], wide[1], wide[3], array.element_size(), tracked)
         elif any(rows != 1 for rows in got):
             raise LaunchError(
-                f"{who}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
+                f"{caller}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
                 f"got {got}"
             )
         elif len({rows[side + len(OF_ROWS)] for rows in every}) > 1:
             digests = ", ".join(f"{rows[side + len(OF_ROWS)]:08x}" for rows in every)
             raise LaunchError(
-                f"{who}: {name} of 1 row must be the same on every rank, got elements with digests {digests} "
-                f"on ranks 0 to {len(every) - 1}"
+                f"{caller}: {name} of 1 row must be the same on every rank, got elements with digests "
+                f"{digests} on ranks 0 to {len(every) - 1}"
             )
 
 
-def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _ends(caller: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     of_q, of_k = cuts["cu_seqlens_q"], cuts["cu_seqlens_k"]
     if of_q is None:
         if of_k is not None:
             raise LaunchError(
-                f"{who}: cu_seqlens_k is given without cu_seqlens_q; give both, or cu_seqlens_q alone"
+                f"{caller}: cu_seqlens_k is given without cu_seqlens_q; give both, or cu_seqlens_q alone"
             )
         return None
     found = []
@@ -217,66 +217,68 @@ def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...],
         ends = [int(n) for n in given.tolist()] if isinstance(given, Tensor) and given.dim() == 1 else []
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in itertools.pairwise(ends)):
             raise LaunchError(
-                f"{who}: {name} must be a tensor of integers that begins with 0 and does not fall, with an "
-                f"end for each document, got {shown(given)}"
+                f"{caller}: {name} must be a tensor of integers that begins with 0 and does not fall, with "
+                f"an end for each document, got {shown(given)}"
             )
         found.append(tuple(ends))
     if len(found[0]) != len(found[1]):
         raise LaunchError(
-            f"{who}: cu_seqlens_q and cu_seqlens_k must be of as many documents, got {len(found[0]) - 1} and "
-            f"{len(found[1]) - 1}"
+            f"{caller}: cu_seqlens_q and cu_seqlens_k must be of as many documents, got {len(found[0]) - 1} "
+            f"and {len(found[1]) - 1}"
         )
     return found[0], found[1]
 
 
-def _require_tensors(who: str, q: Any, k: Any, v: Any, packed: bool) -> None:
+def _require_tensors(caller: str, q: Any, k: Any, v: Any, packed: bool) -> None:
     axes = 3 if packed else 4
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
-            raise LaunchError(f"{who}: {name} must be a torch.Tensor, got {type(x).__name__}")
+            raise LaunchError(f"{caller}: {name} must be a torch.Tensor, got {type(x).__name__}")
         if x.dim() != axes:
             why = "with cu_seqlens_q" if packed else "without cu_seqlens_q"
-            raise LaunchError(f"{who}: {name} must have {axes} dimensions {why}, got {x.dim()}")
+            raise LaunchError(f"{caller}: {name} must have {axes} dimensions {why}, got {x.dim()}")
         if (x.dtype, x.device) != (q.dtype, q.device):
             raise LaunchError(
-                f"{who}: {name} must be {q.dtype} on {q.device}, as q is, got {x.dtype} on {x.device}"
+                f"{caller}: {name} must be {q.dtype} on {q.device}, as q is, got {x.dtype} on {x.device}"
             )
 
 
-def _require_shapes(who: str, call: Call) -> None:
+def _require_shapes(caller: str, call: Call) -> None:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise LaunchError(
-            f"{who}: k and v must have the same batch, heads and rows, and k the batch and head_dim of q, "
+            f"{caller}: k and v must have the same batch, heads and rows, and k the batch and head_dim of q, "
             f"got shapes {list(call.q.shape)}, {list(call.k.shape)} and {list(call.v.shape)} with layout "
             f"{call.layout!r}"
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise LaunchError(f"{who}: the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} of k")
+        raise LaunchError(
+            f"{caller}: the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} of k"
+        )
     documents = None if call.cuts is None else len(call.cuts[0]) - 1
     sizes = {"batch": documents or q.shape[0], "heads": q.shape[1], "rows": q.shape[2]}
     for name, array in call.arrays.items():
-        _require_array(who, call, name, array, sizes)
+        _require_array(caller, call, name, array, sizes)
 
 
-def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[str, int]) -> None:
+def _require_array(caller: str, call: Call, name: str, array: Any, sizes: Mapping[str, int]) -> None:
     """Raise `LaunchError` for an array of scores that is not on the device of q, of another type, or whose
     axes are not those of `sizes` or 1.
     """
     if not isinstance(array, Tensor) or array.device != call.q.device:
-        raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
+        raise LaunchError(f"{caller}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
     feature, got = FEATURES[name], str(array.dtype).removeprefix("torch.")
     wanted = feature.array_dtype
     if wanted is not None and got != wanted.array_name:
         raise LaunchError(
-            f"{who}: {name} must be {wanted.array_name}, got {got}; convert it with "
+            f"{caller}: {name} must be {wanted.array_name}, got {got}; convert it with "
             f"{name}.{_CONVERSIONS[wanted]}()"
         )
     if call.packed and feature.of_each:
         function = SCORE_MOD if feature.changes_scores else MASK_MOD
         raise LaunchError(
-            f"{who}: {name} cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of "
-            f"their own lengths have no such array; use {function} with aux"
+            f"{caller}: {name} cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents "
+            f"of their own lengths have no such array; use {function} with aux"
         )
     every = [_WORDS.get(axis, axis) for axis in feature.axes]
     axes = every[max(0, len(every) - array.dim()) :]
@@ -288,34 +290,34 @@ def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[s
             f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
         )
         raise LaunchError(
-            f"{who}: {name} must broadcast to [{', '.join(every)}] ({said}), got shape {list(array.shape)}"
+            f"{caller}: {name} must broadcast to [{', '.join(every)}] ({said}), got shape {list(array.shape)}"
         )
 
 
-def _require_constant(who: str, functions: Mapping[str, Any]) -> None:
+def _require_constant(caller: str, functions: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for arrays that would need gradients, of functions of scores and those that they
     close over.
     """
     aux = functions[AUX]
     if aux is not None and not isinstance(aux, Mapping):
-        raise LaunchError(f"{who}: aux must be a mapping of names to tensors, or None, got {shown(aux)}")
-    for name, array in (with_captured(who, functions)[AUX] or {}).items():
+        raise LaunchError(f"{caller}: aux must be a mapping of names to tensors, or None, got {shown(aux)}")
+    for name, array in (with_captured(caller, functions)[AUX] or {}).items():
         if isinstance(array, Tensor) and array.requires_grad and torch.is_grad_enabled():
             raise LaunchError(
-                f"{who}: aux[{name!r}] requires gradients, but functions of scores are not differentiated by "
-                f"the arrays that they index; call inside torch.no_grad(), or pass aux[{name!r}].detach()"
+                f"{caller}: aux[{name!r}] requires gradients, but functions of scores are not differentiated "
+                f"by the arrays that they index; call inside torch.no_grad(), or pass aux[{name!r}].detach()"
             )
 
 
-def _seed(who: str, dropout: Any, seed: Any) -> int:
+def _seed(caller: str, dropout: Any, seed: Any) -> int:
     if not dropout:
         if seed is not None:
-            raise LaunchError(f"{who}: dropout_seed is given, but dropout is 0; give both, or neither")
+            raise LaunchError(f"{caller}: dropout_seed is given, but dropout is 0; give both, or neither")
         return 0
     found = integer(seed, 0, _MOST_SEED)
     if found is None:
         raise LaunchError(
-            f"{who}: dropout needs a dropout_seed, an integer from 0 to 2**64 - 1 that is the same on all "
+            f"{caller}: dropout needs a dropout_seed, an integer from 0 to 2**64 - 1 that is the same on all "
             f"ranks, got {shown(seed)}"
         )
     return found
@@ -335,7 +337,7 @@ def _probe(call: Call, scores: Mapping[str, Any]) -> None:
     kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)
 
 
-def _words(who: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
+def _words(caller: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     cut_q, cut_k = ("None", "None") if call.cuts is None else map(numbers_words, call.cuts)
     found = {
@@ -351,7 +353,7 @@ def _words(who: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
         "window": repr(call.window),
         "cu_seqlens_q": cut_q,
         "cu_seqlens_k": cut_k,
-        **function_words(who, *(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
+        **function_words(caller, *(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
     }
     names = (*_OF_TILES, "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
     found |= {name: repr(scores.get(name)) for name in names}

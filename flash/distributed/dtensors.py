@@ -11,7 +11,7 @@ from torch import Tensor
 from flash.distributed.layouts import Sharding
 from ptxgen.errors import LaunchError
 
-_WHO: Final = "ContextParallel"
+_CALLER: Final = "ContextParallel"
 
 
 def is_dtensor(x: object) -> bool:
@@ -37,13 +37,13 @@ class Sharded:
         mesh, axis = x.device_mesh, axis % x.dim()
         if mesh.ndim != 1 or mesh.size() != sharding.world:
             raise LaunchError(
-                f"{_WHO}: a DTensor must have a mesh of one axis with the {sharding.world} ranks of the "
+                f"{_CALLER}: a DTensor must have a mesh of one axis with the {sharding.world} ranks of the "
                 f"group, got {mesh}; pass x.to_local() of a rank's rows, and the group of the mesh's axis"
             )
         chunks = sharding.world * (2 if sharding.layout == "zigzag" else 1)
         if x.shape[axis] % chunks:
             raise LaunchError(
-                f"{_WHO}: the rows of a DTensor must be a multiple of {chunks} with layout "
+                f"{_CALLER}: the rows of a DTensor must be a multiple of {chunks} with layout "
                 f"{sharding.layout!r}, got {x.shape[axis]}; pad them, or pass local tensors"
             )
         return cls(mesh, axis, sharding)
@@ -51,7 +51,7 @@ class Sharded:
     def shard(self, x: Any, own_rows: Callable[[Tensor, int], Tensor]) -> Any:
         """A sharded DTensor of a replicated one."""
         if not x.placements[0].is_replicate():
-            raise LaunchError(f"{_WHO}.shard: a DTensor must be replicated, got {x.placements[0]}")
+            raise LaunchError(f"{_CALLER}.shard: a DTensor must be replicated, got {x.placements[0]}")
         return self.wrapped(own_rows(x.to_local(), self.axis))
 
     def replicated(self, whole: Tensor) -> Any:
@@ -64,7 +64,7 @@ class Sharded:
         """This rank's rows of a DTensor. Raises `LaunchError` if it is not sharded along rows."""
         if not x.placements[0].is_shard(self.axis):
             raise LaunchError(
-                f"{_WHO}: {name} must be sharded along axis {self.axis}, its rows, got {x.placements[0]}; "
+                f"{_CALLER}: {name} must be sharded along axis {self.axis}, its rows, got {x.placements[0]}; "
                 "make it with ContextParallel.shard"
             )
         found: Tensor = x.to_local()
@@ -90,7 +90,7 @@ def local_of(
     if not any(kinds):
         return None, tensors
     if not all(kinds):
-        raise LaunchError(f"{_WHO}.attention: q, k and v must all be DTensors, or none, got a mix")
+        raise LaunchError(f"{_CALLER}.attention: q, k and v must all be DTensors, or none, got a mix")
     found = Sharded.of(tensors[0], axis, sharding)
     for x in tensors:
         Sharded.of(x, axis, sharding)

@@ -102,14 +102,14 @@ class Peers:
     made; the object does not follow a later one.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, caller: str) -> None:
         if group == dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
             raise LaunchError(
-                f"{who}: process {dist.get_rank()} is not in the group; call on its processes only"
+                f"{caller}: process {dist.get_rank()} is not in the group; call on its processes only"
             )
         of: dist.ProcessGroup = dist.group.WORLD if group is None else group
         self._group = weakref.ref(of)
-        self.who = who
+        self.caller = caller
         self.rank = int(dist.get_rank(of))
         self.world = int(dist.get_world_size(of))
         self.is_on_host = dist.get_backend(of) != "nccl"  # so that threads can wait for messages
@@ -117,10 +117,10 @@ class Peers:
         if self.is_on_host and of not in _NOTICES:
             _NOTICES[of] = Notices(of, self.rank)
 
-    def named(self, who: str) -> Peers:
-        """A copy of these peers whose errors name the function `who`."""
+    def named(self, caller: str) -> Peers:
+        """A copy of these peers whose errors name the function `caller`."""
         peers = copy.copy(self)
-        peers.who = who
+        peers.caller = caller
         return peers
 
     @property
@@ -133,7 +133,7 @@ class Peers:
             exists = False
         if not exists:
             raise LaunchError(
-                f"{self.who}: the process group of {self.world} ranks with which this object was made has "
+                f"{self.caller}: the process group of {self.world} ranks with which this object was made has "
                 "been destroyed; make a new ContextParallel for the group that there is now, and new caches: "
                 "of the tokens of the old ones each rank has its part only"
             )
@@ -149,14 +149,14 @@ class Peers:
         _ = self.group  # raises if it has been destroyed
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
-                f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
+                f"{self.caller}: another thread is in a call on this group, and messages of two would mix; "
                 "give each thread a group of its own (torch.distributed.new_group), or call in turn"
             )
         try:
             if self.calls.failed:
                 raise PeerError(
-                    f"{self.who}: an earlier call on this group ended before its last message; there is no "
-                    f"result; restart the group ({self.calls.failed.said})",
+                    f"{self.caller}: an earlier call on this group ended before its last message; there is "
+                    f"no result; restart the group ({self.calls.failed.said})",
                     self.calls.failed.peer,
                 )
             yield
@@ -210,7 +210,8 @@ class Peers:
 
     def _error(self, peer: int | None, names: str, what: str, why: str) -> PeerError:
         return PeerError(
-            f"{self.who}: rank {self.rank} of {self.world} lost {names} in the step {what!r}: it ended, or "
+            f"{self.caller}: rank {self.rank} of {self.world} lost {names} in the step {what!r}: it ended, "
+            "or "
             f"did not answer within the timeout of the group; there is no result; restart the group ({why})",
             peer,
         )
@@ -246,7 +247,8 @@ class Peers:
             self.group._get_backend(x.device)
         except RuntimeError:
             raise LaunchError(
-                f"{self.who}: {name} is on {x.device}, from where a group of {dist.get_backend(self.group)} "
+                f"{self.caller}: {name} is on {x.device}, from where a group of "
+                f"{dist.get_backend(self.group)} "
                 "sends nothing; move it, or make the group with a backend for this device"
             ) from None
 

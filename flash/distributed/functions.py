@@ -45,19 +45,19 @@ def with_internal_arrays(
     return {**arguments, AUX: arrays}
 
 
-def function_words(who: str, score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
+def function_words(caller: str, score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
     """Functions of scores and their arrays as words that ranks compare: digests of what is computed.
 
     Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
     `LaunchError` for an array with a name that is reserved.
     """
-    arguments = with_captured(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
+    arguments = with_captured(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
     arrays = arrays_of_call(arguments)
     for array in arrays:
         if array.name.startswith(RESERVED):
             raise LaunchError(
-                f"{who}: aux has {array.name!r}, but names that begin with {RESERVED!r} are those of arrays "
-                "that attention across ranks adds; rename it"
+                f"{caller}: aux has {array.name!r}, but names that begin with {RESERVED!r} are those of "
+                "arrays that attention across ranks adds; rename it"
             )
     words = {}
     for name in (SCORE_MOD, MASK_MOD):

@@ -27,7 +27,7 @@ from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
-_WHO: Final = "ContextParallel"
+_CALLER: Final = "ContextParallel"
 _AUTO: Final = "auto"
 
 
@@ -73,20 +73,21 @@ class ContextParallel:
     ) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise LaunchError(
-                f"{_WHO}: needs a process group; call torch.distributed.init_process_group first, in a "
+                f"{_CALLER}: needs a process group; call torch.distributed.init_process_group first, in a "
                 "program that torchrun starts"
             )
         if not is_one_of(scheme, (*SCHEMES, _AUTO)):
             raise ConfigError(
-                f"{_WHO}: scheme must be one of {', '.join((*SCHEMES, _AUTO))}, got {shown(scheme)}"
+                f"{_CALLER}: scheme must be one of {', '.join((*SCHEMES, _AUTO))}, got {shown(scheme)}"
                 f"{did_you_mean(scheme, (*SCHEMES, _AUTO))}"
             )
-        self.peers = Peers(group, f"{_WHO}.attention")
+        self.peers = Peers(group, f"{_CALLER}.attention")
         self.sharding = Sharding(layout, self.peers.world)
         self.scheme = str(scheme)
         if degree is not None and (scheme != "2d" or integer(degree, 1, self.peers.world) is None):
             raise ConfigError(
-                f"{_WHO}: degree must be the number of ranks that exchange heads, 1 to {self.peers.world}, "
+                f"{_CALLER}: degree must be the number of ranks that exchange heads, 1 to "
+                f"{self.peers.world}, "
                 f"and is for scheme '2d' alone, got {shown(degree)} with scheme {scheme!r}"
             )
         self.degree = degree
@@ -96,7 +97,7 @@ class ContextParallel:
 
     def __repr__(self) -> str:
         return (
-            f"<{_WHO}(layout={self.sharding.layout!r}, scheme={self.scheme!r}): rank {self.peers.rank} of "
+            f"<{_CALLER}(layout={self.sharding.layout!r}, scheme={self.scheme!r}): rank {self.peers.rank} of "
             f"{self.peers.world}>"
         )
 
@@ -128,7 +129,7 @@ class ContextParallel:
 
         Raises `LaunchError` if the shapes or types of ranks differ, `PeerError` if a rank is lost.
         """
-        peers = self.peers.named(f"{_WHO}.unshard")
+        peers = self.peers.named(f"{_CALLER}.unshard")
 
         def read_all() -> Said[tuple[Sharded | None, Tensor, int]]:
             sharded = Sharded.of(x, axis, self.sharding) if is_dtensor(x) else None
@@ -146,7 +147,7 @@ class ContextParallel:
             wanted = [self.sharding.rows(rank, sum(rows)) for rank in range(peers.world)]
             if rows != wanted:
                 raise LaunchError(
-                    f"{peers.who}: {sum(rows)} rows are {wanted} on the ranks with layout "
+                    f"{peers.caller}: {sum(rows)} rows are {wanted} on the ranks with layout "
                     f"{self.sharding.layout!r}, got {rows}; shard with the same ContextParallel"
                 )
             whole: Tensor = _Unshard.apply(own, at, rows, peers, self)
@@ -194,9 +195,9 @@ class ContextParallel:
         Raises `LaunchError` and `ConfigError` for arguments that do not fit together or differ between
         ranks, before tensors are sent, `PeerError` if a rank is lost.
         """
-        require_known(f"{_WHO}.attention", arguments, _Scores, ContextParallel.attention)
+        require_known(f"{_CALLER}.attention", arguments, _Scores, ContextParallel.attention)
         options = {LSE.option: return_lse, MAX_LOGIT.option: return_max_logit}
-        outputs = outputs_of(f"{_WHO}.attention", options)
+        outputs = outputs_of(f"{_CALLER}.attention", options)
         scores = {"backend": _AUTO, **arguments}
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         with self.peers.turn():
@@ -223,7 +224,7 @@ class ContextParallel:
         or type, or for gradients that are DTensors; `PeerError` if a rank is lost, after which gradients
         may be of this rank or of all.
         """
-        sums.sum_gradients(self.peers.named(f"{_WHO}.sum_gradients"), tensors)
+        sums.sum_gradients(self.peers.named(f"{_CALLER}.sum_gradients"), tensors)
 
     @eager
     def explain(
@@ -244,7 +245,7 @@ class ContextParallel:
         cuts = {name: arguments.pop(name, None) for name in ("cu_seqlens_q", "cu_seqlens_k")}
         for output in OUTPUTS:
             arguments.pop(output.option, None)
-        peers = self.peers.named(f"{_WHO}.explain")
+        peers = self.peers.named(f"{_CALLER}.explain")
         with peers.turn():
             _, _, plan = self._agreed(peers, (q, k, v), causal, layout, arguments, cuts)
         name, _ = chosen(plan.problem, self.scheme, self.degree, self.machine)
@@ -266,12 +267,12 @@ class ContextParallel:
 
         def read_all() -> Said[tuple[Sharded | None, Call]]:
             sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
-            call = read(peers.who, q, k, v, causal, layout, scores, cuts)
+            call = read(peers.caller, q, k, v, causal, layout, scores, cuts)
             peers.require_device("q", call.q)
             return Said((sharded, call), {**self._words(), **call.words, **own}, call.numbers)
 
         (sharded, call), every = agreed(peers, read_all)
-        problem = problem_of(peers.who, call, self.sharding, every)
+        problem = problem_of(peers.caller, call, self.sharding, every)
         _, plan = chosen(problem, self.scheme, self.degree, self.machine)
         return sharded, call, plan
 
@@ -329,7 +330,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: None) -> tuple[Any, ...]:
         engine, of = ctx.engine, ctx.of
-        peers = of.peers.named(f"gradients of {of.peers.who}")
+        peers = of.peers.named(f"gradients of {of.peers.caller}")
         saved: tuple[Tensor | None, ...] = ()
         lost: RuntimeError | None = None
         try:

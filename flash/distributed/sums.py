@@ -31,7 +31,7 @@ def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
     def read() -> Said[None]:
         kinds = sorted({type(t).__name__ for t in found if type(t) is not Tensor})
         if kinds:
-            raise LaunchError(f"{peers.who}: gradients must be plain tensors, got {', '.join(kinds)}")
+            raise LaunchError(f"{peers.caller}: gradients must be plain tensors, got {', '.join(kinds)}")
         words = {"number of tensors": str(len(given))}
         for number, grad in enumerate(t.grad for t in given):
             kind = None if grad is None else f"{str(grad.dtype).removeprefix('torch.')} {list(grad.shape)}"

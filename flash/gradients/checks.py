@@ -66,7 +66,7 @@ class Checks:
 
         Raises `LaunchError` with all problems of the arrays.
         """
-        config, who = self._config, self._caller.name
+        config, caller = self._config, self._caller.name
         most = self._longest(operands, longest)
         every = {**views, **operands}
         key = (layout, *most, *[(n, a[1:6], a.pointer % _ADDRESSES) for n, a in every.items()])
@@ -76,24 +76,24 @@ class Checks:
             found = None
         if found is None:
             found = self._known.keep(key, _sizes(config, views, operands, layout, most, self._caller))
-        check_addresses(found.geometry, (views["q"], views["k"], views["v"]), operands, who)
+        check_addresses(found.geometry, (views["q"], views["k"], views["v"]), operands, caller)
         problems = list(sharing_problems(WRITTEN, every))
         if config.varlen:
             totals = found.geometry.seq_q, found.geometry.seq_k
             problems += varlen.length_problems(operands, *totals, found.longest_q, found.longest_k)
-        raise_problems(problems, who)
+        raise_problems(problems, caller)
         return found
 
     def _longest(self, operands: Operands, longest: tuple[object, object]) -> tuple[int | None, int | None]:
         """The most queries and keys of a packed sequence; None where there is none to find."""
-        who = self._caller.name
+        caller = self._caller.name
         if self._config.varlen:
-            most_q = varlen.most_queries(operands, longest[0], who)
-            return most_q, varlen.most_keys(operands, longest[1], who)
+            most_q = varlen.most_queries(operands, longest[0], caller)
+            return most_q, varlen.most_keys(operands, longest[1], caller)
         for side, given in zip("qk", longest, strict=True):
             if given is not None:
                 raise LaunchError(
-                    f"{who}: max_seqlen_{side} is given, but the config does not say varlen; use "
+                    f"{caller}: max_seqlen_{side} is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
                 )
         return None, None
@@ -110,7 +110,7 @@ def _sizes(
     """The sizes of a call. Raises `LaunchError` with all problems that depend neither on addresses nor
     on elements.
     """
-    who, (most_q, most_k) = caller.name, most
+    most_q, most_k = most
     geometry = check(
         config,
         views["q"],
@@ -129,7 +129,7 @@ def _sizes(
         *problems_of_shapes(arguments, views, {}),
         *(p for n in WRITTEN if n in views for p in written_problems(n, views[n])),
     ]
-    raise_problems(problems, who)
+    raise_problems(problems, caller.name)
     longest_k = (most_k or 0) if config.varlen else geometry.seq_k
     return Checked(geometry, geometry.longest_q, longest_k)
 

@@ -86,20 +86,20 @@ def attention_backward(
     float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
     "f32_grade" the kernels use tensor cores, with an error near that of f32.
     """
-    who = _OfAttention._caller.name
-    require_known(who, scores, ScoreArguments, attention_backward)
-    scores = with_captured(who, scores)
-    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
+    caller = _OfAttention._caller.name
+    require_known(caller, scores, ScoreArguments, attention_backward)
+    scores = with_captured(caller, scores)
+    columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     kernel = _kernel_for(
         _OfAttention if of_v else _AttentionOfNoColumns,
-        flag(who, "deterministic", deterministic),
+        flag(caller, "deterministic", deterministic),
         columns,
         of_v or columns,
-        dtype_of(who, q),
+        dtype_of(caller, q),
         causal,
         precision,
         (),
-        *settings_of_call(scores, functools.partial(dtype_of, who)),
+        *settings_of_call(scores, functools.partial(dtype_of, caller)),
     )
     return kernel.launch(
         dout,
@@ -156,20 +156,20 @@ def attention_varlen_backward(
     must be given for arrays on a GPU. Rows of no sequence have gradient 0 in new arrays, and are not
     written in given ones. All other arguments and the exceptions are as in `attention_backward`.
     """
-    who = _OfVarlen._caller.name
-    require_known(who, scores, VarlenArguments, attention_varlen_backward)
-    scores = with_captured(who, scores)
-    columns, of_v = last_dimension(who, q, "q"), last_dimension(who, v, "v")
+    caller = _OfVarlen._caller.name
+    require_known(caller, scores, VarlenArguments, attention_varlen_backward)
+    scores = with_captured(caller, scores)
+    columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     kernel = _kernel_for(
         _OfVarlen if of_v else _VarlenOfNoColumns,
-        flag(who, "deterministic", deterministic),
+        flag(caller, "deterministic", deterministic),
         columns,
         of_v or columns,
-        dtype_of(who, q),
+        dtype_of(caller, q),
         causal,
         precision,
         (seqused_q is not None, seqused_k is not None),
-        *settings_of_call(scores, functools.partial(dtype_of, who)),
+        *settings_of_call(scores, functools.partial(dtype_of, caller)),
     )
     return kernel.launch(
         dout,

@@ -114,7 +114,7 @@ class AttentionGradient:
             )
         if not isinstance(deterministic, bool):
             raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
-        require_sweeps(config, sweeps, deterministic=deterministic, who=_NAME)
+        require_sweeps(config, sweeps, deterministic=deterministic, caller=_NAME)
         self.config = config
         self.deterministic = deterministic
         self.sweeps = sweeps
@@ -316,9 +316,9 @@ class AttentionGradient:
         stream: int | None,
     ) -> _Read:
         """The checked call of arguments, with the config's scale and numbers."""
-        who, gradient, config = self._caller.name, self._gradient, self.config
+        caller, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
-        views, operands = gradient.views(named, flattened(who, arguments), stream)
+        views, operands = gradient.views(named, flattened(caller, arguments), stream)
         checked = gradient.check(views, operands, layout, longest)
         name, why = gradient.choose(backend, views["q"], stream)
         one_sweep = gradient.require_kernels(name, gradient.ordinal(name, views))

@@ -38,20 +38,20 @@ class GradientsOfNoColumns(AttentionGradient):
         **how: Any,
     ) -> Gradients[Any]:
         """The gradients for lse alone, and dv without elements; as `AttentionGradient.launch`."""
-        who = self._caller.name
-        views = readable_views({"dout": dout, "q": q, "k": k, "v": v, "out": out}, who)
+        caller = self._caller.name
+        views = readable_views({"dout": dout, "q": q, "k": k, "v": v, "out": out}, caller)
         shape = (*views["q"].shape[:-1], 0)
         problems = [
             f"{name} must be {list(shape)}, because v has no columns, got {list(views[name].shape)}"
             for name in ("dout", "out")
             if tuple(views[name].shape) != shape
         ]
-        of_dv = None if dv is None else readable_views({"dv": dv}, who)["dv"]
+        of_dv = None if dv is None else readable_views({"dv": dv}, caller)["dv"]
         if of_dv is not None and tuple(of_dv.shape) != tuple(views["v"].shape):
             problems.append(f"dv must be {list(views['v'].shape)}, as v is, got {list(of_dv.shape)}")
-        raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], who)
+        raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], caller)
         like = views["q"]
-        handle = None if stream is None else streams.stream_handle(stream, who)
+        handle = None if stream is None else streams.stream_handle(stream, caller)
         zeros = self._empty(like, like, handle)
         self._gradient.clear([view(zeros, "dout")], stream_of(like, handle))
         rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v

@@ -122,18 +122,18 @@ class Gradient(Operation[GradientCall]):
         """
         if backend in WITHOUT_KERNELS:
             return False
-        target, who = self.target_of(ordinal), self.caller.name
+        target, caller = self.target_of(ordinal), self.caller.name
         one_sweep = self.sweeps(target).number == 1
         if (ordinal, target) in self._has_kernels:
             return one_sweep
         for owner in owners_of(one_sweep=one_sweep):
-            made = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, who=who)
+            made = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, caller=caller)
             if ordinal is None:
                 continue
             needed, device = made.tiling.shared_bytes, self.gpu.backend.device_properties(ordinal)
             if needed > device.shared_per_block_optin:
                 raise LaunchError(
-                    f"{who}: a kernel for {target} needs {needed} bytes of shared memory per block, but "
+                    f"{caller}: a kernel for {target} needs {needed} bytes of shared memory per block, but "
                     f"{device} allows {device.shared_per_block_optin}; leave target=None"
                 )
         self._has_kernels.add((ordinal, target))

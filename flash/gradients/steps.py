@@ -104,7 +104,7 @@ def steps_of(
     call: GradientCall,
     target: Target,
     memory: Mapping[str, ArrayView],
-    who: str,
+    caller: str,
     *,
     build: Callable[[GradientConfig], GradientBuild] = gradient_build,
 ) -> Iterator[Step]:
@@ -135,21 +135,21 @@ def steps_of(
                 with_dlse=with_dlse,
                 wanted=wanted,
                 one_sweep=call.one_sweep,
-                who=who,
+                caller=caller,
             )
         )
         t = made.config.tiling
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
-        require_grid(who, ctas)
+        require_grid(caller, ctas)
         if ctas:
             yield launch_step(made, views, values, ctas)
     if "dbias" in memory:
-        made = build(gradient_config(config, SCORES, target, aligned, wanted=wanted, who=who))
+        made = build(gradient_config(config, SCORES, target, aligned, wanted=wanted, caller=caller))
         batch, heads, seq_q, seq_k = memory["dbias"].shape
         t = made.config.tiling
         ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
-        require_grid(who, ctas)
+        require_grid(caller, ctas)
         values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}
         values |= {
             "over_batch": geometry.batch // max(batch, 1),
@@ -160,7 +160,7 @@ def steps_of(
     for feature in config.scores:
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
-            yield from sum_steps(feature, views[terms], views[into], target, who)
+            yield from sum_steps(feature, views[terms], views[into], target, caller)
 
 
 def _in_order(call: GradientCall) -> dict[str, ArrayView]:
@@ -176,7 +176,7 @@ def _in_order(call: GradientCall) -> dict[str, ArrayView]:
 
 
 def sum_steps(
-    feature: ScoreFeature | type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, who: str
+    feature: ScoreFeature | type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, caller: str
 ) -> Iterator[Step]:
     """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
     given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)
@@ -190,7 +190,7 @@ def sum_steps(
     values = {f"{of}{i}": x for of, xs in (("m", m), ("r", r)) for i, x in enumerate(xs)}
     values |= {"sums": sums, "terms": math.prod(r)}
     ctas = -(-sums // WARPS)
-    require_grid(who, ctas)
+    require_grid(caller, ctas)
     made = sum_build(SumConfig(target, OF_ARRAYS[into.dtype]))
     arrays = {"X": (terms, n), "Y": (into, m)}
     views = {

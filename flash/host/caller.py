@@ -43,25 +43,27 @@ _IN_ADAPTER: Final = ("attention", "attention_varlen")  # functions with gradien
 LAUNCH: Final = Caller("launch")
 
 
-def raise_problems(problems: Iterable[str], who: str = LAUNCH.name) -> None:
-    """Raise `LaunchError` with all problems of a call of `who`, if there are any."""
+def raise_problems(problems: Iterable[str], caller: str = LAUNCH.name) -> None:
+    """Raise `LaunchError` with all problems of a call of `caller`, if there are any."""
     found = list(problems)
     if len(found) == 1:
-        raise LaunchError(f"{who}: {found[0]}")
+        raise LaunchError(f"{caller}: {found[0]}")
     if found:
-        raise LaunchError(f"{who}: {len(found)} problems" + "".join(f"\n  {p}" for p in found))
+        raise LaunchError(f"{caller}: {len(found)} problems" + "".join(f"\n  {p}" for p in found))
 
 
-def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, ArrayView]:
-    """Views of the arrays that `who` was called with, by name. Raises `LaunchError` that names all
+def views_of(arrays: Mapping[str, object], caller: str = LAUNCH.name) -> dict[str, ArrayView]:
+    """Views of the arrays that `caller` was called with, by name. Raises `LaunchError` that names all
     arguments that are no arrays, or whose gradients would be lost.
     """
-    found = readable_views(arrays, who)
-    require_no_gradients(found, who)
+    found = readable_views(arrays, caller)
+    require_no_gradients(found, caller)
     return found
 
 
-def readable_views(arrays: Mapping[str, object], who: str, stream: int | None = None) -> dict[str, ArrayView]:
+def readable_views(
+    arrays: Mapping[str, object], caller: str, stream: int | None = None
+) -> dict[str, ArrayView]:
     """Views of arrays by name, without the check of gradients, so that one array can be read before
     all arrays are checked together. `stream` is as for `view`. Raises `LaunchError` that names all
     that are no arrays.
@@ -69,12 +71,16 @@ def readable_views(arrays: Mapping[str, object], who: str, stream: int | None = 
     try:
         return {name: view(array, name, stream) for name, array in arrays.items()}
     except LaunchError:
-        raise_problems(unreadable(dict(arrays), stream), who)
+        raise_problems(unreadable(dict(arrays), stream), caller)
         raise  # not reached: `unreadable` finds the same array
 
 
 def require_no_gradients(
-    views: Mapping[str, ArrayView], who: str, results: Collection[str] = ("out",), *, is_second: bool = False
+    views: Mapping[str, ArrayView],
+    caller: str,
+    results: Collection[str] = ("out",),
+    *,
+    is_second: bool = False,
 ) -> None:
     """Raise `LaunchError` for inputs whose gradients torch tracks: torch would take results as
     constants. `results` are left to the checks of results. `is_second`: the call itself computes
@@ -86,27 +92,27 @@ def require_no_gradients(
         return
     torch: Any = sys.modules["torch"]
     if torch.is_grad_enabled():
-        cure = _OF_ADAPTER.format(who) if who in _IN_ADAPTER else ""
+        cure = _OF_ADAPTER.format(caller) if caller in _IN_ADAPTER else ""
         said = _SECOND if is_second else _LOST
-        raise_problems([said.format(name, cure) for name in tracked], who)
+        raise_problems([said.format(name, cure) for name in tracked], caller)
 
 
 def outputs_of(
-    who: str, options: Mapping[str, object], default: Collection[Output] = ()
+    caller: str, options: Mapping[str, object], default: Collection[Output] = ()
 ) -> tuple[Output, ...]:
-    """What a call of `who` returns beside O: outputs whose options are True, or of `default` where they are
+    """What `caller` returns beside O: outputs whose options are True, or of `default` where they are
     None. Raises `LaunchError` for an option that is none of these.
     """
     found = []
     for output in OUTPUTS:
         value = options.get(output.option)
-        if output in default if value is None else flag(who, output.option, value):
+        if output in default if value is None else flag(caller, output.option, value):
             found.append(output)
     return tuple(found)
 
 
-def flag(who: str, name: str, value: object) -> bool:
+def flag(caller: str, name: str, value: object) -> bool:
     """`value` if it is True or False. Raises `LaunchError` for anything else."""
     if not isinstance(value, bool | np.bool):
-        raise LaunchError(f"{who}: {name} must be True or False, got {shown(value)}")
+        raise LaunchError(f"{caller}: {name} must be True or False, got {shown(value)}")
     return bool(value)

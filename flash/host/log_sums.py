@@ -32,18 +32,18 @@ def lse_from_log2(lse: Any) -> Any:
     return _turned("lse_from_log2", lse, "[total_q, heads]", _LN_2)
 
 
-def _turned(who: str, lse: Any, axes: str, factor: float) -> Any:
-    view = views_of({"lse": lse}, who)["lse"]
+def _turned(caller: str, lse: Any, axes: str, factor: float) -> Any:
+    view = views_of({"lse": lse}, caller)["lse"]
     problems = []
     if view.dtype != F32.array_name:
         problems.append(f"lse must be {F32.array_name}, got {view.dtype}")
     if len(view.shape) != 2:
         problems.append(f"lse must be {axes}, got shape {list(view.shape)}")
-    raise_problems(problems, who)
+    raise_problems(problems, caller)
     if not hasattr(lse, "T") or not hasattr(lse, "__mul__"):
         raise LaunchError(
-            f"{who}: lse must be an array of a library with arithmetic, such as numpy, torch, cupy or jax, "
-            f"got {type(lse).__name__}; convert it there, such as with torch.from_dlpack(lse)"
+            f"{caller}: lse must be an array of a library with arithmetic, such as numpy, torch, cupy or "
+            f"jax, got {type(lse).__name__}; convert it there, such as with torch.from_dlpack(lse)"
         )
     dense = lse.T.contiguous() if hasattr(lse, "contiguous") else lse.T.copy()
     return dense * factor

@@ -16,7 +16,7 @@ from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import gpu_of
 
-_WHO: Final = "to_device"
+_CALLER: Final = "to_device"
 _TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*INPUT_DTYPES.values(), I32, BOOL)}
 
 
@@ -30,15 +30,15 @@ def to_device(array: object, *, device: int | None = None, cuda: CudaBackend | N
 
     Raises `LaunchError` for any other array or device, `BackendError` if there is no GPU.
     """
-    given = views_of({"array": array}, _WHO)["array"]
+    given = views_of({"array": array}, _CALLER)["array"]
     if given.device != HOST:
         raise LaunchError(
-            f"{_WHO}: array must be on the host, got {given.device_name}; it is on a GPU already: "
+            f"{_CALLER}: array must be on the host, got {given.device_name}; it is on a GPU already: "
             "pass it as it is"
         )
     if given.dtype not in _TAKEN:
-        raise LaunchError(f"{_WHO}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it")
-    backend = gpu_of(_WHO, cuda)
+        raise LaunchError(f"{_CALLER}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it")
+    backend = gpu_of(_CALLER, cuda)
     ordinal = backend.current_device() if device is None else _device(device)
     source = np.ascontiguousarray(host_array(given))
     made = DeviceArray(tuple(given.shape), OF_ARRAYS[given.dtype], ordinal, backend, 0)
@@ -52,7 +52,7 @@ def _device(given: object) -> int:
     found = integer(given, 0, INT32_MAX)
     if found is None:
         raise LaunchError(
-            f"{_WHO}: device must be the number of a GPU, from 0 on, got {shown(given)}; "
+            f"{_CALLER}: device must be the number of a GPU, from 0 on, got {shown(given)}; "
             "leave it out "
             "for the current one"
         )

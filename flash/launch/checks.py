@@ -207,7 +207,7 @@ def check_addresses(
     geometry: Geometry,
     arrays: tuple[ArrayView, ...],
     operands: Operands = MappingProxyType({}),
-    who: str = LAUNCH.name,
+    caller: str = LAUNCH.name,
 ) -> None:
     """Refuse null and misaligned pointers, and an output that shares memory with an input.
 
@@ -229,7 +229,7 @@ def check_addresses(
         if near or operands:
             problems += sharing_problems(("out",), {"out": out, **near, **operands})
     if problems:
-        raise_problems(problems, who)
+        raise_problems(problems, caller)
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
@@ -416,9 +416,9 @@ def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
         )
 
 
-def check_limits(geometry: Geometry, limits: Limits, who: str = LAUNCH.name) -> None:
+def check_limits(geometry: Geometry, limits: Limits, caller: str = LAUNCH.name) -> None:
     """Raise one `LaunchError` with all limits of the kernel or its device that a call exceeds."""
-    raise_problems(list(_limit_problems(geometry, limits)), who)
+    raise_problems(list(_limit_problems(geometry, limits)), caller)
 
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:

@@ -60,12 +60,12 @@ class Forward(Operation[Call]):
         """Views of q, k, v and, if it is given, out, and of the operands. Raises `LaunchError` that names all
         arguments that are no arrays, and operands that are missing or not to be given.
         """
-        names, who = self._operands, self.caller.name
+        names, caller = self._operands, self.caller.name
         if names or (operands and any(array is not None for array in operands.values())):
             require_operands(self.config.features, {**self._no_operands, **operands}, self.caller)
         arrays = {"q": q, "k": k, "v": v}
         if self.config.shared_kv:
-            require_shared(self.config, who, v=v)
+            require_shared(self.config, caller, v=v)
             arrays["v"] = k
         if out is not None:
             arrays["out"] = out
@@ -84,7 +84,7 @@ class Forward(Operation[Call]):
         """The checked geometry of a call; for packed sequences the lengths are checked, too. Raises
         `LaunchError` with every problem that does not depend on addresses.
         """
-        config, who = self.config, self.caller.name
+        config, caller = self.config, self.caller.name
         if not config.varlen:
             if max_seqlen_q is not None:
                 raise LaunchError(
@@ -93,13 +93,13 @@ class Forward(Operation[Call]):
                 )
             return self._kept_geometry(views, layout, None)
         operands = self.operands(views)
-        found = self._kept_geometry(views, layout, varlen.most_queries(operands, max_seqlen_q, who))
+        found = self._kept_geometry(views, layout, varlen.most_queries(operands, max_seqlen_q, caller))
         problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
         if config.page_size is not None:
             problems += varlen.page_problems(operands, found.batch, found.pages, config.page_size)
         if config.rotary_dim:
             problems += varlen.rotary_problems(operands)
-        raise_problems(problems, who)
+        raise_problems(problems, caller)
         return found
 
     def _kept_geometry(

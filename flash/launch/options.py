@@ -100,9 +100,9 @@ def _as_flag(_: str, value: Any) -> bool:
     return bool(value)
 
 
-def _number_of_splits(who: str, value: Any) -> int:
+def _number_of_splits(caller: str, value: Any) -> int:
     """0 for "auto": a schema has no numbers that may be words."""
-    return splits_of(who, value, LaunchError if who == CACHED else ConfigError) or 0
+    return splits_of(caller, value, LaunchError if caller == CACHED else ConfigError) or 0
 
 
 OPTIONS: Final = (
@@ -126,13 +126,13 @@ OPTIONS: Final = (
         "str",
         of_model="as in `flash.attention`, for calls without a `FlashCache`, whose backend is its own",
     ),
-    Option("stream", None, "int?", check=lambda who, x: None if x is None else stream_handle(x, who)),
+    Option("stream", None, "int?", check=lambda caller, x: None if x is None else stream_handle(x, caller)),
     Option(
         "deterministic",
         True,
         "bool",
         _PASSES,
-        check=lambda who, x: flag(who, "deterministic", x),
+        check=lambda caller, x: flag(caller, "deterministic", x),
         of_results=False,
         of_gradients=True,
         of_model="of gradients, as in `flash.adapters.torch.attention`",
@@ -155,7 +155,7 @@ OPTIONS: Final = (
         None,
         "SymInt?",
         (VARLEN,),
-        check=lambda who, x: rows_at_most(who, "k", x),
+        check=lambda caller, x: rows_at_most(caller, "k", x),
         of_results=False,
         of_gradients=True,
     ),
@@ -172,20 +172,20 @@ MEANINGS: Final = tuple(
 )
 
 
-def options_of(who: str) -> tuple[Option, ...]:
-    """The options of the function `who`."""
-    return tuple(option for option in OPTIONS if who in option.functions)
+def options_of(caller: str) -> tuple[Option, ...]:
+    """The options of the function `caller`."""
+    return tuple(option for option in OPTIONS if caller in option.functions)
 
 
-def checked_options(who: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The options of `known` that the function `who` of an adapter is given, with defaults. Raises what
-    functions of attention raise for values, in the name of `who`.
+def checked_options(caller: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """The options of `known` that the function `caller` of an adapter is given, with defaults. Raises what
+    functions of attention raise for values, in the name of `caller`.
     """
     checked = {}
     for option in OPTIONS:
         if option.name in known.__annotations__:
             value = given.get(option.name, option.default)
-            value = value if option.check is None else option.check(who, value)
-            plain = value if option.plain is None else option.plain(who, value)
+            value = value if option.check is None else option.check(caller, value)
+            plain = value if option.plain is None else option.plain(caller, value)
             checked[option.name] = plain if option.value is None else option.value(plain)
     return checked

@@ -30,9 +30,9 @@ NO_ROTATION: Final = RotarySetting()
 
 
 def rotary_of_call(
-    who: str, arguments: Any, q: object, page_size: int | None
+    caller: str, arguments: Any, q: object, page_size: int | None
 ) -> tuple[RotarySetting, RotaryArrays]:
-    """The rotation that a call of `who` asks for, and the tables that its launch takes: neither where no
+    """The rotation that a call of `caller` asks for, and the tables that its launch takes: neither where no
     column is rotated. The arguments about it are taken out of the dict `arguments`. `page_size` is None if
     keys are not in pages.
 
@@ -40,22 +40,22 @@ def rotary_of_call(
     """
     given = {name: arguments.pop(name, None) for name in RotaryArguments.__annotations__}
     pairs = given.pop(_INTERLEAVED)
-    interleaved = pairs is not None and flag(who, _INTERLEAVED, pairs)
+    interleaved = pairs is not None and flag(caller, _INTERLEAVED, pairs)
     tables = {name: array for name, array in given.items() if array is not None}
     if not tables:
         return NO_ROTATION, _NO_ANGLES
-    raise_problems(together_problems(tables, ANGLES), who)
+    raise_problems(together_problems(tables, ANGLES), caller)
     if page_size is None:
         raise LaunchError(
-            f"{who}: {_BOTH} are given without a block_table, but only queries of keys in pages are rotated, "
-            "which hold rotated keys; rotate q and k before the call"
+            f"{caller}: {_BOTH} are given without a block_table, but only queries of keys in pages are "
+            "rotated, which hold rotated keys; rotate q and k before the call"
         )
-    views = readable_views({"q": q, **tables}, who)
+    views = readable_views({"q": q, **tables}, caller)
     head_dim, *_ = *views.pop("q").shape[-1:], 0
     cos, sin = (list(views[name].shape) for name in ANGLES)
     if len(cos) != _MATRIX or cos != sin or not cos[0] or 2 * cos[1] > head_dim:
         raise LaunchError(
-            f"{who}: {_BOTH} must be [positions, rotary_dim / 2] of one shape, with at least one position "
+            f"{caller}: {_BOTH} must be [positions, rotary_dim / 2] of one shape, with at least one position "
             f"and rotary_dim up to head_dim={head_dim}, got {cos} and {sin}"
         )
     if not cos[1]:

@@ -23,11 +23,11 @@ def columns_of(config: AttentionConfig, k: ArrayView) -> ArrayView:
     return found._replace(owner=host_array(k)[..., :columns], keep=k.owner)
 
 
-def require_shared(config: AttentionConfig, who: str, **values: object) -> None:
+def require_shared(config: AttentionConfig, caller: str, **values: object) -> None:
     """Raise `LaunchError` for arrays of values, by name, that are given although they are columns of K."""
     given = [name for name, array in values.items() if array is not None]
     if config.shared_kv and given:
         raise LaunchError(
-            f"{who}: {' and '.join(given)} must not be given, because the config says shared_kv: V is the "
+            f"{caller}: {' and '.join(given)} must not be given, because the config says shared_kv: V is the "
             f"first {config.value_dim} columns of K; {_CURE}"
         )

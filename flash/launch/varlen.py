@@ -27,7 +27,7 @@ LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 TABLE: Final = "block_table"
 
 
-def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name) -> int | None:
+def most_queries(operands: Mapping[str, ArrayView], given: object, caller: str = LAUNCH.name) -> int | None:
     """The most queries of a sequence: those of the lengths, if these are on the host, but at most as many
     as are `given` by the caller, which `length_problems` compares; else those that are given. None if none
     are and the arrays of lengths are malformed, which the checks of operands report.
@@ -35,34 +35,34 @@ def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LA
     Raises `LaunchError` if `given` is no number of queries, or if it is None and the lengths are
     not on the host.
     """
-    return _most("q", "queries", operands, given, who)
+    return _most("q", "queries", operands, given, caller)
 
 
-def most_keys(operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
+def most_keys(operands: Mapping[str, ArrayView], given: object, caller: str) -> int | None:
     """The most keys of a sequence, as `most_queries`."""
-    return _most("k", "keys", operands, given, who)
+    return _most("k", "keys", operands, given, caller)
 
 
-def rows_at_most(who: str, side: str, given: object) -> int | None:
-    """The most rows of a sequence that the argument max_seqlen_q or max_seqlen_k of `who` gives; None for
+def rows_at_most(caller: str, side: str, given: object) -> int | None:
+    """The most rows of a sequence that the argument max_seqlen_q or max_seqlen_k of `caller` gives; None for
     None. `side` is "q" or "k". Raises `LaunchError` for no number of rows.
     """
     most = None if given is None else integer(given, 0, MAX_WINDOWED_SEQ)
     if given is not None and most is None:
         raise LaunchError(
-            f"{who}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
+            f"{caller}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
     return most
 
 
-def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
-    most = rows_at_most(who, side, given)
+def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, caller: str) -> int | None:
+    most = rows_at_most(caller, side, given)
     ends = operands[f"cu_seqlens_{side}"]
     if ends.device != HOST:
         if most is not None:
             return most
         raise LaunchError(
-            f"{who}: max_seqlen_{side} must be given, because cu_seqlens_{side} is on "
+            f"{caller}: max_seqlen_{side} must be given, because cu_seqlens_{side} is on "
             f"{ends.device_name}, which a launch does not wait for; pass the most {what} of a "
             "sequence"
         )

@@ -35,13 +35,13 @@ class Capturing(Protocol):
 
 
 @contextmanager
-def naming(who: str) -> Iterator[None]:
-    """A context in which errors about functions and their arrays begin with the called function `who`."""
+def naming(caller: str) -> Iterator[None]:
+    """A context in which errors about functions and their arrays begin with the called function `caller`."""
     try:
         yield
     except (ConfigError, LaunchError, TypeMismatchError) as error:
-        if not str(error).startswith(f"{who}: "):
-            error.args = (f"{who}: {error}",)
+        if not str(error).startswith(f"{caller}: "):
+            error.args = (f"{caller}: {error}",)
         raise
 
 

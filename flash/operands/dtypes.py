@@ -207,14 +207,14 @@ def dtype(name: str) -> DType:
     return DTYPES[name]
 
 
-def require_dtype(who: str, name: str, given: object) -> DType:
-    """The type of Q, K, V and O that an argument of `who` called `name` gives. Raises `ConfigError` for
+def require_dtype(caller: str, name: str, given: object) -> DType:
+    """The type of Q, K, V and O that an argument of `caller` called `name` gives. Raises `ConfigError` for
     anything else.
     """
     value = config_name(given)
     if value not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ConfigError(
-            f"{who}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
+            f"{caller}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
         )
     return DTYPES[str(value)]

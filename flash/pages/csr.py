@@ -16,7 +16,7 @@ from ptxgen.arguments import integer
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
 
-_WHO: Final = "block_table_from_csr"
+_CALLER: Final = "block_table_from_csr"
 _TYPES: Final = ("int32", "int64")
 _MOST_PAGE: Final = 2**31 - 1
 
@@ -43,17 +43,17 @@ def block_table_from_csr(
     size = integer(page_size, 1, MAX_PAGE_SIZE)
     if size is None:
         raise LaunchError(
-            f"{_WHO}: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, got {shown(page_size)}"
+            f"{_CALLER}: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, got {shown(page_size)}"
         )
     given = {
         "paged_kv_indptr": paged_kv_indptr,
         "paged_kv_indices": paged_kv_indices,
         "paged_kv_last_page_len": paged_kv_last_page_len,
     }
-    views = views_of(given, _WHO)
-    raise_problems([p for name, array in views.items() for p in _problems_of(name, array)], _WHO)
+    views = views_of(given, _CALLER)
+    raise_problems([p for name, array in views.items() for p in _problems_of(name, array)], _CALLER)
     ends, pages, last = (host_array(array).astype(np.int64) for array in views.values())
-    raise_problems(list(_problems_of_lengths(ends, pages, last, size)), _WHO)
+    raise_problems(list(_problems_of_lengths(ends, pages, last, size)), _CALLER)
     counts = np.diff(ends)
     columns = np.arange(max(int(counts.max(initial=0)), 1))
     used = columns < counts[:, None]

@@ -40,20 +40,20 @@ class Ledger:
         return next((int(sequence) for sequence in empty if sequence != other_than), None)
 
     def append(
-        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int], journal: Journal
+        self, caller: str, layer: int, sequences: Sequence[int], rows: Sequence[int], journal: Journal
     ) -> tuple[list[Stretch], list[Copy]]:
         """Add `rows` to the lengths of `sequences` in a layer. Returns the new rows, and the copies
         to do before they are written. Raises `CacheFullError` if there is no room for all.
         """
         stretches = []
         for sequence, count, length in zip(sequences, rows, self.of(layer, sequences), strict=True):
-            self._require_room(who, layer, sequence, length, count)
+            self._require_room(caller, layer, sequence, length, count)
             stretches.append(Stretch(sequence, length, length + count))
-        copies = self._take_places(who, stretches, journal)
+        copies = self._take_places(caller, stretches, journal)
         journal.write(self.lengths, (layer, sequences), [stretch.end for stretch in stretches])
         return stretches, copies
 
-    def grow(self, who: str, sequences: Sequence[int], rows: int, journal: Journal) -> list[Copy]:
+    def grow(self, caller: str, sequences: Sequence[int], rows: int, journal: Journal) -> list[Copy]:
         """Add `rows` rows to sequences in every layer. Returns the copies to do before the writes.
 
         Raises `CacheFullError` if there is no room for all.
@@ -62,9 +62,9 @@ class Ledger:
         for sequence in sequences:
             of_layers = self.lengths[:, sequence]
             least, most = int(of_layers.min()), int(of_layers.max())
-            self._require_room(who, int(of_layers.argmax()), sequence, most, rows)
+            self._require_room(caller, int(of_layers.argmax()), sequence, most, rows)
             stretches.append(Stretch(sequence, least, most + rows))
-        copies = self._take_places(who, stretches, journal)
+        copies = self._take_places(caller, stretches, journal)
         of = (slice(None), sequences)
         journal.write(self.lengths, of, self.lengths[of] + rows)
         return copies
@@ -80,27 +80,27 @@ class Ledger:
         journal.write(self.lengths, (slice(None), target), self.lengths[:, source])
         return copies
 
-    def reorder(self, who: str, sequences: list[int], sources: list[int], journal: Journal) -> None:
+    def reorder(self, caller: str, sequences: list[int], sources: list[int], journal: Journal) -> None:
         """Give each of `sequences` the rows of its source, without a copy. Raises `LaunchError` if
         the placement cannot share rows.
         """
-        self._placement.reorder(who, sequences, sources, journal)
+        self._placement.reorder(caller, sequences, sources, journal)
         journal.write(self.lengths, (slice(None), sequences), self.lengths[:, sources])
 
-    def _require_room(self, who: str, layer: int, sequence: int, length: int, count: int) -> None:
+    def _require_room(self, caller: str, layer: int, sequence: int, length: int, count: int) -> None:
         if length + count > self._capacity:
             raise CacheFullError(
-                f"{who}: sequence {sequence} has {length} of {self._capacity} tokens in layer "
+                f"{caller}: sequence {sequence} has {length} of {self._capacity} tokens in layer "
                 f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
                 "make a cache with a larger capacity"
             )
 
-    def _take_places(self, who: str, stretches: Sequence[Stretch], journal: Journal) -> list[Copy]:
+    def _take_places(self, caller: str, stretches: Sequence[Stretch], journal: Journal) -> list[Copy]:
         placement = self._placement
         needed = placement.needed(stretches)
         if needed > (placement.free or 0):
             raise CacheFullError(
-                f"{who}: {needed} more pages are needed, but {placement.free} of "
+                f"{caller}: {needed} more pages are needed, but {placement.free} of "
                 f"{placement.places} are free; truncate or reset sequences, or make a cache "
                 "with more pages"
             )

@@ -93,12 +93,12 @@ def integers(values: object, least: int, most: int, count: int | None = None) ->
     return [int(value) for value in found]
 
 
-def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray[np.float32]:
+def scale(caller: str, name: str, given: object, shape: tuple[int, int]) -> NDArray[np.float32]:
     """Positive numbers of a shape that broadcasts to `shape`, as f32 of that shape. Raises
     `LaunchError` for anything else.
     """
     if is_tensor(given):
-        views_of({name: given}, who)
+        views_of({name: given}, caller)
         given = given.detach()  # type: ignore[attr-defined]  # numpy refuses tensors with gradients
     try:
         wide = np.broadcast_to(np.asarray(given), shape).astype(np.float64).astype(np.float32)
@@ -106,14 +106,14 @@ def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray
         raise
     except Exception:  # no numbers, a wrong shape, or an error of the class
         raise LaunchError(
-            f"{who}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
+            f"{caller}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
             f"{list(shape)}, got {_shown(given)}"
         ) from None
     wrong = np.argwhere(~(np.isfinite(wide) & (wide > 0)))
     if wrong.size:
         layer, head = wrong[0]
         raise LaunchError(
-            f"{who}: {name} must be finite and above 0 in float32, got {wide[layer, head]} for "
+            f"{caller}: {name} must be finite and above 0 in float32, got {wide[layer, head]} for "
             f"layer {layer}, head {head}"
         )
     return wide

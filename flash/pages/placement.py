@@ -73,9 +73,11 @@ class Placement(Protocol):
     def share(self, source: int, target: int, length: int, journal: Journal) -> list[Copy]:
         """Give `target`, which has no rows, the `length` rows of `source`. Returns the copies."""
 
-    def reorder(self, who: str, sequences: Sequence[int], sources: Sequence[int], journal: Journal) -> None:
+    def reorder(
+        self, caller: str, sequences: Sequence[int], sources: Sequence[int], journal: Journal
+    ) -> None:
         """Give each of `sequences` the rows of its source, all at once. Raises `LaunchError` in the
-        name of `who` if sequences cannot share rows.
+        name of `caller` if sequences cannot share rows.
         """
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
@@ -126,14 +128,14 @@ class Contiguous:
 
     def reorder(
         self,
-        who: str,
+        caller: str,
         sequences: Sequence[int],
         sources: Sequence[int],
         journal: Journal,  # noqa: ARG002
     ) -> None:
         """Raise `LaunchError`: places are not shared."""
         raise LaunchError(
-            f"{who}: sequences of contiguous memory cannot share rows, but {list(sequences)} shall hold "
+            f"{caller}: sequences of contiguous memory cannot share rows, but {list(sequences)} shall hold "
             f"what {list(sources)} hold; make the cache with page_size, such as page_size=16"
         )
 
@@ -226,7 +228,7 @@ class Paged:
 
     def reorder(
         self,
-        who: str,  # noqa: ARG002
+        caller: str,  # noqa: ARG002
         sequences: Sequence[int],
         sources: Sequence[int],
         journal: Journal,

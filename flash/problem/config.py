@@ -447,15 +447,15 @@ AttentionConfig.__doc__ = (
 )
 
 
-def config_of_call(who: str, **fields: Any) -> AttentionConfig:
-    """The config that the function `who` makes of its arguments. Raises `ConfigError`, which names
-    `who` as the function that was called.
+def config_of_call(caller: str, **fields: Any) -> AttentionConfig:
+    """The config that the function `caller` makes of its arguments. Raises `ConfigError`, which names
+    `caller` as the function that was called.
     """
     try:
         return AttentionConfig(**fields)
     except ConfigError as error:
         said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
-        raise ConfigError(f"{who}: {said}") from None
+        raise ConfigError(f"{caller}: {said}") from None
 
 
 def _checked_scale(value: Any) -> Any:

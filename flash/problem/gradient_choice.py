@@ -167,20 +167,21 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
     return Sweeps(1 if clocks < 1 else 2, why)
 
 
-def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, who: str) -> None:
-    """Raise `ConfigError`, which says that `who` found it, unless `asked` is None or a number of sweeps that
+def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, caller: str) -> None:
+    """Raise `ConfigError` in the name of `caller`, unless `asked` is None or a number of sweeps that
     there are for a config, and one only if dq need not be `deterministic`.
     """
     if asked is not None and (type(asked) is not int or asked not in (1, 2)):
-        raise ConfigError(f"{who}: sweeps must be 1, 2 or None, got {shown(asked)}")
+        raise ConfigError(f"{caller}: sweeps must be 1, 2 or None, got {shown(asked)}")
     if asked == 1 and deterministic:
         raise ConfigError(
-            f"{who}: sweeps=1 sums dq in an order that differs from call to call; give deterministic=False, "
-            "or leave sweeps out"
+            f"{caller}: sweeps=1 sums dq in an order that differs from call to call; give "
+            "deterministic=False, or leave sweeps out"
         )
     if asked == 1 and not has_one_sweep(config):
         raise ConfigError(
-            f"{who}: one sweep has no kernels for head_dim={config.head_dim}, head_dim_v={config.value_dim}, "
+            f"{caller}: one sweep has no kernels for head_dim={config.head_dim}, "
+            f"head_dim_v={config.value_dim}, "
             f"dtype={config.dtype!r} with precision={config.precision!r}; leave sweeps out"
         )
 
@@ -193,23 +194,23 @@ def gradient_config(
     *,
     with_dlse: bool = False,
     wanted: tuple[str, ...] = (),
-    who: str = "AttentionGradient",
+    caller: str = "AttentionGradient",
     one_sweep: bool = False,
 ) -> GradientConfig:
     """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
     config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
 
-    Raises `ConfigError`, which says that `who` found it, for what no kernel computes on the target.
+    Raises `ConfigError`, which says that `caller` found it, for what no kernel computes on the target.
     """
     operands = operands_of(config.element, config.precision) or FMA
     if target.sm < FIRST_WITH_MMA:
         raise ConfigError(
-            f"{who}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
+            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
             f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
         )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(
-            f"{who}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
+            f"{caller}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
     if owner in (DELTAS, SUMS):
@@ -234,7 +235,7 @@ def gradient_config(
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
-            f"{who}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
+            f"{caller}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
             f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
             f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )

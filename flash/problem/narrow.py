@@ -20,19 +20,19 @@ LEAST_SCALE_BLOCK: Final = WGMMA_ROWS
 MAX_SCALE_BLOCK: Final = 1 << 15
 
 
-def is_per_token(who: str, stored: DType, scale_per: object) -> bool:
+def is_per_token(caller: str, stored: DType, scale_per: object) -> bool:
     """Whether each token of a cache of `stored` has scales of its own. Raises `ConfigError` in the name of
-    `who` for another `scale_per` than "head" and "token", and for "token" with a type that has no scales.
+    `caller` for another `scale_per` than "head" and "token", and for "token" with a type that has no scales.
     """
     if not is_one_of(scale_per, (HEAD, TOKEN)):
         raise ConfigError(
-            f"{who}: scale_per must be one of {HEAD}, {TOKEN}, got {shown(scale_per)}"
+            f"{caller}: scale_per must be one of {HEAD}, {TOKEN}, got {shown(scale_per)}"
             f"{did_you_mean(scale_per, (HEAD, TOKEN))}"
         )
     if scale_per == TOKEN and not stored.is_narrow:
         raise ConfigError(
-            f"{who}: scale_per={TOKEN!r} is for a cache of {FP8_NAMES}, whose numbers have scales; leave it "
-            "out"
+            f"{caller}: scale_per={TOKEN!r} is for a cache of {FP8_NAMES}, whose numbers have scales; leave "
+            "it out"
         )
     return scale_per == TOKEN
 

@@ -132,8 +132,10 @@ def _of_array(name: str, given: object) -> AuxArray:
 _Arguments = TypeVar("_Arguments", bound=Mapping[str, Any])
 
 
-def with_captured(who: str, arguments: _Arguments, convert: Callable[[Any], Any] | None = None) -> _Arguments:
-    """The arguments of a call of `who`, with traces instead of functions, and in `aux` also the arrays that
+def with_captured(
+    caller: str, arguments: _Arguments, convert: Callable[[Any], Any] | None = None
+) -> _Arguments:
+    """Arguments of a call of `caller`, with traces instead of functions, and in `aux` also the arrays that
     these index although they are no parameters, by names that `flash.mods.captured.Captured` chooses.
     `convert` converts such an array to the library of the call (None: no need).
 
@@ -142,16 +144,16 @@ def with_captured(who: str, arguments: _Arguments, convert: Callable[[Any], Any]
     """
     if all(arguments.get(name) is None for name in (SCORE_MOD, MASK_MOD, AUX)):
         return arguments
-    with naming(who):
+    with naming(caller):
         return cast(_Arguments, captured.with_captured(arguments, arrays_of_call(arguments), convert))
 
 
-def flattened(who: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch of `who` with the arrays of `aux` by the names of their operands."""
+def flattened(caller: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch of `caller` with the arrays of `aux` by the names of their operands."""
     found = {name: value for name, value in arguments.items() if name != AUX}
     if arguments.get(AUX) is None:
         return found
-    with naming(who):
+    with naming(caller):
         return found | {f"{AUX}_{name}": array for name, array in given_arrays(arguments).items()}
 
 

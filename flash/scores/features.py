@@ -277,14 +277,16 @@ def split_by_axes(
     return wide, {name: value for name, value in arguments.items() if name not in heads}
 
 
-def require_known(who: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]) -> None:
-    """Raise TypeError, as Python does, if a keyword argument of `who` is none of `arguments`. The
+def require_known(
+    caller: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]
+) -> None:
+    """Raise TypeError, as Python does, if a keyword argument of `caller` is none of `arguments`. The
     parameters of `function` are those that may be meant.
     """
     known = arguments.__annotations__
     if not given.keys() <= known.keys():
         name = min(given.keys() - known.keys())
         raise TypeError(
-            f"{who}() got an unexpected keyword argument {name!r}"
+            f"{caller}() got an unexpected keyword argument {name!r}"
             f"{did_you_mean(name, inspect.signature(function).parameters)}"
         )

@@ -87,16 +87,16 @@ class WindowArguments(TypedDict, total=False):
     window: Sides
 
 
-def sides_of(who: str, window: object) -> tuple[int | None, int | None]:
+def sides_of(caller: str, window: object) -> tuple[int | None, int | None]:
     """The keys that a query sees to its left and right, None for no limit; both None for no window. Raises
-    `ConfigError`, in the name of `who`, for anything but two numbers of keys of any class, None or -1.
+    `ConfigError`, in the name of `caller`, for anything but two numbers of keys of any class, None or -1.
     """
     pair = (None, None) if window is None else in_numbers(window)
     sides = pair if isinstance(pair, tuple | list) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise ConfigError(
-            f"{who}: window must be (left, right), each a number of keys from 0 to {MAX_WINDOWED_SEQ}, or "
+            f"{caller}: window must be (left, right), each a number of keys from 0 to {MAX_WINDOWED_SEQ}, or "
             f"None or -1 for no limit, got {shown(window)}"
         )
     left, right = (None if count == _UNLIMITED else count for count in counts)

@@ -10,15 +10,15 @@ from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
 
-def located(backend: CudaBackend, array: ArrayView, who: str) -> ArrayView:
+def located(backend: CudaBackend, array: ArrayView, caller: str) -> ArrayView:
     """The array with its device filled in, for interfaces that do not say the device. Raises
     `LaunchError` if the address is on no GPU of this process.
     """
-    ordinal = ordinal_of(backend, array, who)
+    ordinal = ordinal_of(backend, array, caller)
     return array if ordinal == array.device[1] else array._replace(device=("cuda", ordinal))
 
 
-def ordinal_of(backend: CudaBackend, array: ArrayView, who: str) -> int:
+def ordinal_of(backend: CudaBackend, array: ArrayView, caller: str) -> int:
     """The ordinal of the GPU that an array is on; `UNKNOWN_DEVICE` for one without memory whose
     interface does not say it. Raises `LaunchError` as `located` does.
     """
@@ -28,7 +28,7 @@ def ordinal_of(backend: CudaBackend, array: ArrayView, who: str) -> int:
     found = backend.device_of_pointer(array.pointer)
     if found is None:
         raise LaunchError(
-            f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
+            f"{caller}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
             "a GPU of this process; pass an array whose memory is alive"
         )
     return found

@@ -20,7 +20,7 @@ def current_stream(like: ArrayView) -> int:
     return current(like.device[1]) if current else 0
 
 
-def stream_handle(stream: object, who: str = "launch") -> int:
+def stream_handle(stream: object, caller: str = "launch") -> int:
     """The CUstream of a stream as an integer.
 
     `stream` is that integer, or an object with `__cuda_stream__` (cuda.core), `cuda_stream` (torch)
@@ -35,7 +35,7 @@ def stream_handle(stream: object, who: str = "launch") -> int:
         found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
     if not isinstance(found, int) or not 0 <= found <= _LARGEST:
         raise LaunchError(
-            f"{who}: stream must be None, the integer of a CUstream, or an object with "
+            f"{caller}: stream must be None, the integer of a CUstream, or an object with "
             f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"
         )
     return found

@@ -66,7 +66,7 @@ kinds of mistakes:
 {chr(10).join(f"  {kind:<16}{meaning}" for kind, meaning in KINDS.items())}
 
 who notices, in the order in which they are asked:
-{chr(10).join(f"  {who:<16}{meaning}" for who, meaning in CATCHERS.items())}
+{chr(10).join(f"  {caller:<16}{meaning}" for caller, meaning in CATCHERS.items())}
   equivalent      nobody can: proved, or argued in equivalent.toml, to be right as well
   survived        nobody has: a further problem would notice it, or it is equivalent
 

@@ -109,6 +109,6 @@ class Arithmetic(Ops):
         return self.lg2(value) * math.log(2)
 
 
-def _require_f32(who: str, value: object) -> None:
-    require_value(who, value)
-    check_value(f"{who}: the operand", f32, value)
+def _require_f32(caller: str, value: object) -> None:
+    require_value(caller, value)
+    check_value(f"{caller}: the operand", f32, value)

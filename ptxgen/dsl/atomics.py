@@ -106,14 +106,16 @@ class Atomic:
         self._check(f"atomic.{op if op == 'xor' else f'{op}_'}", at, value, _WORDS)
         return self._emitted(at, (value,), {"op": op}, _BITS[at.dtype.nbytes], scope, order)
 
-    def _check(self, who: str, at: object, value: Scalar, types: tuple[ScalarType, ...]) -> None:
+    def _check(self, caller: str, at: object, value: Scalar, types: tuple[ScalarType, ...]) -> None:
         if not isinstance(at, Pointer):
             raise TypeMismatchError(
-                f"{who}: the element must be given by a pointer, such as P.element(i), got {shown(at)}"
+                f"{caller}: the element must be given by a pointer, such as P.element(i), got {shown(at)}"
             )
         if at.dtype not in types:
-            raise TypeMismatchError(f"{who} takes elements of {', '.join(map(str, types))}, got {shown(at)}")
-        check_value(f"{who}: the value", at.dtype, value)
+            raise TypeMismatchError(
+                f"{caller} takes elements of {', '.join(map(str, types))}, got {shown(at)}"
+            )
+        check_value(f"{caller}: the value", at.dtype, value)
 
     def _emitted(
         self,

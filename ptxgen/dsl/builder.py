@@ -253,10 +253,11 @@ class KernelBuilder(Roles):
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header), functions, texts)
 
 
-def _check_comment(who: str, text: object) -> None:
+def _check_comment(caller: str, text: object) -> None:
     """Refuse text that the assembler refuses in a comment, or that is not one line."""
     fits = isinstance(text, str) and text.isascii() and text.isprintable()
     if not fits or text != str(text).strip():
         raise ConfigError(
-            f"{who}: the text must be one line of printable ASCII without blanks around it, got {shown(text)}"
+            f"{caller}: the text must be one line of printable ASCII without blanks around it, got "
+            f"{shown(text)}"
         )

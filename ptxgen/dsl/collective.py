@@ -51,9 +51,9 @@ class Warp:
         """
         return self.scanned("warp.scan", value)
 
-    def scanned(self, who: str, value: Value) -> Value:
-        """The sums of the values of the lower lanes and the own one; `who` asks."""
-        self._check(who, value)
+    def scanned(self, caller: str, value: Value) -> Value:
+        """The sums of the values of the lower lanes and the own one; `caller` asks."""
+        self._check(caller, value)
         for distance in reversed(_DISTANCES):
             below, inside = self._k.shfl_pred(value, distance, 0, _ALL, mode="up")
             value = self._k.selp(value + below, value, inside)
@@ -67,9 +67,9 @@ class Warp:
         """Whether a predicate holds in all threads of the warp, a predicate."""
         return self._vote("warp.all", condition, "all")
 
-    def joined(self, who: str, value: Value, join: Join) -> Value:
-        """The values of the warp's threads, two at a time joined into one; `who` asks."""
-        self._check(who, value)
+    def joined(self, caller: str, value: Value, join: Join) -> Value:
+        """The values of the warp's threads, two at a time joined into one; `caller` asks."""
+        self._check(caller, value)
         k = self._k
         if k.threads % WARP_SIZE == 0:
             for distance in _DISTANCES:
@@ -82,16 +82,18 @@ class Warp:
             value = k.selp(join(value, above), value, inside)
         return k.shfl(value, 0, WARP_SIZE - 1, _ALL, mode="idx")
 
-    def _check(self, who: str, value: object) -> None:
-        self._k.refuse_predicated(who)
-        self._k.require_lanes(who)
+    def _check(self, caller: str, value: object) -> None:
+        self._k.refuse_predicated(caller)
+        self._k.require_lanes(caller)
         if not isinstance(value, Value) or value.type not in _TYPES:
-            raise TypeMismatchError(f"{who} takes an f32, u32 or s32 value of the kernel, got {shown(value)}")
+            raise TypeMismatchError(
+                f"{caller} takes an f32, u32 or s32 value of the kernel, got {shown(value)}"
+            )
 
-    def _vote(self, who: str, condition: Value, mode: Literal["any", "all"]) -> Value:
-        self._k.refuse_predicated(who)
-        self._k.require_lanes(who)
-        self._k.require_predicate(who, condition)
+    def _vote(self, caller: str, condition: Value, mode: Literal["any", "all"]) -> Value:
+        self._k.refuse_predicated(caller)
+        self._k.require_lanes(caller)
+        self._k.require_predicate(caller, condition)
         return self._k.vote(condition, _ALL, mode=mode)
 
 
@@ -143,10 +145,10 @@ class Cta:
             result = k.selp(before + part, result, warp > lower)
         return result
 
-    def _joined(self, who: str, value: Value, join: Join) -> Value:
+    def _joined(self, caller: str, value: Value, join: Join) -> Value:
         k = self._k
-        k.require_all_threads(who)
-        part = self._warp.joined(who, value, join)
+        k.require_all_threads(caller)
+        part = self._warp.joined(caller, value, join)
         if self._warps == 1:
             return part
         total, *others = _loaded(k, self._written(part, 0), self._warps)

@@ -416,17 +416,19 @@ class Control(Grid):
                 "branch with 'with k.when(condition):' instead"
             )
 
-    def require_predicate(self, who: str, condition: object) -> None:
+    def require_predicate(self, caller: str, condition: object) -> None:
         """Raise `TypeMismatchError` unless `condition` is a predicate of this kernel."""
         if not isinstance(condition, Value) or condition.type is not pred:
-            raise TypeMismatchError(f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}")
+            raise TypeMismatchError(
+                f"{caller} takes a predicate, such as row < seq_q, got {shown(condition)}"
+            )
         if condition.k is not self:
-            raise self._foreign(who, condition)
+            raise self._foreign(caller, condition)
 
 
-def _require_promise(who: str, uniform: object) -> None:
+def _require_promise(caller: str, uniform: object) -> None:
     if not isinstance(uniform, bool) and uniform != "warp":
-        raise TypeMismatchError(f"{who}: uniform must be True, False or 'warp', got {shown(uniform)}")
+        raise TypeMismatchError(f"{caller}: uniform must be True, False or 'warp', got {shown(uniform)}")
 
 
 def _counter(start: Scalar, stop: Scalar) -> ScalarType:
@@ -443,13 +445,13 @@ def _counter(start: Scalar, stop: Scalar) -> ScalarType:
     return types.pop() if types else s32
 
 
-def _counter_to(who: str, n: Scalar) -> ScalarType:
+def _counter_to(caller: str, n: Scalar) -> ScalarType:
     """The type of a loop over 0 … n - 1."""
     if not isinstance(n, Value):
         if not is_int(n) or not 0 <= n < 1 << u32.bits:
-            raise TypeMismatchError(f"{who}: n must be an integer that fits u32, got {shown(n)}")
+            raise TypeMismatchError(f"{caller}: n must be an integer that fits u32, got {shown(n)}")
         return u32
-    _require_counter(f"{who}: n", n)
+    _require_counter(f"{caller}: n", n)
     return n.type
 
 

@@ -46,7 +46,7 @@ class Grid(Memory):
         """The number of CTAs of the grid along an axis (`%nctaid`), u32."""
         return self._along("blocks", "nctaid", axis)
 
-    def _along(self, who: str, register: str, axis: object) -> Value:
+    def _along(self, caller: str, register: str, axis: object) -> Value:
         if not isinstance(axis, str) or axis not in _AXES:
-            raise ModifierError(f"{who}: the axis must be 'x', 'y' or 'z', got {shown(axis)}")
+            raise ModifierError(f"{caller}: the axis must be 'x', 'y' or 'z', got {shown(axis)}")
         return self.special(f"{register}.{axis}")

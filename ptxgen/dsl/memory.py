@@ -77,12 +77,12 @@ class Memory(Arithmetic):
             self.emit("cp_async_ca", (to, source, nbytes, *tail))
 
 
-def _require_pointer(who: str, at: object) -> None:
+def _require_pointer(caller: str, at: object) -> None:
     if not isinstance(at, Pointer):
-        raise TypeMismatchError(f"{who}: the first operand must be a Pointer, got {shown(at)}")
+        raise TypeMismatchError(f"{caller}: the first operand must be a Pointer, got {shown(at)}")
 
 
-def _vector(who: str, count: int) -> str | None:
+def _vector(caller: str, count: int) -> str | None:
     if not is_int(count) or count not in (1, 2, 4):
-        raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {shown(count)}")
+        raise ConfigError(f"{caller}: an access takes 1, 2 or 4 elements, got {shown(count)}")
     return None if count == 1 else f"v{count}"

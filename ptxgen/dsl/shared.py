@@ -76,13 +76,13 @@ class SharedMemory(Debugging):
 
     def _swizzled(self, name: str, shape: Sequence[int], dtype: ScalarType, stages: int) -> SwizzledTile:
         """A swizzled tile; inside a `with` block it is for that block only."""
-        who = f"swizzled tile {name!r}"
+        caller = f"swizzled tile {name!r}"
         check_name("swizzled tile", name)
-        require_type(who, dtype)
-        rows, columns = check_shape(who, shape)
+        require_type(caller, dtype)
+        rows, columns = check_shape(caller, shape)
         if not all(map(is_count, (rows, columns, stages))):
             raise ConfigError(
-                f"{who}: rows, columns and stages must be positive integers, got {shown(shape)}, stages "
+                f"{caller}: rows, columns and stages must be positive integers, got {shown(shape)}, stages "
                 f"{shown(stages)}"
             )
         check_row(name, columns, dtype)
@@ -130,10 +130,10 @@ class SharedMemory(Debugging):
         return Pointer(self._base(), "shared", dtype, offset)
 
 
-def check_shape(who: str, shape: object) -> tuple[int, int]:
+def check_shape(caller: str, shape: object) -> tuple[int, int]:
     """The rows and columns of a tile; raises `ConfigError` unless there are two."""
     if not isinstance(shape, tuple | list) or len(shape) != DIMENSIONS:
-        raise ConfigError(f"{who}: the shape must be (rows, columns), got {shown(shape)}")
+        raise ConfigError(f"{caller}: the shape must be (rows, columns), got {shown(shape)}")
     rows, columns = shape
     return rows, columns
 

@@ -211,18 +211,18 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and is_int(value) and value > 0
 
 
-def require_type(who: str, type: object) -> None:
-    """Raise `TypeMismatchError` if `type`, an argument of `who`, is no `ScalarType`."""
+def require_type(caller: str, type: object) -> None:
+    """Raise `TypeMismatchError` if `type`, an argument of `caller`, is no `ScalarType`."""
     if not isinstance(type, ScalarType):
         raise TypeMismatchError(
-            f"{who}: the type must be one of ptxgen.types, such as f32, got {shown(type)}"
+            f"{caller}: the type must be one of ptxgen.types, such as f32, got {shown(type)}"
         )
 
 
-def require_value(who: str, value: object) -> None:
-    """Raise `TypeMismatchError` if `value`, an argument of `who`, is no `Value`."""
+def require_value(caller: str, value: object) -> None:
+    """Raise `TypeMismatchError` if `value`, an argument of `caller`, is no `Value`."""
     if not isinstance(value, Value):
-        raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
+        raise TypeMismatchError(f"{caller}: the operand must be a value of the kernel, got {shown(value)}")
 
 
 class Bits(Value):

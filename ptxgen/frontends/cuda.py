@@ -17,7 +17,7 @@ from ptxgen.frontends.sources import sources_of
 from ptxgen.target import target as find_target
 
 DEFAULT_TARGET: Final = "sm_80"
-_WHO: Final = "ptxgen.frontends.cuda"
+_CALLER: Final = "ptxgen.frontends.cuda"
 _PACKAGE: Final = "nvidia-cuda-nvrtc"
 # The headers of the toolkit, by the names of cuda-pathfinder: cuda_fp16.h and cooperative_groups.h
 # are of the runtime (nvidia-cuda-runtime), and include those of nvidia-cuda-cccl.
@@ -56,7 +56,7 @@ def compile(
     and `BackendError` if NVRTC is not installed.
     """
     if not isinstance(source, str):
-        raise LaunchError(f"{_WHO}: the source must be text, got {shown(source)}; use load for a file")
+        raise LaunchError(f"{_CALLER}: the source must be text, got {shown(source)}; use load for a file")
     _nvrtc()
     arch = find_target(target).name.replace("sm_", "compute_")
     given = [
@@ -111,19 +111,19 @@ def _translated(
 
 
 def _nvrtc() -> Any:
-    return require(_WHO, "cuda.bindings.nvrtc", _PACKAGE)
+    return require(_CALLER, "cuda.bindings.nvrtc", _PACKAGE)
 
 
 def _missing(error: Exception) -> BackendError:
     return BackendError(
-        f"{_WHO} needs the library NVRTC, which cannot be loaded ({error}); install it: pip install "
+        f"{_CALLER} needs the library NVRTC, which cannot be loaded ({error}); install it: pip install "
         f"{_PACKAGE}, or all front ends: pip install 'ptxgen[frontends]'"
     )
 
 
 def _require_done(nvrtc: Any, status: Any) -> None:
     if int(status):
-        raise CompileError(f"{_WHO}: NVRTC failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+        raise CompileError(f"{_CALLER}: NVRTC failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
 
 
 def _text(nvrtc: Any, size_of: Any, get: Any, program: Any) -> str:
@@ -142,7 +142,7 @@ def _defined(value: object) -> object:
 
 @functools.cache
 def _header_folders() -> tuple[str, ...]:
-    pathfinder = require(_WHO, "cuda.pathfinder", "cuda-pathfinder")
+    pathfinder = require(_CALLER, "cuda.pathfinder", "cuda-pathfinder")
     folders = []
     for library in _HEADERS:
         try:

@@ -22,7 +22,7 @@ from ptxgen.frontends.sources import sources_of
 from ptxgen.target import target as find_target
 
 DEFAULT_TARGET: Final = "sm_80"
-_WHO: Final = "ptxgen.frontends.cute"
+_CALLER: Final = "ptxgen.frontends.cute"
 _PACKAGE: Final = "nvidia-cutlass-dsl"
 _PREFIX: Final = "kernel_cutlass_"
 
@@ -36,9 +36,9 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
     Raises `CompileError` with the compiler's message, and `BackendError` if CuTe DSL is not
     installed.
     """
-    cute = require(_WHO, "cutlass.cute", _PACKAGE)
+    cute = require(_CALLER, "cutlass.cute", _PACKAGE)
     if not callable(function):
-        raise LaunchError(f"{_WHO}: the function must be a @cute.jit function, got {shown(function)}")
+        raise LaunchError(f"{_CALLER}: the function must be a @cute.jit function, got {shown(function)}")
     name = getattr(function, "__name__", "the function")
     with tempfile.TemporaryDirectory() as folder:
         given = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
@@ -55,7 +55,7 @@ def _on_gpu(value: Any) -> Any:
     """An argument of a compilation as it is on a GPU: CuTe DSL says that the memory of an array on the host
     is generic, which TMA and `cp.async` refuse.
     """
-    runtime = require(_WHO, "cutlass.cute.runtime", _PACKAGE)
+    runtime = require(_CALLER, "cutlass.cute.runtime", _PACKAGE)
     if type(value) is not runtime._Tensor or value.memspace != runtime.AddressSpace.generic:
         return value
     found = _global(runtime).__new__(_global(runtime))
@@ -66,7 +66,7 @@ def _on_gpu(value: Any) -> Any:
 @functools.cache
 def _global(runtime: Any) -> Any:
     """The class of tensors of arrays on the host that are said to be in global memory."""
-    ir = require(_WHO, "cutlass._mlir", _PACKAGE).ir
+    ir = require(_CALLER, "cutlass._mlir", _PACKAGE).ir
 
     class Global(runtime._Tensor):  # type: ignore[misc]  # of a package without types
         @property

@@ -20,7 +20,7 @@ from ptxgen.runtime.kept import Kept
 from ptxgen.target import target as find_target
 
 DEFAULT_TARGET: Final = "sm_80"
-_WHO: Final = "ptxgen.frontends.numba"
+_CALLER: Final = "ptxgen.frontends.numba"
 _PACKAGE: Final = "numba-cuda"
 _OPTIONS: Final = ("fastmath", "opt", "launch_bounds")  # of @cuda.jit, which compiling takes as well
 
@@ -58,8 +58,8 @@ def launch(
     Raises `CompileError` with Numba's message, `LaunchError` for arguments that do not fit, and
     `BackendError` if Numba is not installed.
     """
-    numba = require(_WHO, "numba", _PACKAGE)
-    require(_WHO, "numba.cuda", _PACKAGE)
+    numba = require(_CALLER, "numba", _PACKAGE)
+    require(_CALLER, "numba.cuda", _PACKAGE)
     function, options = _function(kernel)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     values = [
@@ -83,38 +83,42 @@ def _function(kernel: Any) -> tuple[Any, dict[str, Any]]:
     """The Python function of a kernel, and the compiler's options that its decorator has."""
     function = getattr(kernel, "py_func", kernel)
     if not hasattr(function, "__code__"):
-        raise LaunchError(f"{_WHO}: the kernel must be a @cuda.jit kernel or a function, got {shown(kernel)}")
+        raise LaunchError(
+            f"{_CALLER}: the kernel must be a @cuda.jit kernel or a function, got {shown(kernel)}"
+        )
     options: Mapping[str, Any] = getattr(kernel, "targetoptions", {})
     return function, {name: options[name] for name in _OPTIONS if options.get(name) is not None}
 
 
-def _in_order(who: str, names: Sequence[str], args: Any) -> list[object]:
+def _in_order(caller: str, names: Sequence[str], args: Any) -> list[object]:
     if isinstance(args, Mapping):
         for name in args:
             if name not in names:
-                raise LaunchError(f"{who} has no parameter {shown(name)}{did_you_mean(name, names)}")
+                raise LaunchError(f"{caller} has no parameter {shown(name)}{did_you_mean(name, names)}")
         missing = [name for name in names if name not in args]
         if missing:
-            raise LaunchError(f"{who}: args lacks {', '.join(missing)}; give every parameter")
+            raise LaunchError(f"{caller}: args lacks {', '.join(missing)}; give every parameter")
         return [args[name] for name in names]
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
-        raise LaunchError(f"{who}: args must be a list of arguments, or a mapping by name, got {shown(args)}")
+        raise LaunchError(
+            f"{caller}: args must be a list of arguments, or a mapping by name, got {shown(args)}"
+        )
     if len(args) != len(names):
-        raise LaunchError(f"{who} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+        raise LaunchError(f"{caller} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
     return list(args)
 
 
-def _value(who: str, value: Any) -> Any:
+def _value(caller: str, value: Any) -> Any:
     """An argument as Numba takes it: arrays of other libraries as numpy arrays on their memory."""
     if value is None or isinstance(value, bool | int | float | complex | np.generic | np.ndarray | enum.Enum):
         return value
     if isinstance(value, tuple):
-        items = [_value(who, item) for item in value]
+        items = [_value(caller, item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return argument(who, value)
+    return argument(caller, value)
 
 
-def _parts(types: Any, who: str, name: str, type: Any, value: Any) -> list[_Part]:
+def _parts(types: Any, caller: str, name: str, type: Any, value: Any) -> list[_Part]:
     """The parameters that an argument becomes: Numba's own calling convention, as its dispatcher
     prepares arguments (`numba.cuda.dispatcher`).
     """
@@ -126,10 +130,10 @@ def _parts(types: Any, who: str, name: str, type: Any, value: Any) -> list[_Part
         return [
             part
             for n, (of_item, item) in enumerate(zip(type, value, strict=True))
-            for part in _parts(types, who, f"{name}[{n}]", of_item, item)
+            for part in _parts(types, caller, f"{name}[{n}]", of_item, item)
         ]
     if isinstance(type, types.EnumMember):
-        return _parts(types, who, name, type.dtype, value.value)
+        return _parts(types, caller, name, type.dtype, value.value)
     if isinstance(type, types.NPDatetime | types.NPTimedelta):
         return [(name, value.view(np.int64))]
     if type == types.float16:
@@ -139,7 +143,7 @@ def _parts(types: Any, who: str, name: str, type: Any, value: Any) -> list[_Part
         return [(f"{name}.real", part(value.real)), (f"{name}.imag", part(value.imag))]
     if isinstance(type, types.Integer | types.Float | types.Boolean):
         return [(name, value)]
-    raise LaunchError(f"{who} has the type {type} in Numba, which is no argument of a kernel here")
+    raise LaunchError(f"{caller} has the type {type} in Numba, which is no argument of a kernel here")
 
 
 def _array_parts(name: str, array: np.ndarray[Any, Any]) -> list[_Part]:
@@ -169,7 +173,7 @@ def _without_device(capability: tuple[int, int]) -> Iterator[None]:
     """Let Numba compile the device functions that a kernel calls, too: it asks the current device for
     what to compile them, and compiles them without the lines of their source.
     """
-    dispatcher = require(_WHO, "numba.cuda.dispatcher", _PACKAGE)
+    dispatcher = require(_CALLER, "numba.cuda.dispatcher", _PACKAGE)
     with _compiling:
         asked, compiled = dispatcher.get_current_device, dispatcher.compile_cuda
 

@@ -8,12 +8,12 @@ from typing import Any
 from ptxgen.errors import BackendError
 
 
-def require(who: str, module: str, package: str) -> Any:
+def require(caller: str, module: str, package: str) -> Any:
     """The module, imported. Raises `BackendError`, which names the package to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise BackendError(
-            f"{who} needs the package {package}, which cannot be imported ({error}); install it: pip install "
-            f"{package}, or all front ends: pip install 'ptxgen[frontends]'"
+            f"{caller} needs the package {package}, which cannot be imported ({error}); install it: pip "
+            f"install {package}, or all front ends: pip install 'ptxgen[frontends]'"
         ) from error

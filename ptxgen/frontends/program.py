@@ -208,7 +208,7 @@ class ProgramKernel:
         Raises `TrapError` with all that was found, and with the `Outcome` as `outcome`, unless
         `raise_on_report` is false. Raises `LaunchError` for arguments that do not fit.
         """
-        who = self.name
+        caller = self.name
         threads = self.block(block)
         schedules = self._schedules(schedule, arena)
         values = self.arguments(args)
@@ -244,7 +244,7 @@ class ProgramKernel:
             raise LaunchError(self.program.readable(str(error))) from None
         last = results[-1]
         result = None if isinstance(last, TrapError) else self._result(last)
-        outcome = Outcome(who, result, self._findings(findings), last.printed, self.program.ptx)
+        outcome = Outcome(caller, result, self._findings(findings), last.printed, self.program.ptx)
         if raise_on_report and not outcome.clean:
             raise FoundError(outcome)
         return outcome
@@ -359,11 +359,11 @@ class FoundError(TrapError):
         self.printed = outcome.printed
 
 
-def argument(who: str, value: object, nbytes: int = 0) -> Any:
+def argument(caller: str, value: object, nbytes: int = 0) -> Any:
     """An argument as the interpreter takes it, or a `Structure` of `nbytes` bytes, which is given
     as a tuple; arrays stay the memory of the caller.
 
-    Raises `LaunchError`, whose message begins with `who`, for arrays on a GPU and for objects that
+    Raises `LaunchError`, whose message begins with `caller`, for arrays on a GPU and for objects that
     are no arguments.
     """
     if value is None:
@@ -377,31 +377,31 @@ def argument(who: str, value: object, nbytes: int = 0) -> Any:
     if getattr(value, "requires_grad", False):
         value = value.detach()  # type: ignore[attr-defined]  # a tensor: the kernel may write it, as on a GPU
     if isinstance(value, tuple):
-        return Structure(who, _members(who, value), nbytes)
+        return Structure(caller, _members(caller, value), nbytes)
     try:
-        found = view(value, who)
+        found = view(value, caller)
     except LaunchError as error:
         if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
             raise
         raise LaunchError(
-            f"{who} must be an array, a number, None for a null pointer, or bytes for a structure, got "
+            f"{caller} must be an array, a number, None for a null pointer, or bytes for a structure, got "
             f"{shown(value)}"
         ) from error
     if found.device != HOST:
         raise LaunchError(
-            f"{who} is on {found.device_name}, but the interpreter runs on the host; copy it to the host"
+            f"{caller} is on {found.device_name}, but the interpreter runs on the host; copy it to the host"
         )
     return host_array(found)
 
 
-def _members(who: str, given: tuple[object, ...]) -> tuple[Any, ...]:
+def _members(caller: str, given: tuple[object, ...]) -> tuple[Any, ...]:
     """The members of a structure, arrays of other libraries as numpy arrays on their memory."""
     return tuple(
-        _members(f"{who}[{n}]", member)
+        _members(f"{caller}[{n}]", member)
         if isinstance(member, tuple)
         else member
         if member is None
-        else argument(f"{who}[{n}]", member)
+        else argument(f"{caller}[{n}]", member)
         for n, member in enumerate(given)
     )
 

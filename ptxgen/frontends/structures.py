@@ -22,22 +22,22 @@ class Structure:
     is of its own type; a tuple is a structure.
     """
 
-    who: str
+    caller: str
     members: tuple[Any, ...]
     nbytes: int
 
     @property
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         """The arrays among the members, of inner structures too."""
-        return [array for _, array in _arrays(self.who, self.members)]
+        return [array for _, array in _arrays(self.caller, self.members)]
 
     def pack(self, arena: DeviceArena) -> bytes:
         """The bytes, with the device addresses of the arrays. Raises `LaunchError`."""
-        data, _ = _packed(self.who, self.members, arena)
+        data, _ = _packed(self.caller, self.members, arena)
         if len(data) != self.nbytes:
             raise LaunchError(
-                f"{self.who} must be a structure of {self.nbytes} bytes, got members of {len(data)} bytes, "
-                "padding included; give numbers their types, as in numpy.int64(3)"
+                f"{self.caller} must be a structure of {self.nbytes} bytes, got members of {len(data)} "
+                "bytes, padding included; give numbers their types, as in numpy.int64(3)"
             )
         return data
 

@@ -21,7 +21,7 @@ from ptxgen.target import target as find_target
 from ptxgen.tensormap import SWIZZLES, TensorMap
 
 DEFAULT_TARGET: Final = "sm_80"
-_WHO: Final = "ptxgen.frontends.triton"
+_CALLER: Final = "ptxgen.frontends.triton"
 _SWIZZLE_OF: Final = {number: name for name, number in SWIZZLES.items()}
 # Parameters that Triton puts behind those of the function: pointers to memory for all CTAs.
 _SCRATCH: Final = ("global_scratch", "profile_scratch")
@@ -74,7 +74,7 @@ def launch(
     Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit, and
     `BackendError` if Triton is not installed.
     """
-    triton = require(_WHO, "triton", "triton")
+    triton = require(_CALLER, "triton", "triton")
     chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas}
     chosen |= {name: how.pop(name) for name in list(how) if name not in _OF_RUNS} | dict(options or {})
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -142,7 +142,7 @@ def _innermost(triton: Any, kernel: Any) -> Any:
     why = "is none"
     if type(found).__name__ == "InterpretedFunction":
         why = "was made under TRITON_INTERPRET=1, which replaces it; unset that"
-    raise LaunchError(f"{_WHO}: the kernel must be a @triton.jit function, and {shown(kernel)} {why}")
+    raise LaunchError(f"{_CALLER}: the kernel must be a @triton.jit function, and {shown(kernel)} {why}")
 
 
 def _by_name(function: Any, args: Any, constexprs: dict[str, Any]) -> dict[str, Any]:
@@ -270,10 +270,10 @@ _kept = Kept[str, _Compiled]()
 
 def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
     """The kernel for the types and the values of a call, as far as Triton specialises for them."""
-    compiler = require(_WHO, "triton.compiler.compiler", "triton")
-    jit = require(_WHO, "triton.runtime.jit", "triton")
+    compiler = require(_CALLER, "triton.compiler.compiler", "triton")
+    jit = require(_CALLER, "triton.runtime.jit", "triton")
     number = int("".join(filter(str.isdigit, find_target(target).name)))
-    gpu = require(_WHO, "triton.backends.compiler", "triton").GPUTarget("cuda", number, 32)
+    gpu = require(_CALLER, "triton.backends.compiler", "triton").GPUTarget("cuda", number, 32)
     backend = compiler.make_backend(gpu)
     function = call.function
     name = function.__name__
@@ -302,20 +302,20 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
     return found
 
 
-def _require_known(who: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def _require_known(caller: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for options that the compiler does not have."""
     for option in options:
         if option not in known:
             names = (*known, *_OF_RUNS)
             raise LaunchError(
-                f"{who}: there is no option {shown(option)}{did_you_mean(option, names)} (those of Triton's "
-                f"compiler are {', '.join(known)}; those of a run {', '.join(_OF_RUNS)})"
+                f"{caller}: there is no option {shown(option)}{did_you_mean(option, names)} (those of "
+                f"Triton's compiler are {', '.join(known)}; those of a run {', '.join(_OF_RUNS)})"
             )
 
 
 def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> _Compiled:
     """Run the compiler's stages up to PTX, which need neither a driver nor an assembler."""
-    ir = require(_WHO, "triton._C.libtriton", "triton").ir
+    ir = require(_CALLER, "triton._C.libtriton", "triton").ir
     stages: dict[str, Callable[..., Any]] = {}
     backend.add_stages(stages, options, source.language)
     context = ir.context()
@@ -340,17 +340,17 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     return _Compiled(program, dict(source.signature), metadata)
 
 
-def _specialised(who: str, name: str, value: Any) -> Any:
+def _specialised(caller: str, name: str, value: Any) -> Any:
     """An argument as Triton's specialisation takes it."""
     if isinstance(value, tuple):
-        items = [_specialised(who, f"{name}[{n}]", item) for n, item in enumerate(value)]
+        items = [_specialised(caller, f"{name}[{n}]", item) for n, item in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
     if isinstance(value, np.ndarray) or (
         hasattr(value, "__dlpack__") and not hasattr(value, "block_shape") and hasattr(value, "dtype")
     ):
-        array = argument(f"{who}: {name}", value)
+        array = argument(f"{caller}: {name}", value)
         return _Elements(array.dtype.name, array.__array_interface__["data"][0])
     return value
 
@@ -374,31 +374,31 @@ def _names(call: _Call, signature: Mapping[str, Any], symbol: str) -> Names:
 # --------------------------------------------------------------------------------------- arguments
 
 
-def _parts(who: str, type: Any, value: Any, maps: Any) -> list[object]:
+def _parts(caller: str, type: Any, value: Any, maps: Any) -> list[object]:
     """The parameters that an argument of the function becomes."""
     if type == "constexpr":
         return []
     if isinstance(type, tuple):
-        return [part for t, v in zip(type, value, strict=True) for part in _parts(who, t, v, maps)]
+        return [part for t, v in zip(type, value, strict=True) for part in _parts(caller, t, v, maps)]
     if isinstance(type, str) and type.startswith("tensordesc"):
-        return _described(who, value, next(maps, None))
+        return _described(caller, value, next(maps, None))
     if isinstance(type, str) and type.startswith("fp") and integer(value, -(1 << 63)) is not None:
         return [float(value)]
     return [value]
 
 
-def _described(who: str, descriptor: Any, meta: Mapping[str, Any] | None) -> list[object]:
+def _described(caller: str, descriptor: Any, meta: Mapping[str, Any] | None) -> list[object]:
     """The parts of a tensor descriptor: a tensor map for the GPUs that have them, else the array,
     then its shape and strides in elements.
     """
     shape, strides = [int(n) for n in descriptor.shape], [int(n) for n in descriptor.strides]
-    array = argument(who, descriptor.base)
+    array = argument(caller, descriptor.base)
     nan = descriptor.padding == "nan"
     if meta is None:
         flags = [int(nan), int(descriptor.round_f32_to_tf32)]
         return [array, *shape, *strides, *flags, *shape, *strides]
     if meta.get("fp4_padded") or meta.get("is_im2col"):
-        raise LaunchError(f"{who}: descriptors of 4-bit elements and of im2col mode are not modelled")
+        raise LaunchError(f"{caller}: descriptors of 4-bit elements and of im2col mode are not modelled")
     steps = [stride * array.itemsize for stride in strides]
     tensor = np.lib.stride_tricks.as_strided(array, shape, steps)
     tensor_map = TensorMap(

@@ -10,7 +10,7 @@ from ptxgen.frontends import triton as front
 from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import FoundError, Outcome
 
-_WHO: Final = "ptxgen.frontends.triton_launches"
+_CALLER: Final = "ptxgen.frontends.triton_launches"
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
 
     A launch raises what `ptxgen.frontends.triton.run` does.
     """
-    triton = require(_WHO, "triton", "triton")
+    triton = require(_CALLER, "triton", "triton")
     common = dict(how.pop("options", None) or {})
     kernels = triton.runtime.JITFunction
     outcomes: list[Outcome] = []

@@ -91,8 +91,8 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
     if len(args) != len(kernel.params):
         names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
         raise LaunchError(f"{kernel.name} takes {len(kernel.params)} arguments ({names}), got {len(args)}")
-    who = [f"{kernel.name}: argument {n} ({p.name})" for n, p in enumerate(kernel.params)]
-    triples = list(zip(who, kernel.params, args, strict=True))
+    caller = [f"{kernel.name}: argument {n} ({p.name})" for n, p in enumerate(kernel.params)]
+    triples = list(zip(caller, kernel.params, args, strict=True))
     plain = {p.name: _plain(words, p, a, arena) for words, p, a in triples if not _has_memory(a)}
     arrays = [
         (p.name, _array(words, p, a))
@@ -129,28 +129,28 @@ def _has_memory(given: Argument) -> bool:
     return isinstance(base, np.ndarray)
 
 
-def _array(who: str, param: Param, given: Lanes | TensorMap) -> Lanes:
+def _array(caller: str, param: Param, given: Lanes | TensorMap) -> Lanes:
     if isinstance(given, TensorMap):
         if param_bytes(param) != NBYTES:
-            raise LaunchError(f"{who} has {param_bytes(param)} bytes, a tensor map has {NBYTES}")
+            raise LaunchError(f"{caller} has {param_bytes(param)} bytes, a tensor map has {NBYTES}")
         assert isinstance(given.base, np.ndarray)
         return given.base
     if TYPES[param.type].bits != 64 or TYPES[param.type].is_float or param.count:
         wanted = f"a number for its type {param.type}"
         if param.count:
             wanted = f"bytes or a numpy structure for its {param_bytes(param)} bytes"
-        raise LaunchError(f"{who} must be {wanted}, got an array")
+        raise LaunchError(f"{caller} must be {wanted}, got an array")
     if given.dtype.hasobject:
-        raise LaunchError(f"{who} must be an array of numbers, got {given.dtype}")
+        raise LaunchError(f"{caller} must be an array of numbers, got {given.dtype}")
     return given
 
 
-def _plain(who: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
+def _plain(caller: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
     type, wanted = TYPES[param.type], param_bytes(param)
     if isinstance(value, (Texture, Surface)):
         if param.count or type.is_float or wanted != _HANDLE_BYTES:
             raise LaunchError(
-                f"{who} must fit its {wanted} bytes of type {type}, got a "
+                f"{caller} must fit its {wanted} bytes of type {type}, got a "
                 f"{_name_of(value)}, whose handle is an integer of {_HANDLE_BYTES} bytes"
             )
         return arena.bind(value).to_bytes(_HANDLE_BYTES, "little")
@@ -158,26 +158,26 @@ def _plain(who: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
         data = value if isinstance(value, bytes) else getattr(value, "tobytes", bytes)()
         if len(data) != wanted:
             raise LaunchError(
-                f"{who} must be a structure of {wanted} bytes, got "
+                f"{caller} must be a structure of {wanted} bytes, got "
                 f"{f'{len(data)} bytes' if data else repr(value)}"
             )
         return data
     if type.is_float:
         if not isinstance(value, (int, float, np.integer, np.floating)):
-            raise LaunchError(f"{who} must be a number for its type {type}, got {shown(value)}")
-        return _float(who, param, value)
+            raise LaunchError(f"{caller} must be a number for its type {type}, got {shown(value)}")
+        return _float(caller, param, value)
     if type.kind == "b" and isinstance(value, np.generic) and value.dtype.kind not in "iub":
         if value.nbytes != wanted:
-            raise LaunchError(f"{who} must have {wanted} bytes for its type {type}, got {shown(value)}")
+            raise LaunchError(f"{caller} must have {wanted} bytes for its type {type}, got {shown(value)}")
         return value.tobytes()
-    return _integer(who, param, value)
+    return _integer(caller, param, value)
 
 
 def _name_of(value: Texture | Surface) -> str:
     return type(value).__name__
 
 
-def _float(who: str, param: Param, value: Any) -> bytes:
+def _float(caller: str, param: Param, value: Any) -> bytes:
     type = TYPES[param.type]
     try:
         with np.errstate(over="ignore"):
@@ -185,11 +185,11 @@ def _float(who: str, param: Param, value: Any) -> bytes:
     except OverflowError:  # the integer is too large for any float
         rounded = np.asarray(np.inf, type.dtype)
     if np.isinf(rounded) and value not in (np.inf, -np.inf):
-        raise LaunchError(f"{who} must be a number that its type {type} has, got {shown(value)}")
+        raise LaunchError(f"{caller} must be a number that its type {type} has, got {shown(value)}")
     return rounded.tobytes()
 
 
-def _integer(who: str, param: Param, value: Any) -> bytes:
+def _integer(caller: str, param: Param, value: Any) -> bytes:
     type = TYPES[param.type]
     try:
         whole = operator.index(value.item() if isinstance(value, np.bool_) else value)
@@ -197,9 +197,11 @@ def _integer(who: str, param: Param, value: Any) -> bytes:
         hint = ""
         if isinstance(value, float) and type.kind == "b" and type.bits in (16, 32, 64):
             hint = f"; for the bits of a float, pass np.float{type.bits}({value})"
-        raise LaunchError(f"{who} must be an integer for its type {type}, got {shown(value)}{hint}") from None
+        raise LaunchError(
+            f"{caller} must be an integer for its type {type}, got {shown(value)}{hint}"
+        ) from None
     # Compilers also declare signed parameters as unsigned or untyped.
     low, high = -(1 << (type.bits - 1)), (1 << type.bits) - 1
     if not low <= whole <= high:
-        raise LaunchError(f"{who} must be from {low} to {high} for its type {type}, got {whole}")
+        raise LaunchError(f"{caller} must be from {low} to {high} for its type {type}, got {whole}")
     return (whole & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")

@@ -76,12 +76,12 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
     return memory
 
 
-def _zeros(nbytes: int, who: str) -> Lanes:
+def _zeros(nbytes: int, caller: str) -> Lanes:
     try:
         return np.zeros(nbytes, np.uint8)
     except (MemoryError, ValueError):  # numpy raises either for an array that is too large
         raise LaunchError(
-            f"{who} must fit the memory of this machine, got {nbytes} bytes; declare fewer"
+            f"{caller} must fit the memory of this machine, got {nbytes} bytes; declare fewer"
         ) from None
 
 

@@ -128,17 +128,18 @@ class BuiltFunction:
         grid: Size | tuple[Size, ...],
         align: int | None,
     ) -> GlobalContract:
-        who, types = f"{self.signature.name}.prove", self.signature.parameters
+        caller, types = f"{self.signature.name}.prove", self.signature.parameters
         pointers = {
             name: type for name, type in types.items() if isinstance(type, PointerType | TensorMapType)
         }
         for name in arrays:
             if name not in pointers:
-                raise LaunchError(f"{who}: {name} is no array of the kernel{did_you_mean(name, pointers)}")
+                raise LaunchError(f"{caller}: {name} is no array of the kernel{did_you_mean(name, pointers)}")
         missing = [name for name in pointers if name not in arrays]
         if missing:
             raise LaunchError(
-                f"{who}: the dimensions of {' and '.join(missing)} must be given, such as {missing[0]}=('n',)"
+                f"{caller}: the dimensions of {' and '.join(missing)} must be given, such as "
+                f"{missing[0]}=('n',)"
             )
         known = {GRID: (1, _MOST_CTAS)} | {
             name: _range(type)
@@ -149,25 +150,27 @@ class BuiltFunction:
             rank = len(self.maps[name].box)
             if not isinstance(arrays[name], tuple) or len(arrays[name]) != rank:
                 raise LaunchError(
-                    f"{who}: {name} must be a tuple of {rank} dimensions ({types[name]}), got "
+                    f"{caller}: {name} must be a tuple of {rank} dimensions ({types[name]}), got "
                     f"{shown(arrays[name])}"
                 )
         if align is not None and (integer(align, 1, _MOST_ALIGN) is None or align & (align - 1)):
             raise LaunchError(
-                f"{who}: align must be a power of two up to {_MOST_ALIGN} (bytes), got {shown(align)}"
+                f"{caller}: align must be a power of two up to {_MOST_ALIGN} (bytes), got {shown(align)}"
             )
-        found = tuple([self._array(who, name, pointers[name].dtype, arrays[name], align) for name in arrays])
-        blocks = _grid(who, grid)
+        found = tuple(
+            [self._array(caller, name, pointers[name].dtype, arrays[name], align) for name in arrays]
+        )
+        blocks = _grid(caller, grid)
         sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
-        _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
+        _check_bounds(caller, bounds, {*known, *_names_in((*sizes, *blocks))})
         equal = {} if blocks[0] == GRID else {GRID: blocks[0]}
         return GlobalContract(found, (), {**known, **bounds}, blocks, equal)
 
-    def _array(self, who: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
+    def _array(self, caller: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
         """A dense array, outermost dimension first; its rows are the elements of the proof. It and its
         rows begin at multiples of `align` bytes, if that is given.
         """
-        *outer, columns = dims = _dims(who, name, given)
+        *outer, columns = dims = _dims(caller, name, given)
         nbytes = dtype.nbytes
         axes = tuple([Axis(extent, _spanned(nbytes, dims[n + 1 :])) for n, extent in enumerate(outer)])
         if align is None:
@@ -226,28 +229,28 @@ def _names_in(expressions: Iterable[Size]) -> set[str]:
     return {name for text in expressions for name in re.findall(r"[A-Za-z_]\w*", str(text))}
 
 
-def _check_bounds(who: str, bounds: Any, names: Collection[str]) -> None:
+def _check_bounds(caller: str, bounds: Any, names: Collection[str]) -> None:
     """Raise `LaunchError` for bounds that are none, or of a name that stands for no size."""
     for name, given in bounds.items():
         if name not in names:
             raise LaunchError(
-                f"{who}: bounds has {name!r}, which is no size{did_you_mean(name, sorted(names))}"
+                f"{caller}: bounds has {name!r}, which is no size{did_you_mean(name, sorted(names))}"
             )
         pair = given if isinstance(given, tuple) else ()
         low, high = (integer(n, -(1 << 63), 1 << 63) for n in pair) if len(pair) == _PAIR else (None, None)
         if low is None or high is None or low > high:
             raise LaunchError(
-                f"{who}: bounds of {name} must be two integers, the lowest and the highest value, got "
+                f"{caller}: bounds of {name} must be two integers, the lowest and the highest value, got "
                 f"{shown(given)}"
             )
 
 
-def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
+def _grid(caller: str, given: Any) -> tuple[Size, Size, Size]:
     """The CTAs along x, y and z."""
     found = given if isinstance(given, tuple | list) else (given,)
     if not 1 <= len(found) <= _MOST_DIMENSIONS or not all(map(_is_size, found)):
         raise LaunchError(
-            f"{who}: grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', "
+            f"{caller}: grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', "
             f"got {shown(given)}"
         )
     x, y, z = (*found, 1, 1)[:_MOST_DIMENSIONS]
@@ -286,17 +289,17 @@ def _is_size(given: object) -> bool:
     return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
 
 
-def _dims(who: str, name: str, dims: Any) -> tuple[int | str, ...]:
+def _dims(caller: str, name: str, dims: Any) -> tuple[int | str, ...]:
     """The dimensions of an array, checked."""
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
-            f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
+            f"{caller}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"
         )
     for extent in dims[1:]:
         if re.search(r"[-+/]", str(extent)):
             raise LaunchError(
-                f"{who}: {name}: a dimension behind the first must be a size, a number or a product, got "
+                f"{caller}: {name}: a dimension behind the first must be a size, a number or a product, got "
                 f"{shown(extent)}; give the sum a name of its own in bounds="
             )
     return dims

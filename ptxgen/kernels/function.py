@@ -98,8 +98,8 @@ class KernelFunction:
         extents = cluster_of(f"kernel {self.name}", cluster)
         self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).kept()
         self._target = None if target is None else find_target(target)
-        who = f"kernel {self.name}"
-        self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
+        caller = f"kernel {self.name}"
+        self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
         self._plain: dict[str, BuiltFunction] = {}  # by target, those without choices of the caller
         self._lock = threading.RLock()  # the function runs once for each choice

@@ -68,7 +68,7 @@ class Call(NamedTuple):
         return self.first is not None and self.first.device != HOST
 
 
-def extents(who: str, what: str, given: object) -> Extents:
+def extents(caller: str, what: str, given: object) -> Extents:
     """One to three positive integers as (x, y, z). Raises `LaunchError` for anything else."""
     if type(given) is int and 0 < given <= MAX_GRID[0]:
         return given, 1, 1
@@ -76,14 +76,14 @@ def extents(who: str, what: str, given: object) -> Extents:
     whole = [integer(n, 1, most) for n, most in zip(found, MAX_GRID, strict=False)]
     if not 1 <= len(found) <= len(MAX_GRID) or None in whole:
         raise LaunchError(
-            f"{who}: {what} must be 1 to 3 positive integers, at most {MAX_GRID[0]}, {MAX_GRID[1]} and "
+            f"{caller}: {what} must be 1 to 3 positive integers, at most {MAX_GRID[0]}, {MAX_GRID[1]} and "
             f"{MAX_GRID[2]}, got {shown(given)}"
         )
     x, y, z = (*whole, 1, 1)[: len(MAX_GRID)]
     return x or 1, y or 1, z or 1
 
 
-def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], stream: int | None) -> Call:
+def checked(caller: str, parameters: Mapping[str, Type], given: Sequence[object], stream: int | None) -> Call:
     """The arguments of a call. Raises `LaunchError` with every problem of the arguments."""
     problems: list[str] = []
     values: list[Any] = []
@@ -108,9 +108,9 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
     if not together:
         problems += _device_problems(views)
     if len(problems) == 1:
-        raise LaunchError(f"{who}: {problems[0]}")
+        raise LaunchError(f"{caller}: {problems[0]}")
     if problems:
-        raise LaunchError(f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
+        raise LaunchError(f"{caller}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
     return Call(values, views, first or next(iter(views.values()), None))
 
 
@@ -202,7 +202,7 @@ def _number_problem(name: str, type: ScalarType, value: object) -> str:
     return f"{name} must be an integer from {least} to {most} ({type}), got {shown(value)}"
 
 
-def require_fit(who: str, uses: Uses, call: Call) -> None:
+def require_fit(caller: str, uses: Uses, call: Call) -> None:
     """Raise `LaunchError` for arrays that the kernel writes and that are read-only, and for those at
     an address that its vectors and copies cannot use.
     """
@@ -210,16 +210,16 @@ def require_fit(who: str, uses: Uses, call: Call) -> None:
         if array.read_only and name in uses.written and array.size:
             what = "is a tensor that requires gradients" if array.kind == "torch" else "is read-only"
             cure = f"{name}.detach()" if array.kind == "torch" else "a writable one"
-            raise LaunchError(f"{who}: the kernel writes {name}, which {what}; pass {cure}")
+            raise LaunchError(f"{caller}: the kernel writes {name}, which {what}; pass {cure}")
     for name, nbytes in uses.alignment.items():
         if call.views[name].pointer % nbytes:
             raise LaunchError(
-                f"{who}: {name} must begin at a multiple of {nbytes} bytes, because the kernel accesses so "
-                f"many at once, got {call.views[name].pointer:#x}; copy it"
+                f"{caller}: {name} must begin at a multiple of {nbytes} bytes, because the kernel accesses "
+                f"so many at once, got {call.views[name].pointer:#x}; copy it"
             )
 
 
-def require_apart(who: str, uses: Uses, call: Call) -> None:
+def require_apart(caller: str, uses: Uses, call: Call) -> None:
     """Raise `LaunchError` for arrays of the host that share memory which the kernel writes: their copies
     on a GPU would not.
     """
@@ -229,7 +229,7 @@ def require_apart(who: str, uses: Uses, call: Call) -> None:
             written = name in uses.written or other in uses.written
             if written and may_share_elements(array, there):
                 raise LaunchError(
-                    f"{who}: {other} and {name} share memory, of which copies are made; pass arrays of "
+                    f"{caller}: {other} and {name} share memory, of which copies are made; pass arrays of "
                     "their own"
                 )
 
@@ -245,13 +245,13 @@ class Runner:
         self._plans = Kept[tuple[BuiltFunction, Extents], LaunchPlan]()
         self._maps = MapEncoder(backend)
 
-    def choose(self, who: str, name: object, call: Call) -> str:
+    def choose(self, caller: str, name: object, call: Call) -> str:
         """The backend of a call, "cuda" or "interpreter". Raises `ConfigError` for an unknown name,
         `LaunchError` if the arrays are on a GPU and the interpreter is asked for.
         """
         if not isinstance(name, str) or name not in BACKENDS:
             raise ConfigError(
-                f"{who}: backend must be one of {', '.join(BACKENDS)}, got {shown(name)}"
+                f"{caller}: backend must be one of {', '.join(BACKENDS)}, got {shown(name)}"
                 f"{did_you_mean(name, BACKENDS)}"
             )
         found = name
@@ -263,8 +263,8 @@ class Runner:
                 found = "interpreter"
         if found == "interpreter" and call.first is not None and call.is_on_gpu:
             raise LaunchError(
-                f"{who}: the interpreter runs on the host, but the arrays are on {call.first.device_name}; "
-                "copy them to the host, or use backend='cuda'"
+                f"{caller}: the interpreter runs on the host, but the arrays are on "
+                f"{call.first.device_name}; copy them to the host, or use backend='cuda'"
             )
         return found
 
@@ -297,25 +297,25 @@ class Runner:
         wait_for_producers(self.backend, call.views.values(), stream, ordinal)
         self._launch(built, grid, call.values, call.views, stream, ordinal)
 
-    def _require_device(self, who: str, call: Call, ordinal: int) -> None:
+    def _require_device(self, caller: str, call: Call, ordinal: int) -> None:
         """Raise `LaunchError` for arrays whose library does not say the device, and that are not on
         the device of the launch.
         """
         for name, array in call.views.items():
             if array.device[1] == ordinal or array is call.first:
                 continue
-            there = ordinal_of(self.backend, array, who)
+            there = ordinal_of(self.backend, array, caller)
             if there != ordinal and array.size:
                 raise LaunchError(
-                    f"{who}: {name} must be on cuda:{ordinal}, as others are, but is on cuda:{there}"
+                    f"{caller}: {name} must be on cuda:{ordinal}, as others are, but is on cuda:{there}"
                 )
 
-    def ordinal(self, who: str, call: Call) -> int:
+    def ordinal(self, caller: str, call: Call) -> int:
         """The GPU of a call: that of its first array with elements, or the current one."""
         first = call.first
         if first is None or first.device == HOST:
             return self.backend.current_device()
-        return ordinal_of(self.backend, first, who)
+        return ordinal_of(self.backend, first, caller)
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
         self._require_dense_maps(built, call)

@@ -188,11 +188,11 @@ def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
     return isinstance(annotation, PointerType | TensorMapType | ScalarType)
 
 
-def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
+def _type(caller: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
     given = parameter.annotation
     if parameter.default is not parameter.empty:
         raise ConfigError(
-            f"kernel {who}: {parameter.name} is a parameter of the kernel and has no default; put it "
+            f"kernel {caller}: {parameter.name} is a parameter of the kernel and has no default; put it "
             "behind a * if the kernel is built for it"
         )
     if isinstance(given, str):
@@ -200,7 +200,7 @@ def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type
             given = eval(given, scope)  # the author's own annotation
         except Exception as error:
             raise ConfigError(
-                f"kernel {who}: the annotation {given!r} of {parameter.name} cannot be evaluated "
+                f"kernel {caller}: the annotation {given!r} of {parameter.name} cannot be evaluated "
                 f"({error}); use names of the module"
             ) from error
     if isinstance(given, PointerType) and given.dtype.nbytes:
@@ -210,4 +210,4 @@ def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type
     if isinstance(given, ScalarType) and given.name not in _NOT_LOADED:
         return given
     got = "no annotation" if given is parameter.empty else shown(given)
-    raise ConfigError(f"kernel {who}: {parameter.name} must be annotated with {_WANTED}, got {got}")
+    raise ConfigError(f"kernel {caller}: {parameter.name} must be annotated with {_WANTED}, got {got}")

@@ -231,4 +231,4 @@ class Judge:
 def _noticed(ran: Ran) -> dict[str, str]:
     """The message of each check that found an error in a run, by the check's name."""
     reported = str(ran.reports[0]) if ran.reports else ""
-    return {who: what for who, what in (("sanitizer", reported), ("value", ran.wrong)) if what}
+    return {caller: what for caller, what in (("sanitizer", reported), ("value", ran.wrong)) if what}

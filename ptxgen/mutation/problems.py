@@ -176,38 +176,40 @@ class _Repeated:
         assertion, or returns no arrays that fit.
         """
         more = {"before": tuple(map(_copied, self._before))} if _has_before(expect) else {}
-        who = f"{self.problem.launch.kernel.name}: expect"
+        caller = f"{self.problem.launch.kernel.name}: expect"
         try:
             returned = expect(*self.problem.arguments, **more)
         except AssertionError as error:
             return f"expect: {_first_line(error)}"
         except Exception as error:
             raise LaunchError(
-                f"{who} fails on problem {self.problem.number}: {_first_line(error)}"
+                f"{caller} fails on problem {self.problem.number}: {_first_line(error)}"
             ) from error
         if returned is None:
             return ""
         if not isinstance(returned, Mapping):
             raise LaunchError(
-                f"{who} must return a mapping from names of parameters to the right arrays, or None after "
+                f"{caller} must return a mapping from names of parameters to the right arrays, or None after "
                 f"its own assertions, got {shown(returned)}"
             )
         for name, values in returned.items():
-            wrong = self._difference(who, name, values)
+            wrong = self._difference(caller, name, values)
             if wrong:
                 return wrong
         return ""
 
-    def _difference(self, who: str, name: object, values: object) -> str:
+    def _difference(self, caller: str, name: object, values: object) -> str:
         if name not in self._arrays:
             raise LaunchError(
-                f"{who} returns {shown(name)}, which is no array of the launch"
+                f"{caller} returns {shown(name)}, which is no array of the launch"
                 f"{did_you_mean(name, self._arrays)} (its arrays are {', '.join(self._arrays) or 'none'})"
             )
         got = self._arrays[str(name)]
         wanted = np.asarray(values)
         if wanted.shape != got.shape:
-            raise LaunchError(f"{who} returns {name} of shape {wanted.shape}, and the array has {got.shape}")
+            raise LaunchError(
+                f"{caller} returns {name} of shape {wanted.shape}, and the array has {got.shape}"
+            )
         return self._tolerance.difference(str(name), got, wanted)
 
 

@@ -77,8 +77,8 @@ def _text(given: object) -> str:
     return given
 
 
-def module_of(who: str, given: object) -> Module:
-    """The module `given` to the function `who`: a `Module` itself, or PTX text, which is parsed on use.
+def module_of(caller: str, given: object) -> Module:
+    """The module `given` to the function `caller`: a `Module` itself, or PTX text, which is parsed on use.
 
     Raises `LaunchError` if `given` is neither, and `ParseError` as `parse_on_use` does.
     """
@@ -86,4 +86,4 @@ def module_of(who: str, given: object) -> Module:
         return given
     if isinstance(given, str):
         return parse_on_use(given)
-    raise LaunchError(f"{who}: the kernel must be PTX text or a Module, got {shown(given)}")
+    raise LaunchError(f"{caller}: the kernel must be PTX text or a Module, got {shown(given)}")

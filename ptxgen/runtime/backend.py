@@ -8,24 +8,26 @@ from ptxgen.errors import BackendError, ConfigError, did_you_mean, shown
 from ptxgen.runtime.settings import AUTO, BACKENDS, COMPILED
 
 
-def check_backend(name: object, who: str = "") -> str:
+def check_backend(name: object, caller: str = "") -> str:
     """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise, and `BackendError` for
     `compiled` without Numba.
 
-    The message begins with `who`, the name of the function that was called, if not empty.
+    The message begins with `caller`, the name of the function that was called, if not empty.
     """
     known = (AUTO, *BACKENDS)
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(name, known)
-        raise ConfigError(f"{_prefix(who)}backend must be one of {', '.join(known)}, got {shown(name)}{hint}")
-    require_compiler(name, who)
+        raise ConfigError(
+            f"{_prefix(caller)}backend must be one of {', '.join(known)}, got {shown(name)}{hint}"
+        )
+    require_compiler(name, caller)
     return name
 
 
-def require_compiler(name: str, who: str = "") -> None:
+def require_compiler(name: str, caller: str = "") -> None:
     """Raise `BackendError` if the backend `name` is `compiled`, and Numba cannot compile."""
     if name == COMPILED and (problem := _why_not_compiled()):
-        raise BackendError(f"{_prefix(who)}backend {name!r} needs {problem}, or use backend='cpu'")
+        raise BackendError(f"{_prefix(caller)}backend {name!r} needs {problem}, or use backend='cpu'")
 
 
 @functools.cache
@@ -40,5 +42,5 @@ def _why_not_compiled() -> str:
     return ""
 
 
-def _prefix(who: str) -> str:
-    return f"{who}: " if who else ""
+def _prefix(caller: str) -> str:
+    return f"{caller}: " if caller else ""

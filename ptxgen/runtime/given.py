@@ -7,8 +7,8 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 
 
-def gpu_of(who: str, cuda: object) -> CudaBackend:
-    """The GPU backend passed to the function `who`; the process's own backend for None.
+def gpu_of(caller: str, cuda: object) -> CudaBackend:
+    """The GPU backend passed to the function `caller`; the process's own backend for None.
 
     Raises `ConfigError` if `cuda` is neither None nor a `CudaBackend`.
     """
@@ -16,18 +16,18 @@ def gpu_of(who: str, cuda: object) -> CudaBackend:
         return cuda_backend()
     if not isinstance(cuda, CudaBackend):
         raise ConfigError(
-            f"{who}: cuda must be a CudaBackend, got {shown(cuda)}; leave it out for that of the process"
+            f"{caller}: cuda must be a CudaBackend, got {shown(cuda)}; leave it out for that of the process"
         )
     return cuda
 
 
-def cache_of(who: str, cache: object) -> ModuleCache | None:
-    """The module cache passed to the function `who`; None stands for the process's own cache.
+def cache_of(caller: str, cache: object) -> ModuleCache | None:
+    """The module cache passed to the function `caller`; None stands for the process's own cache.
 
     Raises `ConfigError` if `cache` is neither None nor a `ModuleCache`.
     """
     if cache is not None and not isinstance(cache, ModuleCache):
         raise ConfigError(
-            f"{who}: cache must be a ModuleCache, got {shown(cache)}; leave it out for that of the process"
+            f"{caller}: cache must be a ModuleCache, got {shown(cache)}; leave it out for that of the process"
         )
     return cache

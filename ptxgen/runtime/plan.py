@@ -175,12 +175,12 @@ class LaunchPlan:
         return plan
 
 
-def require_whole_clusters(who: str, grid: Sequence[int], cluster: Sequence[int]) -> None:
+def require_whole_clusters(caller: str, grid: Sequence[int], cluster: Sequence[int]) -> None:
     """Raise `LaunchError` unless the grid is a multiple of the cluster along each axis."""
     for axis, count, size in zip("xyz", grid, cluster, strict=True):
         if count % size:
             raise LaunchError(
-                f"{who}: grid.{axis} must be a multiple of {size}, because the kernel runs in clusters of "
+                f"{caller}: grid.{axis} must be a multiple of {size}, because the kernel runs in clusters of "
                 f"{tuple(cluster)} CTAs, got {count}"
             )
 

@@ -322,13 +322,13 @@ def test_python_does_not_iterate_over_a_pointer():
 
 
 @pytest.mark.parametrize(("type", "who", "register"), [(u32, "mad_wide", "%r0"), (u64, "shl", "%rd0")])
-def test_an_index_of_another_kernel_is_refused(type, who, register):
+def test_an_index_of_another_kernel_is_refused(type, caller, register):
     k, other = builder("mine"), builder("theirs")
     P, index = k.pointer("P"), other.fresh(type)
     before = len(instructions(k)), len(instructions(other))
     with refused(
         TypeMismatchError,
-        f"{who}: Value({register}: {type}) belongs to kernel 'theirs', not to 'mine'; "
+        f"{caller}: Value({register}: {type}) belongs to kernel 'theirs', not to 'mine'; "
         "a value lives in the KernelBuilder that made it",
     ):
         P[index]

@@ -237,8 +237,8 @@ def test_lanes_do_not_leave_a_loop_before_others(first):
             if not first:
                 k.break_if(left, **promise)
 
-    who = "warp.sum in a loop with break_if:" if first else "break_if: warp.sum is in the same loop, and"
-    assert refused(body) == f"{who} {LEFT}"
+    caller = "warp.sum in a loop with break_if:" if first else "break_if: warp.sum is in the same loop, and"
+    assert refused(body) == f"{caller} {LEFT}"
     built(lambda k, X, n: body(k, X, n, uniform="warp"))
     built(lambda k, X, n: body(k, X, n, split=False))
 

@@ -118,13 +118,13 @@ def test_a_number_fits_the_type_of_the_other_bound():
 def shares(word, n, type, *, grid, threads, literal=False):
     """How often each index 0 … 255 was in a thread's share, and the threads that had it."""
     k = builder(threads=threads)
-    seen, who = k.pointer("seen", u32), k.pointer("who", u32)
+    seen, caller = k.pointer("seen", u32), k.pointer("who", u32)
     bound = k.param("n", type)
     mine = k.block_id() * threads + k.thread_id()
     with getattr(k, word)(n if literal else bound) as i:
         assert i.type is (u32 if literal else type)
         seen[i] += 1
-        who[i] = mine
+        caller[i] = mine
     counts, owners = np.zeros(256, np.uint32), np.full(256, -1, np.int32)
     run(k.build(), grid=grid, block=threads, args=[counts, owners.view(np.uint32), n], sanitize=True)
     return counts, owners

@@ -166,7 +166,7 @@ def test_without_numba_it_is_refused_before_anything_is_done(
     if how == "environment":
         monkeypatch.setenv("PTXGEN_BACKEND", "compiled")
     kernel = flash.DecodeKernel(flash.AttentionConfig(8))
-    who, call = {
+    caller, call = {
         "asked": ("attention", lambda: flash.attention(q, k, v, out=out, backend="compiled")),
         "environment": ("attention", lambda: flash.attention(q, k, v, out=out)),
         "cache": ("KVCache", lambda: flash.KVCache(1, 1, 2, 8, 20, backend="compiled")),
@@ -185,7 +185,7 @@ def test_without_numba_it_is_refused_before_anything_is_done(
     }[how]
     with pytest.raises(BackendError) as caught:
         call()
-    assert str(caught.value) == f"{who}: {WITHOUT}"
+    assert str(caught.value) == f"{caller}: {WITHOUT}"
     assert (out == 7).all()
     assert not cache.lengths.any()
 

@@ -134,7 +134,7 @@ def test_variables_with_a_linkage_are_defined(linkage: str) -> None:
     ("space", "who"), [("global", "the module's variable huge"), ("const", "the module's constant variables")]
 )
 def test_variables_that_are_larger_than_memory_are_refused(
-    space: str, who: str, monkeypatch: pytest.MonkeyPatch
+    space: str, caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = np.zeros
 
@@ -145,7 +145,7 @@ def test_variables_that_are_larger_than_memory_are_refused(
 
     monkeypatch.setattr(np, "zeros", zeros)
     assert refused("    mov.u32 %r4, 0;", f".{space} .align 4 .b8 huge[{10**12}];\n") == (
-        f"{who} must fit the memory of this machine, got {10**12} bytes; declare fewer"
+        f"{caller} must fit the memory of this machine, got {10**12} bytes; declare fewer"
     )
 
 

@@ -266,12 +266,12 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
     ],
 )
 def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
-    kind: str, change: str, function: str, who: str, what: str
+    kind: str, change: str, function: str, caller: str, what: str
 ) -> None:
     all_of = mutants_of(APPENDING)
     at = [n for n in numbers(APPENDING, kind, change) if all_of[n].where.endswith(function)]
     found = judge(APPENDING, at[0])
-    assert found.caught_by == who, found
+    assert found.caught_by == caller, found
     assert what in found.what
 
 
@@ -569,7 +569,7 @@ def test_what_a_journal_has_is_not_judged_again(
 ) -> None:
     journal, path = tmp_path / "verdicts", tmp_path / "mutations.json"
     names = [m.name for m in masks()[:3]]
-    judging += [verdict(who, name) for who, name in zip(("trap", "hole", "value"), names, strict=True)]
+    judging += [verdict(caller, name) for caller, name in zip(("trap", "hole", "value"), names, strict=True)]
     asked: list[int] = []
 
     def judged(_: str, number: int) -> Verdict:

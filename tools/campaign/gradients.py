@@ -33,7 +33,7 @@ from tools.campaign.launches import of_step
 from tools.campaign.problems import LARGE_SOFTCAP, Problem
 
 _SEED: Final = 20253
-_WHO: Final = "the campaign"
+_CALLER: Final = "the campaign"
 _BLOCK: Final = 32  # rows of a CTA: of two warps
 _WARPS: Final = 2
 _TILE: Final = 16
@@ -310,7 +310,7 @@ class GradientArrays:
         rows = {name: array[0] if config.varlen else array for name, array in given.of_rows.items()}
         views = {name: view(array, name) for name, array in {**packed, **rows}.items()}
         operands = {name: view(array, name) for name, array in given.operands.items()}
-        sizes = Checks(config, Caller(_WHO)).check(views, operands, "bhsd", (None, None))
+        sizes = Checks(config, Caller(_CALLER)).check(views, operands, "bhsd", (None, None))
         sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in own.wanted}
         seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
         numbers = {**config.numbers, **seed}
@@ -359,7 +359,7 @@ def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]
     """The launch of the subject's kernel, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
     on = target(str(own.config.target or DEFAULT_TARGET))
-    for step in steps_of(call, on, views, _WHO, build=own.build):
+    for step in steps_of(call, on, views, _CALLER, build=own.build):
         if isinstance(step.made, GradientBuild) and step.made.config.owner == own.owner:
             return step
     raise AssertionError(f"no launch by {own.owner}")

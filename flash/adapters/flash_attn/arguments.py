@@ -42,7 +42,7 @@ class Scores(NamedTuple):
 
 
 def scores_of(
-    who: str,
+    caller: str,
     softmax_scale: object,
     causal: object,
     window_size: object,
@@ -50,7 +50,7 @@ def scores_of(
     alibi_slopes: object,
     dropout_p: object = 0.0,
 ) -> Scores:
-    """The arguments of scores of the function `who`, checked. Dropout takes its seed from PyTorch's
+    """The arguments of scores of the function `caller`, checked. Dropout takes its seed from PyTorch's
     generator of the CPU, so `torch.manual_seed` makes a call reproducible.
 
     Numbers may be of any class, and the window a list, a tuple or a tensor. Raises `LaunchError` for
@@ -58,22 +58,23 @@ def scores_of(
     """
     if softmax_scale is not None and not is_scale(softmax_scale):
         raise LaunchError(
-            f"{who}: softmax_scale must be a number, or None for 1/sqrt(head_dim), got {shown(softmax_scale)}"
+            f"{caller}: softmax_scale must be a number, or None for 1/sqrt(head_dim), got "
+            f"{shown(softmax_scale)}"
         )
     if softcap is not None and not is_scale(softcap):
-        raise LaunchError(f"{who}: softcap must be a number, 0.0 for none, got {shown(softcap)}")
+        raise LaunchError(f"{caller}: softcap must be a number, 0.0 for none, got {shown(softcap)}")
     if not is_scale(dropout_p) or not 0 <= dropout_p < 1:  # type: ignore[operator]  # a number
         raise LaunchError(
-            f"{who}: dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
+            f"{caller}: dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
         )
     if alibi_slopes is not None:
-        tensor(who, "alibi_slopes", alibi_slopes)
+        tensor(caller, "alibi_slopes", alibi_slopes)
     cap, dropout, scale = (in_numbers(x) for x in (softcap, dropout_p, softmax_scale))
     slopes: Any = alibi_slopes
     return Scores(
-        flag(who, "causal", causal),
+        flag(caller, "causal", causal),
         scale,
-        _window(who, window_size),
+        _window(caller, window_size),
         cap if cap is not None and cap > 0 else None,
         slopes,
         dropout,
@@ -81,7 +82,7 @@ def scores_of(
     )
 
 
-def _window(who: str, given: object) -> Sides:
+def _window(caller: str, given: object) -> Sides:
     """The window with None for a side without a limit, or with one that no sequence reaches; None if
     neither side has one. None is taken for `given` and its sides, as forks of flash-attn do.
     """
@@ -92,7 +93,7 @@ def _window(who: str, given: object) -> Sides:
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(
-            f"{who}: window_size must be (left, right), each a number of keys, or -1 for no limit, got "
+            f"{caller}: window_size must be (left, right), each a number of keys, or -1 for no limit, got "
             f"{shown(given)}"
         )
     left, right = (
@@ -101,21 +102,21 @@ def _window(who: str, given: object) -> Sides:
     return None if (left, right) == (None, None) else (left, right)
 
 
-def tensor(who: str, name: str, given: object) -> torch.Tensor:
+def tensor(caller: str, name: str, given: object) -> torch.Tensor:
     """`given`, if it is a PyTorch tensor. Raises `LaunchError` for anything else."""
     if not isinstance(given, torch.Tensor):
         kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
         raise LaunchError(
-            f"{who}: {name} must be a PyTorch tensor, got {kind}; flash.attention and flash.attention_varlen "
-            "take arrays of any library"
+            f"{caller}: {name} must be a PyTorch tensor, got {kind}; flash.attention and "
+            "flash.attention_varlen take arrays of any library"
         )
     return given
 
 
 def check_tensors(
-    who: str, given: Mapping[str, tuple[object, str]], any_type: Collection[str] = ()
+    caller: str, given: Mapping[str, tuple[object, str]], any_type: Collection[str] = ()
 ) -> Mapping[str, int]:
-    """The sizes, by the names of their axes, of the tensors of a call of `who`: for each name a
+    """The sizes, by the names of their axes, of the tensors of a call of `caller`: for each name a
     tensor and its axes, such as "batch seqlen_q heads head_dim", where a number is the size itself.
     The types of those in `any_type` are not checked.
 
@@ -123,19 +124,19 @@ def check_tensors(
     of axes, different sizes of axes of one name, heads that are no multiple of kv_heads, element
     types that no kernel has or that differ.
     """
-    tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
+    tensors = {name: tensor(caller, name, one) for name, (one, _) in given.items()}
     types = {name: None if name in any_type else x.dtype for name, x in tensors.items()}
     # torch.compile follows the function itself, and warns where there is a cache around it.
     sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
     found: Mapping[str, int] = sizes_of(
-        who, tuple([(name, given[name][1], x.shape, types[name]) for name, x in tensors.items()])
+        caller, tuple([(name, given[name][1], x.shape, types[name]) for name, x in tensors.items()])
     )
     return found
 
 
 @functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
 def _sizes(
-    who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype | None], ...]
+    caller: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype | None], ...]
 ) -> Mapping[str, int]:
     """The sizes of tensors, each of which is its name, axes, shape and type, or None for any type."""
     sizes: dict[str, int] = {}
@@ -152,18 +153,18 @@ def _sizes(
             problems.append(f"{name} must be [{said}], got shape {list(shape)}")
         else:
             sizes |= dict(zip(wanted, shape, strict=True))
-    raise_problems(problems, who)
+    raise_problems(problems, caller)
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", 0)
     if kv_heads and heads % kv_heads:
         raise LaunchError(
-            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
+            f"{caller}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
             f"{given[0][0]} is [{given[0][1].replace(' ', ', ')}]"
         )
-    _check_types(who, {name: dtype for name, _, _, dtype in given if dtype is not None})
+    _check_types(caller, {name: dtype for name, _, _, dtype in given if dtype is not None})
     return sizes
 
 
-def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
+def _check_types(caller: str, dtypes: Mapping[str, torch.dtype]) -> None:
     if not dtypes:
         return
     first, *others = dtypes
@@ -171,7 +172,7 @@ def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
     if config_name(wanted) not in DTYPES:
         names = ", ".join(f"torch.{known.array_name}" for known in DTYPES.values())
         raise LaunchError(
-            f"{who}: {first} must be one of {names}, got {wanted}; convert it, such as with "
+            f"{caller}: {first} must be one of {names}, got {wanted}; convert it, such as with "
             f"{first}.to(torch.bfloat16)"
         )
     raise_problems(
@@ -180,12 +181,12 @@ def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
             for name in others
             if dtypes[name] != wanted
         ],
-        who,
+        caller,
     )
 
 
 def check_numbers(
-    who: str, name: str, given: object, shape: tuple[int | str, ...], otherwise: str = ""
+    caller: str, name: str, given: object, shape: tuple[int | str, ...], otherwise: str = ""
 ) -> torch.Tensor:
     """`given`, an int32 tensor of `shape`, in which a word is the name of any size. Raises
     `LaunchError`, in which `otherwise` says what the argument may be instead.
@@ -202,20 +203,20 @@ def check_numbers(
         if found is not None and found.dtype != torch.int32:
             cure = f"; convert it with {name}.to(torch.int32)"
         raise LaunchError(
-            f"{who}: {name} must be {otherwise}a tensor torch.int32 [{', '.join(map(str, shape))}], got "
+            f"{caller}: {name} must be {otherwise}a tensor torch.int32 [{', '.join(map(str, shape))}], got "
             f"{got}{cure}"
         )
     return found
 
 
-def tuned(who: str, num_splits: object) -> dict[str, Any]:
+def tuned(caller: str, num_splits: object) -> dict[str, Any]:
     """The options of `flash.attention` that flash-attn's arguments of tuning ask for. Raises `LaunchError`
     for no number of splits.
     """
     found = integer(num_splits, 0, MAX_SPLITS)
     if found is None:
         raise LaunchError(
-            f"{who}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
+            f"{caller}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
             f"of keys, got {shown(num_splits)}"
         )
     return {"splits": found or AUTO}

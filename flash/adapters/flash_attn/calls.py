@@ -62,7 +62,7 @@ def chosen_backend() -> Backend:
 
 
 def attend(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -75,9 +75,9 @@ def attend(
     """O [batch, seqlen_q, heads, head_dim_v] of q, k and v [batch, seqlen, heads, dim], or (O, LSE
     [batch, heads, seqlen_q]) with `return_lse`. `deterministic` is of gradients. `how` are the other
     arguments of `flash.adapters.torch.attention`. Raises what `flash.attention` raises, in the name of
-    `who`.
+    `caller`.
     """
-    with _said_by(who):
+    with _said_by(caller):
         return operators.attention(
             q,
             k,
@@ -92,7 +92,7 @@ def attend(
 
 
 def attend_varlen(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -109,9 +109,9 @@ def attend_varlen(
     """O [total_q, heads, head_dim_v] of packed sequences, or (O, LSE [heads, total_q]) with
     `return_lse`. `deterministic` is of gradients, and so is `max_seqlen_k`, on a GPU; on the host they
     count keys. `how` are the other arguments of `flash.adapters.torch.attention_varlen`. Raises what
-    `flash.attention_varlen` raises, in the name of `who`.
+    `flash.attention_varlen` raises, in the name of `caller`.
     """
-    with _said_by(who):
+    with _said_by(caller):
         return operators.attention_varlen(
             q,
             k,
@@ -129,21 +129,21 @@ def attend_varlen(
 
 
 def attend_narrow(
-    who: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, **how: Any
+    caller: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, **how: Any
 ) -> Any:
     """`attend` of q, k and v of fp8, or with `cu_seqlens_q` `attend_varlen`: O of bfloat16. `how` are
     their scales and the other arguments of `flash.attention` and `flash.attention_varlen`.
     """
     call: Any = flash.attention_varlen if "cu_seqlens_q" in how else flash.attention
     more = {} if "cu_seqlens_q" in how else {"layout": "bshd"}
-    with _said_by(who):
+    with _said_by(caller):
         return call(
             q, k, v, out_dtype=torch.bfloat16, backend=_CHOSEN.backend, **scores.of_kernels(), **how, **more
         )
 
 
 def attend_paged(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -154,14 +154,14 @@ def attend_paged(
     """`attend_varlen` of keys and values in pages [pages, page_size, kv_heads, dim]; `how` are the
     other arguments of `flash.adapters.torch.attention_varlen`.
     """
-    with _said_by(who):
+    with _said_by(caller):
         return operators.attention_varlen(
             q, k, v, cu_seqlens_q, backend=_CHOSEN.backend, **scores._asdict(), **how
         )
 
 
 def attend_cached(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -175,10 +175,10 @@ def attend_cached(
     """O [batch, seqlen_q, heads, head_dim_v] of q and new rows k and v [batch, rows, heads, dim]
     and caches [sequences or pages, rows, kv_heads, dim], or (O, LSE [batch, heads, seqlen_q]) with
     `return_lse`. The caches are read, and the new rows written to them, in place. `how` are the
-    other arguments of `DecodeKernel.launch`. Raises what it raises, in the name of `who`.
+    other arguments of `DecodeKernel.launch`. Raises what it raises, in the name of `caller`.
     """
     kernel = _decode_kernel(
-        who,
+        caller,
         q.shape[-1],
         v_cache.shape[-1],
         q.dtype,
@@ -189,7 +189,7 @@ def attend_cached(
     )
     out = torch.empty((*q.shape[:3], v_cache.shape[-1]), dtype=q.dtype, device=q.device)
     arrays: Any = [None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)]
-    with _said_by(who):
+    with _said_by(caller):
         found = kernel.launch(
             *arrays,
             out=out.transpose(1, 2),
@@ -203,18 +203,18 @@ def attend_cached(
 
 
 @contextmanager
-def _said_by(who: str) -> Iterator[None]:
-    """A context in which errors of `flash` name `who` as the function that was called."""
+def _said_by(caller: str) -> Iterator[None]:
+    """A context in which errors of `flash` name `caller` as the function that was called."""
     try:
         yield
     except (ConfigError, LaunchError) as error:
         said = _CALLED.sub("", str(error)).replace("leftpad_k", "cache_leftpad")
-        raise type(error)(f"{who}: {said}") from None
+        raise type(error)(f"{caller}: {said}") from None
 
 
 @functools.lru_cache(maxsize=128)
 def _decode_kernel(
-    who: str,
+    caller: str,
     head_dim: int,
     head_dim_v: int,
     dtype: torch.dtype,
@@ -224,7 +224,7 @@ def _decode_kernel(
     alibi: bool,
 ) -> flash.DecodeKernel:
     config = config_of_call(
-        who,
+        caller,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         dtype=dtype,

@@ -29,18 +29,18 @@ _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
 
 
 class CacheOperators:
-    """The operators of a function `who` over caches, which `attend` computes: `ptxgen_flash::who` writes
+    """The operators of a function `caller` over caches, which `attend` computes: `ptxgen_flash::who` writes
     new rows to the caches, and `::who_read` only reads them.
     """
 
-    def __init__(self, who: str, attend: Callable[..., Any]) -> None:
+    def __init__(self, caller: str, attend: Callable[..., Any]) -> None:
         self._attend = attend
-        self._write = library.declare(who, _SCHEMA.format("(a!)", "(b!)"), self._run, _fake)
-        self._read = library.declare(f"{who}_read", _SCHEMA.format("", ""), self._run, _fake)
+        self._write = library.declare(caller, _SCHEMA.format("(a!)", "(b!)"), self._run, _fake)
+        self._read = library.declare(f"{caller}_read", _SCHEMA.format("", ""), self._run, _fake)
         for operator in (self._write, self._read):
             flops.count(operator, flops.pairs_of_caches)
-        library.refuse_gradients(self._write, who, _NO_GRADIENTS, written=(1, 2))
-        library.refuse_gradients(self._read, who, _NO_GRADIENTS, written=())
+        library.refuse_gradients(self._write, caller, _NO_GRADIENTS, written=(1, 2))
+        library.refuse_gradients(self._read, caller, _NO_GRADIENTS, written=())
 
     def call(self, given: tuple[Any, ...]) -> Any:
         """The results of `attend(*given)`, in code that is compiled."""

@@ -83,9 +83,9 @@ def flash_attn_func(
     Returns (out, lse), with None for lse [batch, heads, seqlen_q] unless `return_lse`. Raises what
     `flash.adapters.flash_attn.flash_attn_func` raises.
     """
-    who = "flash_attn_func"
+    caller = "flash_attn_func"
     require_absent(
-        who,
+        caller,
         qv=qv,
         gather_kv_indices=gather_kv_indices,
         score_mod=score_mod,
@@ -97,18 +97,18 @@ def flash_attn_func(
         block_sparse_tensors_bwd=block_sparse_tensors_bwd,
     )
     sizes = check_tensors(
-        who,
+        caller,
         {
             "q": (q, "batch seqlen_q heads head_dim"),
             "k": (k, "batch seqlen_k kv_heads head_dim"),
             "v": (v, "batch seqlen_k kv_heads head_dim_v"),
         },
     )
-    scores = _scores(who, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
-    with_lse = flag(who, "return_lse", return_lse)
-    options = tuned_as_newer(who, num_splits, pack_gqa)
+    scores = _scores(caller, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
+    with_lse = flag(caller, "return_lse", return_lse)
+    options = tuned_as_newer(caller, num_splits, pack_gqa)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options)
+    found = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options)
     return found if with_lse else (found, None)
 
 
@@ -165,9 +165,9 @@ def flash_attn_varlen_func(
     with head_dim_v columns, in which rows of no sequence are not written; lse [heads, total_q], or
     [batch, heads, seqlen_q], None unless `return_lse`.
     """
-    who = "flash_attn_varlen_func"
+    caller = "flash_attn_varlen_func"
     require_absent(
-        who,
+        caller,
         qv=qv,
         gather_kv_indices=gather_kv_indices,
         score_mod=score_mod,
@@ -181,23 +181,23 @@ def flash_attn_varlen_func(
     of_k = "total_k" if cu_seqlens_k is not None else "batch seqlen_k"
     of_k = of_k if page_table is None else "pages page_size"
     sizes = check_tensors(
-        who,
+        caller,
         {
             "q": (q, f"{of_q} heads head_dim"),
             "k": (k, f"{of_k} kv_heads head_dim"),
             "v": (v, f"{of_k} kv_heads head_dim_v"),
         },
     )
-    scores = _scores(who, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
-    with_lse = flag(who, "return_lse", return_lse)
-    options = tuned_as_newer(who, num_splits, pack_gqa, 0, scheduler_metadata, packed=True)
-    flag(who, "disable_scheduler_metadata", disable_scheduler_metadata)
+    scores = _scores(caller, softmax_scale, causal, window_size, softcap, learnable_sink, sizes["heads"])
+    with_lse = flag(caller, "return_lse", return_lse)
+    options = tuned_as_newer(caller, num_splits, pack_gqa, 0, scheduler_metadata, packed=True)
+    flag(caller, "disable_scheduler_metadata", disable_scheduler_metadata)
     for name, count in (("min_seqlen_k", min_seqlen_k), ("seqlen_k_per_split", seqlen_k_per_split)):
-        rows_of(who, name, count)
-    batch = _batch(who, sizes, cu_seqlens_q, cu_seqlens_k)
-    starts = starts_of(who, "cu_seqlens_q", cu_seqlens_q, sizes.get("seqlen_q", 0), batch, q.device)
-    used = used_of(who, batch, seqused_q=seqused_q, seqused_k=seqused_k)
-    longest = rows_of(who, "max_seqlen_q", max_seqlen_q)
+        rows_of(caller, name, count)
+    batch = _batch(caller, sizes, cu_seqlens_q, cu_seqlens_k)
+    starts = starts_of(caller, "cu_seqlens_q", cu_seqlens_q, sizes.get("seqlen_q", 0), batch, q.device)
+    used = used_of(caller, batch, seqused_q=seqused_q, seqused_k=seqused_k)
+    longest = rows_of(caller, "max_seqlen_q", max_seqlen_q)
     how: dict[str, Any] = {
         "deterministic": deterministic,
         "return_lse": with_lse,
@@ -207,20 +207,20 @@ def flash_attn_varlen_func(
     q_rows = dense_rows(q).flatten(0, -_PACKED)
     if page_table is None:
         found = attend_varlen(
-            who,
+            caller,
             q_rows,
             dense_rows(k).flatten(0, -_PACKED),
             dense_rows(v).flatten(0, -_PACKED),
             starts,
-            starts_of(who, "cu_seqlens_k", cu_seqlens_k, sizes.get("seqlen_k", 0), batch, q.device),
+            starts_of(caller, "cu_seqlens_k", cu_seqlens_k, sizes.get("seqlen_k", 0), batch, q.device),
             scores,
-            max_seqlen_k=sizes.get("seqlen_k", rows_of(who, "max_seqlen_k", max_seqlen_k)),
+            max_seqlen_k=sizes.get("seqlen_k", rows_of(caller, "max_seqlen_k", max_seqlen_k)),
             **used,
             **how,
         )
     else:
         with renaming(block_table="page_table"):
-            found = _over_pages(who, q_rows, k, v, page_table, cu_seqlens_k, starts, scores, used, how)
+            found = _over_pages(caller, q_rows, k, v, page_table, cu_seqlens_k, starts, scores, used, how)
     out, lse = found if with_lse else (found, None)
     if cu_seqlens_q is None:
         out = out.unflatten(0, q.shape[:2])
@@ -229,7 +229,7 @@ def flash_attn_varlen_func(
 
 
 def _over_pages(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -243,29 +243,30 @@ def _over_pages(
     """What `flash_attn_varlen_func` computes with a page table."""
     if cu_seqlens_k is not None:
         raise LaunchError(
-            f"{who}: cu_seqlens_k must be None with page_table; give the keys of each sequence as seqused_k"
+            f"{caller}: cu_seqlens_k must be None with page_table; give the keys of each sequence as "
+            "seqused_k"
         )
-    caches = paged(who, k, v, page_table, k.shape[1])
+    caches = paged(caller, k, v, page_table, k.shape[1])
     full = torch.full((starts.numel() - 1,), caches.capacity, dtype=torch.int32, device=q.device)
     of_keys = {"seqused_k": full} | used
     return attend_paged(
-        who, q, caches.k, caches.v, starts, scores, block_table=caches.table, **of_keys, **how
+        caller, q, caches.k, caches.v, starts, scores, block_table=caches.table, **of_keys, **how
     )
 
 
-def _batch(who: str, sizes: Mapping[str, int], cu_seqlens_q: object, cu_seqlens_k: object) -> int:
+def _batch(caller: str, sizes: Mapping[str, int], cu_seqlens_q: object, cu_seqlens_k: object) -> int:
     """The number of sequences: the length of the batch axis, or of packed tensors that of cu_seqlens."""
     if "batch" in sizes:
         return sizes["batch"]
     name, starts = (
         ("cu_seqlens_q", cu_seqlens_q) if cu_seqlens_q is not None else ("cu_seqlens_k", cu_seqlens_k)
     )
-    count: int = check_numbers(who, name, starts, ("batch + 1",)).numel() - 1
+    count: int = check_numbers(caller, name, starts, ("batch + 1",)).numel() - 1
     return max(count, 0)
 
 
 def _scores(
-    who: str,
+    caller: str,
     softmax_scale: object,
     causal: object,
     window_size: object,
@@ -274,13 +275,13 @@ def _scores(
     heads: int,
 ) -> Scores:
     """What a call asks of scores, checked, with its sink as float32 [heads]."""
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, None)
     if learnable_sink is None:
         return scores
-    sink = tensor(who, "learnable_sink", learnable_sink)
+    sink = tensor(caller, "learnable_sink", learnable_sink)
     if sink.dtype not in FLOATS or sink.shape != (heads,):
         raise LaunchError(
-            f"{who}: learnable_sink must be a tensor of one of {', '.join(map(str, FLOATS))} "
+            f"{caller}: learnable_sink must be a tensor of one of {', '.join(map(str, FLOATS))} "
             f"[heads={heads}], got {sink.dtype} of shape {list(sink.shape)}"
         )
     return scores._replace(sink=sink.float())

@@ -60,17 +60,17 @@ def flash_attn_func(
     Raises `LaunchError` for invalid arguments, `ConfigError` for a head_dim above 256, `BackendError`
     if the backend fails.
     """
-    who = "flash_attn_func"
+    caller = "flash_attn_func"
     check_tensors(
-        who,
+        caller,
         {
             "q": (q, "batch seqlen_q heads head_dim"),
             "k": (k, "batch seqlen_k kv_heads head_dim"),
             "v": (v, "batch seqlen_k kv_heads head_dim_v"),
         },
     )
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    return _attention(caller, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 @refuses_as_peers
@@ -91,13 +91,13 @@ def flash_attn_kvpacked_func(
     """`flash_attn_func` of k and v in one tensor `kv` [batch, seqlen_k, 2, kv_heads, head_dim],
     which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
     """
-    who = "flash_attn_kvpacked_func"
+    caller = "flash_attn_kvpacked_func"
     check_tensors(
-        who, {"q": (q, "batch seqlen_q heads head_dim"), "kv": (kv, "batch seqlen_k 2 kv_heads head_dim")}
+        caller, {"q": (q, "batch seqlen_q heads head_dim"), "kv": (kv, "batch seqlen_k 2 kv_heads head_dim")}
     )
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     k, v = kv.unbind(2)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
+    return _attention(caller, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 @refuses_as_peers
@@ -117,15 +117,15 @@ def flash_attn_qkvpacked_func(
     """`flash_attn_func` of q, k and v in one tensor `qkv` [batch, seqlen, 3, heads, head_dim],
     which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
     """
-    who = "flash_attn_qkvpacked_func"
-    check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")})
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    caller = "flash_attn_qkvpacked_func"
+    check_tensors(caller, {"qkv": (qkv, "batch seqlen 3 heads head_dim")})
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     q, k, v = qkv.unbind(2)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
+    return _attention(caller, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 def _attention(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -135,10 +135,10 @@ def _attention(
     num_splits: object,
 ) -> Any:
     """What `flash_attn_func` returns for tensors and scores that are checked."""
-    all_three = flag(who, "return_attn_probs", return_attn_probs)
+    all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    how = tuned(who, num_splits)
-    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three, **how)
+    how = tuned(caller, num_splits)
+    found = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=all_three, **how)
     if not all_three:
         return found
     if not scores.dropout:

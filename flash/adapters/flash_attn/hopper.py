@@ -87,10 +87,10 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, lse [batch, heads, seqlen_q]). Raises what
     `flash.adapters.flash_attn.flash_attn_func` raises.
     """
-    who = "flash_attn_func"
-    require_absent(who, qv=qv)
+    caller = "flash_attn_func"
+    require_absent(caller, qv=qv)
     sizes = check_tensors(
-        who,
+        caller,
         {
             "q": (q, "batch seqlen_q heads head_dim"),
             "k": (k, "batch seqlen_k kv_heads head_dim"),
@@ -98,18 +98,20 @@ def flash_attn_func(
         },
         _narrow_names(q),
     )
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
-    with_lse = flag(who, "return_attn_probs", return_attn_probs)
-    options = tuned_as_newer(who, num_splits, pack_gqa, sm_margin)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, None)
+    with_lse = flag(caller, "return_attn_probs", return_attn_probs)
+    options = tuned_as_newer(caller, num_splits, pack_gqa, sm_margin)
     ahead = sizes["seqlen_k"] - sizes["seqlen_q"]
-    chunks = in_chunks(who, attention_chunk, ahead, sizes["batch"], q.device)
+    chunks = in_chunks(caller, attention_chunk, ahead, sizes["batch"], q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     if _narrow_names(q):
-        scales = scales_of_fp8(who, (q, k, v), sizes["batch"], sizes["kv_heads"], **descales)
-        return attend_narrow(who, q, k, v, scores, return_lse=with_lse, **options, **chunks, **scales)
-    require_absent(who, **descales)
-    return attend(who, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options, **chunks)
+        scales = scales_of_fp8(caller, (q, k, v), sizes["batch"], sizes["kv_heads"], **descales)
+        return attend_narrow(caller, q, k, v, scores, return_lse=with_lse, **options, **chunks, **scales)
+    require_absent(caller, **descales)
+    return attend(
+        caller, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options, **chunks
+    )
 
 
 @refuses_as_peers
@@ -132,16 +134,16 @@ def flash_attn_qkvpacked_func(
     head_dim], or with `num_heads_q` [batch, seqlen, num_heads_q + 2 kv_heads, head_dim]. All other
     arguments, results and exceptions are those of `flash_attn_func`.
     """
-    who = "flash_attn_qkvpacked_func"
+    caller = "flash_attn_qkvpacked_func"
     if num_heads_q is None:
-        check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")}, _narrow_names(qkv))
+        check_tensors(caller, {"qkv": (qkv, "batch seqlen 3 heads head_dim")}, _narrow_names(qkv))
         q, k, v = qkv.unbind(2)
     else:
-        sizes = check_tensors(who, {"qkv": (qkv, "batch seqlen heads head_dim")}, _narrow_names(qkv))
+        sizes = check_tensors(caller, {"qkv": (qkv, "batch seqlen heads head_dim")}, _narrow_names(qkv))
         heads = integer(num_heads_q, 1, sizes["heads"] - 2)
         if heads is None or (sizes["heads"] - heads) % 2:
             raise LaunchError(
-                f"{who}: num_heads_q must leave as many heads of k as of v among {sizes['heads']}, "
+                f"{caller}: num_heads_q must leave as many heads of k as of v among {sizes['heads']}, "
                 f"got {shown(num_heads_q)}"
             )
         kv_heads = (sizes["heads"] - heads) // 2
@@ -205,10 +207,10 @@ def flash_attn_varlen_func(
     head_dim_v], in which rows of no sequence are not written, or with `return_attn_probs` (out, lse
     [heads, total_q]).
     """
-    who = "flash_attn_varlen_func"
-    require_absent(who, qv=qv)
+    caller = "flash_attn_varlen_func"
+    require_absent(caller, qv=qv)
     sizes = check_tensors(
-        who,
+        caller,
         {
             "q": (q, "total_q heads head_dim"),
             "k": (k, "total_k kv_heads head_dim"),
@@ -216,26 +218,26 @@ def flash_attn_varlen_func(
         },
         _narrow_names(q),
     )
-    cu_q = check_numbers(who, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
-    cu_k = check_numbers(who, "cu_seqlens_k", cu_seqlens_k, (cu_q.numel(),))
+    cu_q = check_numbers(caller, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
+    cu_k = check_numbers(caller, "cu_seqlens_k", cu_seqlens_k, (cu_q.numel(),))
     batch = max(cu_q.numel() - 1, 0)
-    used = used_of(who, batch, seqused_q=seqused_q, seqused_k=seqused_k)
+    used = used_of(caller, batch, seqused_q=seqused_q, seqused_k=seqused_k)
     longest: dict[str, Any] = {
-        "max_seqlen_q": rows_of(who, "max_seqlen_q", max_seqlen_q),
-        "max_seqlen_k": rows_of(who, "max_seqlen_k", max_seqlen_k),
+        "max_seqlen_q": rows_of(caller, "max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": rows_of(caller, "max_seqlen_k", max_seqlen_k),
     }
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
-    with_lse = flag(who, "return_attn_probs", return_attn_probs)
-    options = tuned_as_newer(who, num_splits, pack_gqa, sm_margin, packed=True)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, None)
+    with_lse = flag(caller, "return_attn_probs", return_attn_probs)
+    options = tuned_as_newer(caller, num_splits, pack_gqa, sm_margin, packed=True)
     lengths = [used.get(f"seqused_{n}", cu.diff()) for n, cu in (("q", cu_q), ("k", cu_k))]
-    chunks = in_chunks(who, attention_chunk, lengths[1] - lengths[0], batch, q.device)
+    chunks = in_chunks(caller, attention_chunk, lengths[1] - lengths[0], batch, q.device)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     if _narrow_names(q):
-        scales = scales_of_fp8(who, (q, k, v), batch, sizes["kv_heads"], **descales)
+        scales = scales_of_fp8(caller, (q, k, v), batch, sizes["kv_heads"], **descales)
         del longest["max_seqlen_k"]
         return attend_narrow(
-            who,
+            caller,
             q,
             k,
             v,
@@ -249,9 +251,9 @@ def flash_attn_varlen_func(
             **chunks,
             **scales,
         )
-    require_absent(who, **descales)
+    require_absent(caller, **descales)
     return attend_varlen(
-        who,
+        caller,
         q,
         k,
         v,
@@ -317,10 +319,10 @@ def flash_attn_with_kvcache(
     Returns out, or with `return_softmax_lse` (out, lse). Raises what
     `flash.adapters.flash_attn.flash_attn_with_kvcache` raises.
     """
-    who = "flash_attn_with_kvcache"
-    require_absent(who, qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale)
-    require_absent(who, default=0, attention_chunk=attention_chunk)
-    tuned_as_newer(who, num_splits, pack_gqa, sm_margin, scheduler_metadata)
+    caller = "flash_attn_with_kvcache"
+    require_absent(caller, qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale)
+    require_absent(caller, default=0, attention_chunk=attention_chunk)
+    tuned_as_newer(caller, num_splits, pack_gqa, sm_margin, scheduler_metadata)
     with renaming(block_table="page_table"):
         if cu_seqlens_q is None:
             return attend_to_caches(
@@ -361,13 +363,13 @@ def flash_attn_with_kvcache(
         refused = [name for name, value in not_of_packed.items() if value is not None]
         if refused:
             raise LaunchError(
-                f"{who}: {' and '.join(refused)} must be None where cu_seqlens_q packs the queries; give q "
-                "as [batch, seqlen_q, heads, head_dim], or append and rotate with flash.KVCache before the "
+                f"{caller}: {' and '.join(refused)} must be None where cu_seqlens_q packs the queries; give "
+                "q as [batch, seqlen_q, heads, head_dim], or append and rotate with flash.KVCache before the "
                 "call"
             )
-        scores = scores_of(who, softmax_scale, causal, window_size, softcap, None)
+        scores = scores_of(caller, softmax_scale, causal, window_size, softcap, None)
         return _packed_queries(
-            who,
+            caller,
             q,
             k_cache,
             v_cache,
@@ -376,12 +378,12 @@ def flash_attn_with_kvcache(
             cu_seqlens_q,
             max_seqlen_q,
             scores,
-            flag(who, "return_softmax_lse", return_softmax_lse),
+            flag(caller, "return_softmax_lse", return_softmax_lse),
         )
 
 
 def _packed_queries(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -395,28 +397,28 @@ def _packed_queries(
     """What `flash_attn_with_kvcache` returns for packed queries."""
     rows = "sequences capacity" if page_table is None else "pages page_size"
     sizes = check_tensors(
-        who,
+        caller,
         {
             "q": (q, "total_q heads head_dim"),
             "k_cache": (k_cache, f"{rows} kv_heads head_dim"),
             "v_cache": (v_cache, f"{rows} kv_heads head_dim_v"),
         },
     )
-    starts = check_numbers(who, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
+    starts = check_numbers(caller, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
     batch = max(starts.numel() - 1, 0)
     if page_table is None:  # a sequence is one page
         size = sizes["capacity"]
         page_table = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None]
     else:
         size = sizes["page_size"]
-    caches = paged(who, k_cache, v_cache, page_table, size)
+    caches = paged(caller, k_cache, v_cache, page_table, size)
     count = caches.capacity if cache_seqlens is None else integer(cache_seqlens, 0, caches.capacity)
     if isinstance(cache_seqlens, torch.Tensor) or count is None:
-        used = check_numbers(who, "cache_seqlens", cache_seqlens, (batch,), "an integer, or ")
+        used = check_numbers(caller, "cache_seqlens", cache_seqlens, (batch,), "an integer, or ")
     else:
         used = torch.full((batch,), count, dtype=torch.int32, device=q.device)
     return attend_paged(
-        who,
+        caller,
         dense_rows(q),
         caches.k,
         caches.v,
@@ -424,7 +426,7 @@ def _packed_queries(
         scores,
         block_table=caches.table,
         seqused_k=used,
-        max_seqlen_q=rows_of(who, "max_seqlen_q", max_seqlen_q),
+        max_seqlen_q=rows_of(caller, "max_seqlen_q", max_seqlen_q),
         return_lse=with_lse,
     )
 
@@ -442,17 +444,20 @@ def flash_attn_combine(
 
     Returns (out, lse). Raises what `flash.merge_partials` raises, in the name of this function.
     """
-    who = "flash_attn_combine"
-    parts, lses = tensor(who, "out_partial", out_partial), tensor(who, "lse_partial", lse_partial)
+    caller = "flash_attn_combine"
+    parts, lses = tensor(caller, "out_partial", out_partial), tensor(caller, "lse_partial", lse_partial)
     if not isinstance(out_dtype, torch.dtype | None):
         raise LaunchError(
-            f"{who}: out_dtype must be a torch.dtype, or None for that of out_partial, got {shown(out_dtype)}"
+            f"{caller}: out_dtype must be a torch.dtype, or None for that of out_partial, got "
+            f"{shown(out_dtype)}"
         )
     if out is None:
         out = torch.empty(parts.shape[1:], dtype=out_dtype or parts.dtype, device=parts.device)
-    elif out_dtype not in (None, tensor(who, "out", out).dtype):
-        raise LaunchError(f"{who}: out_dtype must be that of out, {out.dtype}, got {out_dtype}; leave it out")
-    with renaming(merge_partials=who, outs="out_partial", lses="lse_partial"):
+    elif out_dtype not in (None, tensor(caller, "out", out).dtype):
+        raise LaunchError(
+            f"{caller}: out_dtype must be that of out, {out.dtype}, got {out_dtype}; leave it out"
+        )
+    with renaming(merge_partials=caller, outs="out_partial", lses="lse_partial"):
         return flash.merge_partials(parts, lses, out=out, backend=chosen_backend())
 
 

@@ -18,7 +18,7 @@ from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
 
-_WHO = "flash_attn_with_kvcache"
+_CALLER = "flash_attn_with_kvcache"
 _ARGUMENTS = 22  # of `_attend`
 
 
@@ -137,8 +137,8 @@ def _attend(
 ) -> Any:
     """What `attend_to_caches` returns."""
     caches = _caches(q, k_cache, v_cache, k, v, block_table, cache_batch_idx)
-    scores = scores_of(_WHO, softmax_scale, causal, window_size, softcap, alibi_slopes)
-    interleaved = flag(_WHO, "rotary_interleaved", rotary_interleaved)
+    scores = scores_of(_CALLER, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    interleaved = flag(_CALLER, "rotary_interleaved", rotary_interleaved)
     before = _rows_before(cache_seqlens, caches, 0 if k is None else k.shape[1], q)
     operands: dict[str, Any] = {"seqused_k": before if k is None else before + k.shape[1]}
     for name, argument, given in (
@@ -146,13 +146,13 @@ def _attend(
         ("leftpad_k", "cache_leftpad", cache_leftpad),
     ):
         if given is not None:
-            operands[name] = check_numbers(_WHO, argument, given, (q.shape[0],))
+            operands[name] = check_numbers(_CALLER, argument, given, (q.shape[0],))
     if rotary_cos is not None or rotary_sin is not None:
         cos, sin = _tables(rotary_cos, rotary_sin, caches, k, q.shape[3])
         assert k is not None  # or `_tables` raises
         first = before
         if rotary_seqlens is not None:
-            first = check_numbers(_WHO, "rotary_seqlens", rotary_seqlens, (q.shape[0],))
+            first = check_numbers(_CALLER, "rotary_seqlens", rotary_seqlens, (q.shape[0],))
         at = first[:, None] + torch.arange(max(k.shape[1], q.shape[1]), device=q.device)
         grows = scores.causal or scores.window is not None
         of_q = at[:, : q.shape[1]] if grows else at[:, :1]
@@ -160,16 +160,16 @@ def _attend(
         k = rotated(k, cos, sin, at[:, : k.shape[1]], interleaved=interleaved)
     q, *new = (None if x is None else dense_rows(x) for x in (q, k, v))
     return attend_cached(
-        _WHO,
+        _CALLER,
         q,
         caches.k,
         caches.v,
         scores,
         k=new[0],
         v=new[1],
-        return_lse=flag(_WHO, "return_softmax_lse", return_softmax_lse),
+        return_lse=flag(_CALLER, "return_softmax_lse", return_softmax_lse),
         block_table=caches.table,
-        **tuned(_WHO, num_splits),
+        **tuned(_CALLER, num_splits),
         **operands,
         **_scales(q.shape[0], caches, k_scale=k_descale, v_scale=v_descale),
     )
@@ -187,21 +187,21 @@ def _caches(
     }
     if (k is None) != (v is None):
         one, other = ("v", "k") if k is None else ("k", "v")
-        raise LaunchError(f"{_WHO}: {one} is given without {other}; give both, or neither")
+        raise LaunchError(f"{_CALLER}: {one} is given without {other}; give both, or neither")
     if k is not None:
         tensors |= {"k": (k, "batch n kv_heads head_dim"), "v": (v, "batch n kv_heads head_dim_v")}
-    sizes = check_tensors(_WHO, tensors, _caches_of_fp8(k_cache, v_cache))
-    views_of({name: one for name, (one, _) in tensors.items()}, _WHO)  # raises for gradients
+    sizes = check_tensors(_CALLER, tensors, _caches_of_fp8(k_cache, v_cache))
+    views_of({name: one for name, (one, _) in tensors.items()}, _CALLER)  # raises for gradients
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1 and cache.shape[-1] > 1:
             raise LaunchError(
-                f"{_WHO}: {name} must have a dense last dimension, because it is used in place, got strides "
-                f"{list(cache.stride())}; make it with torch.empty, in this layout"
+                f"{_CALLER}: {name} must have a dense last dimension, because it is used in place, got "
+                f"strides {list(cache.stride())}; make it with torch.empty, in this layout"
             )
     if 0 in k_cache.shape:
-        raise LaunchError(f"{_WHO}: k_cache must have room for a row, got shape {list(k_cache.shape)}")
+        raise LaunchError(f"{_CALLER}: k_cache must have room for a row, got shape {list(k_cache.shape)}")
     if block_table is not None:
-        return paged(_WHO, k_cache, v_cache, block_table, sizes["page_size"])
+        return paged(_CALLER, k_cache, v_cache, block_table, sizes["page_size"])
     if cache_batch_idx is None:  # the cache may have room for a larger batch
         k_cache, v_cache = k_cache[: sizes["batch"]], v_cache[: sizes["batch"]]
     return Caches(k_cache, v_cache, None, sizes["capacity"])
@@ -223,14 +223,14 @@ def _scales(batch: int, caches: Caches, **descales: Any) -> dict[str, torch.Tens
     for name, value in descales.items():
         argument = name.replace("scale", "descale")
         if not narrow:
-            require_absent(_WHO, **{argument: value})
+            require_absent(_CALLER, **{argument: value})
         elif value is None:
             scales[name] = torch.ones(heads, device=caches.k.device)
         else:
-            rows = descale(_WHO, argument, value, batch, heads)
+            rows = descale(_CALLER, argument, value, batch, heads)
             if batch > 1 and rows.stride(0) and (rows.device.type != "cpu" or (rows != rows[:1]).any()):
                 raise LaunchError(
-                    f"{_WHO}: {argument} must be the same for each sequence, as {argument}[:1].expand("
+                    f"{_CALLER}: {argument} must be the same for each sequence, as {argument}[:1].expand("
                     f"{batch}, {heads}) is, because a cache has one scale for each head; got others"
                 )
             scales[name] = rows[:1].reshape(-1).contiguous() if batch else rows.new_ones(heads)
@@ -242,15 +242,15 @@ def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> to
     if given is None:
         if new:
             raise LaunchError(
-                f"{_WHO}: cache_seqlens must be given where there are new rows k and v: how many rows each "
-                "sequence has before them"
+                f"{_CALLER}: cache_seqlens must be given where there are new rows k and v: how many rows "
+                "each sequence has before them"
             )
         given = caches.capacity
     count = None if isinstance(given, torch.Tensor) else integer(given, 0)
     if count is not None:
         _require_room(count, count, new, caches)
         return torch.full((1,), count, dtype=torch.int32, device=q.device)
-    found = check_numbers(_WHO, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
+    found = check_numbers(_CALLER, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
     if found.device.type == "cpu" and found.numel():
         _require_room(int(found.min()), int(found.max()), new, caches)
     return found
@@ -262,12 +262,12 @@ def _require_room(least: int, most: int, new: int, caches: Caches) -> None:
     """
     if least < 0 or most > caches.capacity:
         raise LaunchError(
-            f"{_WHO}: cache_seqlens must be from 0 to {caches.capacity}, the rows of a sequence in the "
+            f"{_CALLER}: cache_seqlens must be from 0 to {caches.capacity}, the rows of a sequence in the "
             f"cache, got {least if least < 0 else most}"
         )
     if most + new > caches.capacity:
         raise CacheFullError(
-            f"{_WHO}: a sequence of {most} rows has no room for {new} new ones in a cache of "
+            f"{_CALLER}: a sequence of {most} rows has no room for {new} new ones in a cache of "
             f"{caches.capacity}; use a larger cache, or cache_seqlens without the new rows"
         )
 
@@ -278,7 +278,7 @@ def _tables(
     """The rotary tables, checked. Raises `LaunchError`."""
     if k is None:
         raise LaunchError(
-            f"{_WHO}: rotary_cos and rotary_sin are given without new rows k and v; rotate q before the "
+            f"{_CALLER}: rotary_cos and rotary_sin are given without new rows k and v; rotate q before the "
             "call, or give k and v"
         )
     tables: Any = cos, sin
@@ -289,10 +289,10 @@ def _tables(
             return tables[0], tables[1]
     got = [f"{x.dtype} of shape {list(x.shape)}" if isinstance(x, torch.Tensor) else shown(x) for x in tables]
     raise LaunchError(
-        f"{_WHO}: rotary_cos and rotary_sin must be floating-point tensors of one shape [positions, "
+        f"{_CALLER}: rotary_cos and rotary_sin must be floating-point tensors of one shape [positions, "
         f"rotary_dim / 2], with at least {caches.capacity} positions, the rows of a sequence in the cache, "
         f"and rotary_dim up to head_dim={head_dim}, got {got[0]} and {got[1]}"
     )
 
 
-_OPERATORS = CacheOperators(_WHO, _attend)
+_OPERATORS = CacheOperators(_CALLER, _attend)

@@ -62,7 +62,7 @@ def renaming(**names: str) -> Iterator[None]:
         raise type(error)(said) from None
 
 
-def require_absent(who: str, *, default: object = None, **given: object) -> None:
+def require_absent(caller: str, *, default: object = None, **given: object) -> None:
     """Raise `LaunchError` for arguments that are refused, with what computes each, unless they are None
     or the number `default`.
     """
@@ -72,7 +72,7 @@ def require_absent(who: str, *, default: object = None, **given: object) -> None
             for name, value in given.items()
             if value is not None and not (isinstance(value, int) and value == default)
         ],
-        who,
+        caller,
     )
 
 
@@ -84,7 +84,7 @@ def _said(value: object) -> str:
 
 
 def tuned_as_newer(
-    who: str,
+    caller: str,
     num_splits: object,
     pack_gqa: object,
     sm_margin: object = 0,
@@ -96,52 +96,52 @@ def tuned_as_newer(
     leave multiprocessors free, checked: here they change nothing. Raises `LaunchError`.
     """
     if pack_gqa is not None:
-        flag(who, "pack_gqa", pack_gqa)
+        flag(caller, "pack_gqa", pack_gqa)
     if integer(sm_margin, 0, _MOST_SMS) is None:
         raise LaunchError(
-            f"{who}: sm_margin must be a number of multiprocessors from 0 to {_MOST_SMS}, got "
+            f"{caller}: sm_margin must be a number of multiprocessors from 0 to {_MOST_SMS}, got "
             f"{shown(sm_margin)}"
         )
     if scheduler_metadata is not None and not isinstance(scheduler_metadata, torch.Tensor | tuple):
         raise LaunchError(
-            f"{who}: scheduler_metadata must be what get_scheduler_metadata returns, or None, got "
+            f"{caller}: scheduler_metadata must be what get_scheduler_metadata returns, or None, got "
             f"{shown(scheduler_metadata)}"
         )
-    options = tuned(who, num_splits)
+    options = tuned(caller, num_splits)
     if not packed:
         return options
     return {of.name: of.packed(options[of.name]) for of in OPTIONS if of.name in options and of.packed}
 
 
 def starts_of(
-    who: str, name: str, starts: object, rows: int, batch: int, device: torch.device
+    caller: str, name: str, starts: object, rows: int, batch: int, device: torch.device
 ) -> torch.Tensor:
     """cu_seqlens of `batch` sequences: `starts`, checked, or if it is None those of sequences of `rows`
     rows each.
     """
     if starts is not None:
-        return check_numbers(who, name, starts, (batch + 1,))
+        return check_numbers(caller, name, starts, (batch + 1,))
     return rows * torch.arange(batch + 1, dtype=torch.int32, device=device)
 
 
-def used_of(who: str, batch: int, **lengths: object) -> dict[str, torch.Tensor]:
+def used_of(caller: str, batch: int, **lengths: object) -> dict[str, torch.Tensor]:
     """The `lengths` that are not None, checked to be int32 tensors [batch]. Raises `LaunchError`."""
-    return {n: check_numbers(who, n, x, (batch,)) for n, x in lengths.items() if x is not None}
+    return {n: check_numbers(caller, n, x, (batch,)) for n, x in lengths.items() if x is not None}
 
 
-def rows_of(who: str, name: str, value: object) -> int | None:
+def rows_of(caller: str, name: str, value: object) -> int | None:
     """The argument `name`, a number of rows of a sequence, checked; None if it is left out."""
     rows = None if value is None else integer(value, 0, MAX_WINDOWED_SEQ)
     if rows is None and value is not None:
         raise LaunchError(
-            f"{who}: {name} must be a number of rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, or None, "
-            f"got {shown(value)}"
+            f"{caller}: {name} must be a number of rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, or "
+            f"None, got {shown(value)}"
         )
     return rows
 
 
 def scales_of_fp8(
-    who: str, tensors: Sequence[torch.Tensor], batch: int, kv_heads: int, **descales: object
+    caller: str, tensors: Sequence[torch.Tensor], batch: int, kv_heads: int, **descales: object
 ) -> dict[str, Any]:
     """The scales of q, k and v of fp8, [batch, kv_heads] each, by the names of `flash.attention`; 1 for
     None. Raises `LaunchError` for q, k and v of different types, and for scales of another type or shape.
@@ -149,17 +149,17 @@ def scales_of_fp8(
     types = [x.dtype for x in tensors]
     if len({*types}) > 1:
         said = ", ".join(map(str, types))
-        raise LaunchError(f"{who}: q, k and v must be of one type, got {said}; convert them")
+        raise LaunchError(f"{caller}: q, k and v must be of one type, got {said}; convert them")
     device = tensors[0].device
     return {
         f"{name}_scale": torch.ones(batch, kv_heads, device=device)
         if descales[f"{name}_descale"] is None
-        else descale(who, f"{name}_descale", descales[f"{name}_descale"], batch, kv_heads)
+        else descale(caller, f"{name}_descale", descales[f"{name}_descale"], batch, kv_heads)
         for name in ("q", "k", "v")
     }
 
 
-def descale(who: str, name: str, scales: object, batch: int, kv_heads: int) -> torch.Tensor:
+def descale(caller: str, name: str, scales: object, batch: int, kv_heads: int) -> torch.Tensor:
     """The argument `name`, checked to be a tensor float32 [batch, kv_heads]. Raises `LaunchError`."""
     if (
         not isinstance(scales, torch.Tensor)
@@ -167,14 +167,14 @@ def descale(who: str, name: str, scales: object, batch: int, kv_heads: int) -> t
         or scales.shape != (batch, kv_heads)
     ):
         raise LaunchError(
-            f"{who}: {name} must be a tensor torch.float32 [batch={batch}, kv_heads={kv_heads}], got "
+            f"{caller}: {name} must be a tensor torch.float32 [batch={batch}, kv_heads={kv_heads}], got "
             f"{_said(scales)}"
         )
     return scales
 
 
 def in_chunks(
-    who: str, attention_chunk: object, before: torch.Tensor | int, batch: int, device: torch.device
+    caller: str, attention_chunk: object, before: torch.Tensor | int, batch: int, device: torch.device
 ) -> dict[str, Any]:
     """The mask by which a query sees the keys of its chunk alone, `attention_chunk` keys from a
     multiple of that many on: arguments of `flash.adapters.torch.attention`. `before`, int32 [batch] or one
@@ -184,8 +184,8 @@ def in_chunks(
     chunk = integer(attention_chunk, 0, MAX_WINDOWED_SEQ)
     if chunk is None:
         raise LaunchError(
-            f"{who}: attention_chunk must be a number of keys from 0 to {MAX_WINDOWED_SEQ}, 0 for no chunks, "
-            f"got {shown(attention_chunk)}"
+            f"{caller}: attention_chunk must be a number of keys from 0 to {MAX_WINDOWED_SEQ}, 0 for no "
+            f"chunks, got {shown(attention_chunk)}"
         )
     if not chunk:
         return {}

@@ -21,10 +21,10 @@ class Caches(NamedTuple):
 
 
 def paged(
-    who: str, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, page_size: int
+    caller: str, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, page_size: int
 ) -> Caches:
     """Paged caches, with larger pages than kernels take divided into equal ones, without a copy."""
-    table = check_numbers(who, "block_table", block_table, ("sequences", "n_pages"))
+    table = check_numbers(caller, "block_table", block_table, ("sequences", "n_pages"))
     capacity = table.shape[1] * page_size
     if page_size <= MAX_PAGE_SIZE:
         return Caches(k_cache, v_cache, table, capacity)
@@ -32,7 +32,7 @@ def paged(
     parts = page_size // rows
     if rows == 1 or any(cache.stride(0) != page_size * cache.stride(1) for cache in (k_cache, v_cache)):
         raise LaunchError(
-            f"{who}: pages of more than {MAX_PAGE_SIZE} rows must lie one after another and have a number "
+            f"{caller}: pages of more than {MAX_PAGE_SIZE} rows must lie one after another and have a number "
             f"of rows with a divisor from 2 to {MAX_PAGE_SIZE}, got {page_size} rows and strides "
             f"{list(k_cache.stride())} and {list(v_cache.stride())}; use pages of up to {MAX_PAGE_SIZE} rows"
         )

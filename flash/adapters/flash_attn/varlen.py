@@ -56,21 +56,21 @@ def flash_attn_varlen_func(
     (out, lse [heads, total_q], probabilities [batch, heads, max_seqlen_q, max_seqlen_k], or an
     empty tensor without dropout).
     """
-    who = "flash_attn_varlen_func"
+    caller = "flash_attn_varlen_func"
     rows = "total_k" if block_table is None else "pages page_size"
     check_tensors(
-        who,
+        caller,
         {
             "q": (q, "total_q heads head_dim"),
             "k": (k, f"{rows} kv_heads head_dim"),
             "v": (v, f"{rows} kv_heads head_dim_v"),
         },
     )
-    lengths = _lengths(who, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    lengths = _lengths(caller, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     if block_table is None:
-        return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
-    return _over_pages(who, q, k, v, block_table, lengths, scores, deterministic, return_attn_probs)
+        return _attention(caller, q, k, v, lengths, scores, deterministic, return_attn_probs)
+    return _over_pages(caller, q, k, v, block_table, lengths, scores, deterministic, return_attn_probs)
 
 
 @refuses_as_peers
@@ -94,12 +94,12 @@ def flash_attn_varlen_kvpacked_func(
     is not copied. All other arguments, results and exceptions are those of
     `flash_attn_varlen_func`.
     """
-    who = "flash_attn_varlen_kvpacked_func"
-    check_tensors(who, {"q": (q, "total_q heads head_dim"), "kv": (kv, "total_k 2 kv_heads head_dim")})
-    lengths = _lengths(who, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    caller = "flash_attn_varlen_kvpacked_func"
+    check_tensors(caller, {"q": (q, "total_q heads head_dim"), "kv": (kv, "total_k 2 kv_heads head_dim")})
+    lengths = _lengths(caller, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     k, v = kv.unbind(1)
-    return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
+    return _attention(caller, q, k, v, lengths, scores, deterministic, return_attn_probs)
 
 
 @refuses_as_peers
@@ -120,14 +120,14 @@ def flash_attn_varlen_qkvpacked_func(
     is not copied, with `cu_seqlens` and `max_seqlen` of queries and keys. All other arguments,
     results and exceptions are those of `flash_attn_varlen_func`.
     """
-    who = "flash_attn_varlen_qkvpacked_func"
-    check_tensors(who, {"qkv": (qkv, "total 3 heads head_dim")})
-    cu_seqlens = check_numbers(who, "cu_seqlens", cu_seqlens, ("batch + 1",))
-    most = _most(who, "max_seqlen", max_seqlen, cu_seqlens)
+    caller = "flash_attn_varlen_qkvpacked_func"
+    check_tensors(caller, {"qkv": (qkv, "total 3 heads head_dim")})
+    cu_seqlens = check_numbers(caller, "cu_seqlens", cu_seqlens, ("batch + 1",))
+    most = _most(caller, "max_seqlen", max_seqlen, cu_seqlens)
     lengths = _Lengths(cu_seqlens, cu_seqlens, most, most)
-    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    scores = scores_of(caller, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     q, k, v = qkv.unbind(1)
-    return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
+    return _attention(caller, q, k, v, lengths, scores, deterministic, return_attn_probs)
 
 
 class _Lengths(NamedTuple):
@@ -140,18 +140,18 @@ class _Lengths(NamedTuple):
 
 
 def _lengths(
-    who: str, cu_seqlens_q: object, cu_seqlens_k: object, max_seqlen_q: object, max_seqlen_k: object
+    caller: str, cu_seqlens_q: object, cu_seqlens_k: object, max_seqlen_q: object, max_seqlen_k: object
 ) -> _Lengths:
-    starts = check_numbers(who, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
+    starts = check_numbers(caller, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
     return _Lengths(
         starts,
-        check_numbers(who, "cu_seqlens_k", cu_seqlens_k, (starts.numel(),)),
-        _most(who, "max_seqlen_q", max_seqlen_q, starts),
-        _most(who, "max_seqlen_k", max_seqlen_k),
+        check_numbers(caller, "cu_seqlens_k", cu_seqlens_k, (starts.numel(),)),
+        _most(caller, "max_seqlen_q", max_seqlen_q, starts),
+        _most(caller, "max_seqlen_k", max_seqlen_k),
     )
 
 
-def _most(who: str, name: str, given: object, cu_seqlens: torch.Tensor | None = None) -> int:
+def _most(caller: str, name: str, given: object, cu_seqlens: torch.Tensor | None = None) -> int:
     """The most rows of a sequence, and for `cu_seqlens` on the host checked against them, unless
     torch.compile traces the call, where they are not known. A tensor of one integer is read, which
     waits for its device.
@@ -159,20 +159,20 @@ def _most(who: str, name: str, given: object, cu_seqlens: torch.Tensor | None = 
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
         raise LaunchError(
-            f"{who}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{caller}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, got "
             f"{shown(given)}"
         )
     if cu_seqlens is not None and cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if found < longest:
             raise LaunchError(
-                f"{who}: {name} must be at least {longest}, the rows of a sequence, got {found}"
+                f"{caller}: {name} must be at least {longest}, the rows of a sequence, got {found}"
             )
     return found
 
 
 def _attention(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -182,10 +182,10 @@ def _attention(
     return_attn_probs: object,
 ) -> Any:
     """What `flash_attn_varlen_func` returns for tensors and scores that are checked."""
-    all_three = flag(who, "return_attn_probs", return_attn_probs)
+    all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     found = attend_varlen(
-        who,
+        caller,
         q,
         k,
         v,
@@ -207,7 +207,7 @@ def _attention(
 
 
 def _over_pages(
-    who: str,
+    caller: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -220,12 +220,12 @@ def _over_pages(
     """What `flash_attn_varlen_func` returns with a block table."""
     if scores.dropout:
         raise LaunchError(
-            f"{who}: dropout_p must be 0.0 with block_table, got {scores.dropout}; leave out one of them"
+            f"{caller}: dropout_p must be 0.0 with block_table, got {scores.dropout}; leave out one of them"
         )
-    all_three = flag(who, "return_attn_probs", return_attn_probs)
-    caches = paged(who, k, v, block_table, k.shape[1])
+    all_three = flag(caller, "return_attn_probs", return_attn_probs)
+    caches = paged(caller, k, v, block_table, k.shape[1])
     found = attend_paged(
-        who,
+        caller,
         dense_rows(q),
         caches.k,
         caches.v,

@@ -47,7 +47,7 @@ class Call(NamedTuple):
     without those that are None.
     """
 
-    who: str
+    caller: str
     settings: tuple[tuple[str, Any], ...]
     outputs: tuple[Output, ...]  # what is returned beside out
     backend: Backend
@@ -55,7 +55,7 @@ class Call(NamedTuple):
     @property
     def is_varlen(self) -> bool:
         """Whether sequences are packed."""
-        return self.who == VARLEN
+        return self.caller == VARLEN
 
     def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call with these arrays, without `backend` and
@@ -111,7 +111,7 @@ class Call(NamedTuple):
             return kernel_of_attention(q, v, **how)
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
-        rotary, _ = rotary_of_call(self.who, given, q, page_size)
+        rotary, _ = rotary_of_call(self.caller, given, q, page_size)
         return kernel_of_varlen(q, v, used, page_size=page_size, rotary=rotary, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
@@ -128,7 +128,7 @@ class Call(NamedTuple):
         others = {n: a for n, a in given.items() if n in (*LENGTHS, PAGES, "max_seqlen_q", "layout")}
         if PAGES in like:
             others["layout"], page_size = self._pages(like)
-            others |= rotary_of_call(self.who, given, like["q"], page_size)[1]
+            others |= rotary_of_call(self.caller, given, like["q"], page_size)[1]
         launched: Any = of_launch(_scores(given))
         return self.kernel(like).result_shapes(
             like["q"], like["k"], like["v"], softmax_scale=given.get("softmax_scale"), **launched, **others
@@ -147,7 +147,7 @@ def _scores(given: Mapping[str, Any]) -> ScoreArguments:
 
 
 def split(
-    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], backend: Backend
+    caller: str, arrays: Mapping[str, object], settings: Mapping[str, object], backend: Backend
 ) -> tuple[Call, dict[str, Any]]:
     """The two parts of a call; those of `arrays` and `settings` that are None are left out, but for those of
     `_CHECKED`. Arrays of scores are among the settings.
@@ -155,30 +155,30 @@ def split(
     Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
     """
     given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in _CHECKED}
-    aux = flattened(who, {AUX: given.pop(AUX, None)})
+    aux = flattened(caller, {AUX: given.pop(AUX, None)})
     traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
     if SEED in given and isinstance(given[SEED], jax.Array):
-        traced[SEED] = _seed(who, given.pop(SEED))
+        traced[SEED] = _seed(caller, given.pop(SEED))
     for name, array in traced.items():
         if not isinstance(array, (jax.Array, np.ndarray)):
             raise LaunchError(
-                f"{who}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
+                f"{caller}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
                 f"jax.numpy.asarray({name})"
             )
     for name, value in {**given, "backend": backend}.items():
         if isinstance(value, jax.core.Tracer):
             raise LaunchError(
-                f"{who}: {name} must be a value of Python, which is part of the kernel or its launch, got a "
-                f"traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
+                f"{caller}: {name} must be a value of Python, which is part of the kernel or its launch, got "
+                f"a traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
             )
-    outputs = outputs_of(who, {output.option: given.pop(output.option, None) for output in OUTPUTS})
-    return Call(who, tuple(given.items()), outputs, backend), traced
+    outputs = outputs_of(caller, {output.option: given.pop(output.option, None) for output in OUTPUTS})
+    return Call(caller, tuple(given.items()), outputs, backend), traced
 
 
-def _seed(who: str, given: jax.Array) -> jax.Array:
+def _seed(caller: str, given: jax.Array) -> jax.Array:
     if given.shape or not jax.numpy.issubdtype(given.dtype, np.integer):  # a key has a type of its own
         raise LaunchError(
-            f"{who}: {SEED} must be an integer, or an array of one without axes, got {given.dtype} of shape "
-            f"{list(given.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"
+            f"{caller}: {SEED} must be an integer, or an array of one without axes, got {given.dtype} of "
+            f"shape {list(given.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"
         )
     return given

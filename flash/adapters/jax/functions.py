@@ -31,14 +31,14 @@ _ON_GPU: Final = (AUTO, "cuda")  # the backends that programs for a GPU have
 _ON_THE_CPU: Final = "such as inside jax.default_device(jax.devices('cpu')[0])"
 
 
-def _with_captured(who: str, scores: Mapping[str, Any]) -> dict[str, Any]:
+def _with_captured(caller: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     """`with_captured` of arrays of JAX, which have 32 bits where numpy's have 64, unless JAX is configured
     otherwise.
     """
     arguments, aux = dict(scores), scores.get(AUX)
     if isinstance(aux, Mapping):
         arguments[AUX] = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in aux.items()}
-    return with_captured(who, arguments, jnp.asarray)
+    return with_captured(caller, arguments, jnp.asarray)
 
 
 class AttentionArguments(AttentionOptions, ScoreArguments, total=False):
@@ -102,15 +102,17 @@ def attention_varlen(
     return _called(VARLEN, arrays, given)
 
 
-def _called(who: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    settings = {option.name: option.default for option in options_of(who)} | _with_captured(who, arguments)
-    for option in options_of(who):
+def _called(caller: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    settings = {option.name: option.default for option in options_of(caller)} | _with_captured(
+        caller, arguments
+    )
+    for option in options_of(caller):
         value = settings.get(option.name)
         if option.check is not None and not isinstance(value, jax.core.Tracer):  # which `split` refuses
-            settings[option.name] = option.check(who, value)
+            settings[option.name] = option.check(caller, value)
     backend = settings.pop("backend")
-    call, given = split(who, arrays, settings, backend)
-    check_backend(backend, who)
+    call, given = split(caller, arrays, settings, backend)
+    check_backend(backend, caller)
     call.shapes(given)
     if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
         found = _now(call, given, call.outputs)
@@ -137,7 +139,7 @@ def _forward(call: Call, arrays: dict[str, Any], outputs: tuple[Output, ...]) ->
     ranks = {name: array.ndim for name, array in arrays.items()}
     compute = functools.partial(host.forward, call, ranks, outputs)
     on_gpu = Forward(call, ranks, outputs) if call.backend in _ON_GPU else None
-    return _traced(_Work(call.who, ranks, compute, shapes, on_gpu), arrays)
+    return _traced(_Work(call.caller, ranks, compute, shapes, on_gpu), arrays)
 
 
 def _now(call: Call, arrays: dict[str, Any], outputs: tuple[Output, ...]) -> tuple[Any, ...]:
@@ -165,7 +167,7 @@ class _Work:
     results, without mapped axes.
     """
 
-    who: str
+    caller: str
     ranks: Mapping[str, int]
     compute: Callable[..., tuple[Any, ...]]
     shapes: Sequence[Any]
@@ -200,7 +202,7 @@ def _mapped(arrays: Any, dims: Any, *, work: _Work) -> tuple[Any, Any]:
 
 def _refuse_second_derivatives(*_: Any, work: _Work) -> NoReturn:
     raise LaunchError(
-        f"{work.who}: second derivatives are not computed, because the backward pass has none of its own; "
+        f"{work.caller}: second derivatives are not computed, because the backward pass has none of its own; "
         "differentiate once, or write this attention with jax.numpy"
     )
 
@@ -218,7 +220,7 @@ def _by_ffi(context: Any, *arrays: Any, work: _Work) -> Any:
 
 def _refuse_gpu(*_: Any, work: _Work) -> NoReturn:
     raise LaunchError(
-        f"{work.who}: backends 'cpu', 'compiled' and 'interpreter' are computed on the CPU only, others "
+        f"{work.caller}: backends 'cpu', 'compiled' and 'interpreter' are computed on the CPU only, others "
         "there and on NVIDIA GPUs, but the program that is compiled is for another platform; use "
         f"backend='cuda' on an NVIDIA GPU, or compile for the CPU, {_ON_THE_CPU}"
     )
@@ -260,13 +262,13 @@ def _require_gradients(call: Call, wanted: Sequence[str], *, has_pages: bool) ->
     """Raise `LaunchError` for gradients that are not computed."""
     if has_pages:
         raise LaunchError(
-            f"{call.who}: keys in pages have no gradients, but {', '.join(wanted)} must be differentiated; "
-            "use jax.lax.stop_gradient on the arrays of the call, or pass the keys packed"
+            f"{call.caller}: keys in pages have no gradients, but {', '.join(wanted)} must be "
+            "differentiated; use jax.lax.stop_gradient on the arrays of the call, or pass the keys packed"
         )
     unknown = [name for name in wanted if name not in DIFFERENTIABLE]
     if unknown:
         raise LaunchError(
-            f"{call.who}: functions of scores are not differentiated by the arrays that they index, but "
+            f"{call.caller}: functions of scores are not differentiated by the arrays that they index, but "
             f"{', '.join(unknown)} must be; use jax.lax.stop_gradient on them"
         )
 
@@ -295,7 +297,7 @@ def _backward(
         ranks = {name: array.ndim for name, array in given.items()}
         compute = functools.partial(host.backward, call, ranks, names)
         on_gpu = Backward(call, ranks, names) if call.backend in _ON_GPU else None
-        found = _traced(_Work(call.who, ranks, compute, shapes, on_gpu), given)
+        found = _traced(_Work(call.caller, ranks, compute, shapes, on_gpu), given)
     named = dict(zip(names, found, strict=True))
     return {name: named[name] for name in wanted}
 

@@ -38,13 +38,13 @@ from flash.problem.outputs import OUTPUTS
 from flash.scores.features import CacheArguments, require_known, takes
 from ptxgen.errors import LaunchError
 
-_WHO: Final = CACHED
+_CALLER: Final = CACHED
 _STATE: Final = "_torch_state"  # the attribute of a cache: torch.compile follows attributes
 _CACHES: Final = weakref.WeakValueDictionary[int, KVCache]()
 _NUMBERS: Final = itertools.count()
 _OF_SEQUENCES: Final = ("cache_batch_idx", "leftpad")  # integers of each batch item
 _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
-_SETTINGS: Final = Schema(_WHO, CacheArguments, (("layer", "SymInt"), ("head_dim_v", "int")))
+_SETTINGS: Final = Schema(_CALLER, CacheArguments, (("layer", "SymInt"), ("head_dim_v", "int")))
 _ARRAYS: Final = (*ANGLES, *_SETTINGS.arrays)
 _TENSORS: Final = ("state", "out", *MATRICES, *_OF_SEQUENCES, *_ARRAYS)
 
@@ -70,26 +70,26 @@ def attention_with_kvcache(
     and nested tensors; under torch.func.vmap; and under torch.export, because a cache belongs to its
     process.
     """
-    require_known(_WHO, arguments, CachedArguments, attention_with_kvcache)
+    require_known(_CALLER, arguments, CachedArguments, attention_with_kvcache)
     given: dict[str, Any] = {**DEFAULTS, **arguments, "layer": layer}
     out, inputs = given.get("out"), {"q": q, "k": k, "v": v}
     arrays = {name: given.get(name) for name in _ARRAYS}
     named = {**inputs, **arrays, "out": out}
-    require_plain(_WHO, named, ("q",))
-    require_no_tangents(_WHO, named)
-    require_no_tracking(_WHO, tracked(named), _NO_GRADIENTS)
+    require_plain(_CALLER, named, ("q",))
+    require_no_tangents(_CALLER, named)
+    require_no_tracking(_CALLER, tracked(named), _NO_GRADIENTS)
     if torch.compiler.is_exporting():
         raise LaunchError(
-            f"{_WHO}: torch.export cannot export a call with a KV cache, which belongs to its process; "
+            f"{_CALLER}: torch.export cannot export a call with a KV cache, which belongs to its process; "
             "export flash.adapters.torch.attention of all keys, or compile with torch.compile"
         )
     state = track(cache)
-    functions = functions_of(_WHO, *(given.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)))
+    functions = functions_of(_CALLER, *(given.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)))
     asked = _SETTINGS.checked({**given, "head_dim_v": cache.head_dim_v})
     sequences = [_integers(given.get(name)) for name in _OF_SEQUENCES]
     if asked is None or not all(x is None or isinstance(x, Tensor) for x in sequences):
         _refuse({"cache": cache, **inputs, **given})
-        raise AssertionError(f"flash.{_WHO} takes arguments that no schema has")
+        raise AssertionError(f"flash.{_CALLER} takes arguments that no schema has")
     plain = _SETTINGS.plain(asked, functions)
     found, *others = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
     found = found if out is None else out
@@ -112,11 +112,11 @@ def track(cache: KVCache) -> Tensor:
 def _new_state(cache: KVCache) -> Tensor:
     if torch.compiler.is_compiling():
         raise LaunchError(
-            f"{_WHO}: a cache in compiled code must be known before it is compiled; call "
+            f"{_CALLER}: a cache in compiled code must be known before it is compiled; call "
             "flash.adapters.torch.track(cache) once"
         )
     if not isinstance(cache, KVCache):
-        raise LaunchError(f"{_WHO}: cache must be a flash.KVCache, got {type(cache).__name__}")
+        raise LaunchError(f"{_CALLER}: cache must be a flash.KVCache, got {type(cache).__name__}")
     number = next(_NUMBERS)
     _CACHES[number] = cache
     state = torch.tensor([number, 0], device="cpu")  # whatever the default device is
@@ -165,7 +165,7 @@ def _run(*given: Any) -> tuple[Tensor, ...]:
 def _fake(*given: Any) -> tuple[Tensor, ...]:
     tensors, _, asked = _read(given)
     q = tensors["q"]
-    require_values(_WHO, q, {name: x for name, x in tensors.items() if x is not None})
+    require_values(_CALLER, q, {name: x for name, x in tensors.items() if x is not None})
     rows = tuple(q.shape[:-1])
     shapes = [shape_of(o, q, LAYOUTS[0]) if asked[o.option] else (0,) for o in OUTPUTS]
     return (
@@ -186,7 +186,7 @@ def _pairs(arguments: flops.Arguments) -> int:
 
 def _refuse_vmap(*_: Any, **__: Any) -> Any:
     raise LaunchError(
-        f"{_WHO}: torch.func.vmap cannot map over calls that write to one KV cache; give the sequences "
+        f"{_CALLER}: torch.func.vmap cannot map over calls that write to one KV cache; give the sequences "
         "as the batch of one call"
     )
 
@@ -194,12 +194,12 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
 _TYPES: Final = {"state": "Tensor(a!)", "out": "Tensor(b!)?", "q": "Tensor"}
 _SCHEMA: Final = ", ".join(f"{_TYPES.get(name, 'Tensor?')} {name}" for name in _TENSORS)
 _OPERATOR: Final = library.declare(
-    _WHO,
+    _CALLER,
     f"({_SCHEMA}, Tensor[]? aux, {_SETTINGS.text}) -> ({', '.join(['Tensor'] * (1 + len(OUTPUTS)))})",
     _run,
     _fake,
     tuple(map(_TENSORS.index, MATRICES)),
 )
 flops.count(_OPERATOR, _pairs)
-library.refuse_gradients(_OPERATOR, _WHO, _NO_GRADIENTS, written=(0, 1))
-torch.library.register_vmap(f"{library.NAMESPACE}::{_WHO}", _refuse_vmap, lib=library.LIBRARY)
+library.refuse_gradients(_OPERATOR, _CALLER, _NO_GRADIENTS, written=(0, 1))
+torch.library.register_vmap(f"{library.NAMESPACE}::{_CALLER}", _refuse_vmap, lib=library.LIBRARY)

@@ -25,12 +25,12 @@ _DIFFERENTIATED: Final = 2  # results that have tangents: out and lse
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """A call of the function `who` by operators: `results` computes out, lse and others from the tensors of
+    """A call of the function `caller` by operators. `results` computes out, lse and others from tensors of
     the call, `tangents` the tangents of out and lse from these tensors, out, lse, and the tangents of q, k
     and v.
     """
 
-    who: str
+    caller: str
     results: Callable[..., Results]
     tangents: Callable[..., Results]
 
@@ -45,15 +45,15 @@ class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not anal
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
-        ctx.who = inputs[0].who
+        ctx.caller = inputs[0].caller
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise LaunchError(f"{ctx.who}: {_ONCE}")
+        raise LaunchError(f"{ctx.caller}: {_ONCE}")
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise LaunchError(f"{ctx.who}: {_ONCE}")
+        raise LaunchError(f"{ctx.caller}: {_ONCE}")
 
 
 class _Tangents(_Once):
@@ -77,7 +77,7 @@ class _Results(_Once):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.of, ctx.who = inputs[0], inputs[0].who
+        ctx.of, ctx.caller = inputs[0], inputs[0].caller
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[_DIFFERENTIATED:])
         ctx.save_for_forward(*inputs[1:], *output[:_DIFFERENTIATED])

@@ -20,19 +20,21 @@ from ptxgen.errors import LaunchError
 Arrays = tuple[tuple[str, str, int], ...]
 
 
-def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None, list[Any] | None, Arrays]:
+def arrays_of(
+    caller: str, aux: Mapping[str, Any] | None
+) -> tuple[list[str] | None, list[Any] | None, Arrays]:
     """The names of the arrays of `aux` in order, these tensors, and for each its name, the name of
     its type and its rank. None and no arrays without `aux`. Raises `LaunchError` for what is no mapping of
     names to tensors.
     """
     if aux is not None and not isinstance(aux, Mapping):
         raise LaunchError(
-            f"{who}: aux must be a mapping of names to tensors, such as {{'slopes': slopes}}, got "
+            f"{caller}: aux must be a mapping of names to tensors, such as {{'slopes': slopes}}, got "
             f"{type(aux).__name__}"
         )
     if not aux:
         return None, None, ()
-    require_plain(who, {f"aux[{name!r}]": array for name, array in aux.items()})
+    require_plain(caller, {f"aux[{name!r}]": array for name, array in aux.items()})
     names = sorted(aux)
     tensors = [aux[name] for name in names]
     return names, tensors, tuple([(n, str(t.dtype), t.dim()) for n, t in zip(names, tensors, strict=True)])
@@ -50,15 +52,15 @@ class Functions(NamedTuple):
     tensors: list[Any] | None
 
 
-def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None) -> Functions:
+def functions_of(caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None) -> Functions:
     """The functions and arrays of a call; tensors that a function indexes from outside are among the
     arrays. Compiled code that meets such a function is divided here, because its arrays are no inputs.
 
     Raises what `flash.attention` raises for functions that cannot be traced.
     """
-    names, tensors, declared = arrays_of(who, aux)
-    if not torch.compiler.is_compiling() or _captures(who, score_mod, mask_mod, declared):
-        functions: Functions = _with_captured(who, score_mod, mask_mod, aux, declared)
+    names, tensors, declared = arrays_of(caller, aux)
+    if not torch.compiler.is_compiling() or _captures(caller, score_mod, mask_mod, declared):
+        functions: Functions = _with_captured(caller, score_mod, mask_mod, aux, declared)
         return functions
     return Functions(
         text_of(SCORE_MOD, score_mod, declared) if score_mod is not None else "",
@@ -70,17 +72,17 @@ def functions_of(who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _captures(who: str, score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
+def _captures(caller: str, score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
     """Whether a function indexes arrays that are not among its parameters."""
     if not callable(score_mod) and not callable(mask_mod):
         return False
-    return AUX in _traced(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
+    return AUX in _traced(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a trace's values are no tensors
-def _traced(who: str, arguments: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def _traced(caller: str, arguments: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """The arguments with traces instead of functions, and with the tensors that they index from outside."""
-    with naming(who):
+    with naming(caller):
         return with_captured(arguments, [_array(*array) for array in arrays], _as_tensor)
 
 
@@ -103,14 +105,14 @@ def _as_tensor(array: Any) -> Any:
     "parameters, and give aux={name: tensor}"
 )
 def _with_captured(
-    who: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
+    caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
 ) -> Functions:
     """`functions_of` where functions may index tensors from outside."""
-    arguments = _traced(who, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
+    arguments = _traced(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
     score_text, mask_text = (
         "" if arguments[name] is None else _encoded(arguments[name]) for name in (SCORE_MOD, MASK_MOD)
     )
-    names, tensors, _ = arrays_of(who, arguments[AUX])
+    names, tensors, _ = arrays_of(caller, arguments[AUX])
     return Functions(score_text, mask_text, arguments[AUX], names, tensors)
 
 

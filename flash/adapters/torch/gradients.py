@@ -45,7 +45,7 @@ def differentiate(
     have no elements. `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys
     a call has.
     """
-    who, aux, with_lse = settings.who, len(names), settings.names.index(LSE.option)
+    caller, aux, with_lse = settings.caller, len(names), settings.names.index(LSE.option)
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:  # noqa: ARG001
         named = dict(zip(names, given, strict=False))
@@ -58,7 +58,7 @@ def differentiate(
         )
 
     back = library.declare(
-        f"{who}_backward",
+        f"{caller}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {schema}) -> "
         f"({', '.join(['Tensor'] * (len(MATRICES) + len(DIFFERENTIABLE)))})",
         compute,
@@ -69,12 +69,12 @@ def differentiate(
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         arrays = inputs[aux] or []
         needed = [name for name, asked in zip(names, ctx.needs_input_grad, strict=False) if asked]
-        require_no_tracking(who, _of_aux(ctx.needs_input_grad, aux, len(arrays)), NOT_OF_AUX)
+        require_no_tracking(caller, _of_aux(ctx.needs_input_grad, aux, len(arrays)), NOT_OF_AUX)
         if dict(zip(names, inputs, strict=False)).get(_PAGES) is not None:
-            require_no_tracking(who, needed, _NOT_OF_PAGES)
+            require_no_tracking(caller, needed, _NOT_OF_PAGES)
         ctx.settings = inputs[aux + 1 :]
         if not ctx.settings[with_lse]:
-            require_no_tracking(who, needed, "the operator was called without return_lse=True")
+            require_no_tracking(caller, needed, "the operator was called without return_lse=True")
         ctx.set_materialize_grads(False)
         ctx.has_aux = inputs[aux] is not None
         ctx.mark_non_differentiable(*output[_DIFFERENTIATED:])
@@ -99,18 +99,18 @@ def differentiate(
         return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
     rules = Mapped(settings, where, names)
-    ready = _Formula(who, forward, save, backward, rules.forward).registered()
-    of_back = _Formula(who, back, _save_nothing, _refusing(who), rules.backward).registered()
+    ready = _Formula(caller, forward, save, backward, rules.forward).registered()
+    of_back = _Formula(caller, back, _save_nothing, _refusing(caller), rules.backward).registered()
     return ready
 
 
 @dataclass(frozen=True)
 class _Formula:
-    """The backward pass of an operator of the function `who`, what it keeps for that, and its rule for
+    """The backward pass of an operator of the function `caller`, what it keeps for that, and its rule for
     torch.func.vmap, which is given the operator for calls inside transforms.
     """
 
-    who: str
+    caller: str
     operator: Any
     save: Callable[..., None]
     backward: Callable[..., Any]
@@ -129,7 +129,7 @@ class _Formula:
         rule = functools.partial(self.rule, in_any)
         # `torch.library.register_autograd` registers the same kernel, but cannot check tangents.
         kernel = make_autograd_impl(self.operator, Info(self.backward, self.save))
-        library.differentiate(self.operator, self.who, kernel)
+        library.differentiate(self.operator, self.caller, kernel)
         torch.library.register_vmap(name, rule, lib=library.LIBRARY)
 
         class Differentiated(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
@@ -150,7 +150,7 @@ class _Formula:
             @staticmethod
             def jvp(*_: Any) -> Any:
                 # Tangents inside torch.func.grad, where no argument of the call shows them.
-                raise LaunchError(f"{formula.who}: an argument {WITH_TANGENT.format('it')}")
+                raise LaunchError(f"{formula.caller}: an argument {WITH_TANGENT.format('it')}")
 
             @staticmethod
             def vmap(info: Any, dims: Any, *given: Any) -> Any:
@@ -168,11 +168,11 @@ def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     """For an operator whose backward pass raises."""
 
 
-def _refusing(who: str) -> Callable[..., Any]:
+def _refusing(caller: str) -> Callable[..., Any]:
     def backward(*_: Any) -> Any:
         raise LaunchError(
-            f"{who}: second derivatives are not computed: the backward pass has no backward pass of its own; "
-            "differentiate once, or use torch.nn.functional.scaled_dot_product_attention with "
+            f"{caller}: second derivatives are not computed: the backward pass has no backward pass of its "
+            "own; differentiate once, or use torch.nn.functional.scaled_dot_product_attention with "
             "torch.nn.attention.SDPBackend.MATH"
         )
 

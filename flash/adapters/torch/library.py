@@ -40,15 +40,15 @@ def declare(
     return operator
 
 
-def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[int] = (0,)) -> None:
+def refuse_gradients(operator: Any, caller: str, missing: str, written: Sequence[int] = (0,)) -> None:
     """Let an operator that writes to its arguments at the positions `written` raise `LaunchError` if
-    torch tracks gradients of an argument; `missing` says what is not computed. `who` is the function
+    torch tracks gradients of an argument; `missing` says what is not computed. `caller` is the function
     that the message names.
     """
 
     def call(keys: Any, *given: Any) -> Any:
         named = {name: t for name, t in _named(operator, given).items() if isinstance(t, torch.Tensor)}
-        require_no_tracking(who, tracked(named), missing)
+        require_no_tracking(caller, tracked(named), missing)
         with torch._C._AutoDispatchBelowAutograd():
             found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
         for at in written:
@@ -56,17 +56,17 @@ def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[in
                 torch.autograd.graph.increment_version(given[at])
         return found
 
-    differentiate(operator, who, call)
+    differentiate(operator, caller, call)
 
 
-def differentiate(operator: Any, who: str, kernel: Callable[..., Any]) -> None:
-    """Let `kernel` do what autograd does in an operator of the function `who`. Tensors with tangents of
+def differentiate(operator: Any, caller: str, kernel: Callable[..., Any]) -> None:
+    """Let `kernel` do what autograd does in an operator of the function `caller`. Tensors with tangents of
     forward-mode differentiation are refused before: modes of PyTorch, such as tracing and `FlopCounterMode`,
     take the tangents away from the operator.
     """
 
     def call(keys: Any, *given: Any) -> Any:
-        require_no_tangents(who, _named(operator, given))
+        require_no_tangents(caller, _named(operator, given))
         return kernel(keys, *given)
 
     name = operator._schema.name.partition("::")[2]

@@ -59,25 +59,25 @@ class Operators:
 
     def __init__(
         self,
-        who: str,
+        caller: str,
         required: Sequence[str],
         optional: Sequence[str],
         scores: type,
         where: type[Dense] | type[Varlen],
         pairs: Callable[[flops.Arguments], int],
     ) -> None:
-        self.who = who
+        self.caller = caller
         self._required = frozenset(required)
-        self._settings = Schema(who, scores)
+        self._settings = Schema(caller, scores)
         self._names = (*required, *optional, *self._settings.arrays, SEED)
         tensors = [f"Tensor{'' if name in required else '?'} {name}" for name in self._names]
         schema = f"{', '.join(tensors)}, Tensor[]? aux, {self._settings.text}"
         lowered = [at for at, name in enumerate(self._names) if name in _LOWERED]
         self._run = library.declare(
-            who, f"({schema}) -> (Tensor, {_TENSORS})", self._results, self._fake, lowered
+            caller, f"({schema}) -> (Tensor, {_TENSORS})", self._results, self._fake, lowered
         )
         self._run_into = library.declare(
-            f"{who}_out",
+            f"{caller}_out",
             f"(Tensor(a!) out, {schema}) -> ({_TENSORS})",
             self._results_into,
             self._fake_into,
@@ -88,11 +88,11 @@ class Operators:
         self._run_in_transform = gradients.differentiate(
             self._run, self._settings, schema, self._names, self._gradients, where, pairs
         )
-        library.refuse_gradients(self._run_into, who, _NOT_INTO_OUT)
-        if who == _WITH_TANGENTS:
+        library.refuse_gradients(self._run_into, caller, _NOT_INTO_OUT)
+        if caller == _WITH_TANGENTS:
             of = ", ".join(f"Tensor? of_{name}" for name in MATRICES)
             self._run_tangents = library.declare(
-                f"{who}_tangents",
+                f"{caller}_tangents",
                 f"(Tensor out, Tensor lse, {of}, {schema}) -> (Tensor, Tensor)",
                 self._tangents,
                 lambda out, lse, *_: (torch.empty_like(out), torch.empty_like(lse)),
@@ -104,27 +104,27 @@ class Operators:
         """The results of `flash.who`. `tensors` are the first of the operator, in its order, `given` all
         other arguments of the `function` of this package, which `known` names.
         """
-        who = self.who
-        require_known(who, given, known, function)
+        caller = self.caller
+        require_known(caller, given, known, function)
         inputs = {**tensors, **{name: given.get(name) for name in self._settings.arrays}}
-        require_plain(who, inputs, self._required)
+        require_plain(caller, inputs, self._required)
         asked = self._settings.checked(given)
         if asked is None:
             self._refuse({**tensors, **{n: x for n, x in given.items() if n not in _OF_ADAPTER}})
-            raise AssertionError(f"flash.{who} takes arguments that no schema has")
+            raise AssertionError(f"flash.{caller} takes arguments that no schema has")
         out, backend = given.get("out"), asked["backend"]
         wanted = [bool(asked[output.option]) for output in OUTPUTS]
         in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
         if not in_forward_mode:
-            require_no_tangents(who, {**inputs, "out": out})
+            require_no_tangents(caller, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        functions = functions_of(who, *(given.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
+        functions = functions_of(caller, *(given.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
         if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
-            require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
-            require_no_tangents(who, {f"aux[{name!r}]": array for name, array in aux.items()})
+            require_no_tracking(caller, of_aux, gradients.NOT_OF_AUX)
+            require_no_tangents(caller, {f"aux[{name!r}]": array for name, array in aux.items()})
         asked[LSE.option] = bool(asked[LSE.option] or differentiated or in_forward_mode)
-        seed = seed_tensor(who, asked["dropout"], given.get(SEED))
+        seed = seed_tensor(caller, asked["dropout"], given.get(SEED))
         arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
         if in_forward_mode:
             result, *others = self._with_tangents(arguments)
@@ -133,8 +133,8 @@ class Operators:
                 self._run, self._run_in_transform, self._computed, arguments, bool(differentiated)
             )
         else:
-            require_plain(who, {"out": out})
-            require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
+            require_plain(caller, {"out": out})
+            require_no_tracking(caller, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
             result, others = out, self._run_into(out, *arguments)
         if not any(wanted):
             return result
@@ -144,7 +144,7 @@ class Operators:
     def _refuse(self, arguments: Mapping[str, Any]) -> None:
         """Raise what `flash.who` raises for arguments of no type that a schema has."""
         with torch.no_grad():
-            getattr(flash, self.who)(**arguments)
+            getattr(flash, self.caller)(**arguments)
 
     def _has_tangents(self, inputs: Mapping[str, Any], backend: Backend, precision: Precision | None) -> bool:
         """Whether tensors have tangents, and numpy computes those of the results: in calls of `attention`,
@@ -152,7 +152,7 @@ class Operators:
         computes.
         """
         names, q = with_tangents(inputs), inputs["q"]
-        if not names or self.who != _WITH_TANGENTS or not set(names) <= set(MATRICES):
+        if not names or self.caller != _WITH_TANGENTS or not set(names) <= set(MATRICES):
             return False
         on_host = q.device.type == "cpu" and not autocast_lowers(q)
         return on_host and for_gradients_of_host(backend, precision) in WITHOUT_KERNELS
@@ -171,7 +171,7 @@ class Operators:
         def tangents(*args: Any) -> Any:
             return self._run_tangents(*args[count:], *args[:count], aux, *plain)
 
-        return Computation(self.who, results, tangents)(given[:count])
+        return Computation(self.caller, results, tangents)(given[:count])
 
     # ---- what the operators do with plain tensors
 
@@ -187,10 +187,10 @@ class Operators:
         tensors, scores, asked = self._read(given)
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
-                f"{self.who}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
-                f"flash.{self.who}, which takes its scales, or convert q, k and v, such as with q.float()"
+                f"{self.caller}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
+                f"flash.{self.caller}, which takes its scales, or convert q, k and v, such as with q.float()"
             )
-        found = getattr(flash, self.who)(**tensors, **scores, **self._settings.of_results(asked), out=out)
+        found = getattr(flash, self.caller)(**tensors, **scores, **self._settings.of_results(asked), out=out)
         return spread(found, asked)
 
     def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
@@ -225,7 +225,7 @@ class Operators:
             backend = for_gradients_of_host(backend, asked["precision"])
         elif _MOST_KEYS in how and how[_MOST_KEYS] is None:
             how[_MOST_KEYS] = tensors["k"].shape[0]
-        found = getattr(flash, f"{self.who}_backward")(
+        found = getattr(flash, f"{self.caller}_backward")(
             dense_rows(dout),
             out=out,
             lse=lse.contiguous(),
@@ -254,7 +254,7 @@ class Operators:
         asked = self._settings.read(given[count:])
         named = {"out": out, **dict(zip(self._names[1:], given, strict=False))}
         named |= zip(asked["aux_names"] or (), given[count - 1] or (), strict=True)
-        require_values(self.who, q, {name: x for name, x in named.items() if x is not None})
+        require_values(self.caller, q, {name: x for name, x in named.items() if x is not None})
         sequences = named[_STARTS].shape[0] - 1 if _STARTS in named else 0
         shapes = [
             shape_of(o, q, asked.get("layout"), sequences) if asked[o.option] else (0,) for o in OUTPUTS

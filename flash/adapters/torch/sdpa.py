@@ -31,7 +31,7 @@ from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number
 from ptxgen.errors import LaunchError, shown
 
-_WHO: Final = "scaled_dot_product_attention"
+_CALLER: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
 _LEAST: Final = 2  # dimensions of query, key and value
 _AT_MASK: Final = 3  # among the arguments by position
@@ -163,7 +163,7 @@ def _computed(given: _Call, options: Mapping[str, Any]) -> Tensor:
     """
     problem = _problem(*given)
     if problem:
-        raise LaunchError(f"{_WHO}: {problem}")
+        raise LaunchError(f"{_CALLER}: {problem}")
     return _attend(*given, options)
 
 
@@ -188,11 +188,11 @@ def _in_order(
     return query, key, value, attn_mask, dropout_p, causal, enable_gqa, scale
 
 
-_in_order.__qualname__ = _WHO  # the name in Python's TypeErrors for arguments that do not fit
+_in_order.__qualname__ = _CALLER  # the name in Python's TypeErrors for arguments that do not fit
 
 
 def _flag(name: str, value: object) -> bool:
-    return flag(_WHO, name, bool(value) if isinstance(value, torch.SymBool) else value)
+    return flag(_CALLER, name, bool(value) if isinstance(value, torch.SymBool) else value)
 
 
 def _problem(

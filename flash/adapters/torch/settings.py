@@ -54,15 +54,15 @@ class _Field(NamedTuple):
 
 
 class Schema:
-    """The arguments of the operators of a function `who` that are no tensors, in order: those of `more`, its
+    """Arguments of the operators of a function `caller` that are no tensors, in order: those of `more`, its
     options, what features of scores that `known` names have beside arrays, and functions of scores as
     texts of `flash.adapters.torch.functions.text_of`, with the names of the tensors that they index.
     """
 
-    def __init__(self, who: str, known: type, more: Sequence[tuple[str, str]] = ()) -> None:
-        self.who = who
+    def __init__(self, caller: str, known: type, more: Sequence[tuple[str, str]] = ()) -> None:
+        self.caller = caller
         names = known.__annotations__
-        options = options_of(who)
+        options = options_of(caller)
         features = [feature for feature in SCORES if feature.argument in names]
         self.arrays: Final = tuple([feature.argument for feature in features if feature.axes])
         own = [_Field(name, None, kind, classes_of(kind), None, None, None) for name, kind in more]
@@ -92,7 +92,7 @@ class Schema:
         for field in self._fields:
             value = given.get(field.name, field.default)
             if field.check is not None:
-                found[field.name] = field.check(self.who, value)
+                found[field.name] = field.check(self.caller, value)
             else:
                 found[field.name] = value = in_numbers(value)
                 have_types = have_types and has_type(value, field.classes)
@@ -101,7 +101,7 @@ class Schema:
     def plain(self, checked: Mapping[str, Any], functions: Functions) -> tuple[Any, ...]:
         """The arguments of an operator, of what `checked` returns, in order."""
         values = [
-            checked[field.name] if field.plain is None else field.plain(self.who, checked[field.name])
+            checked[field.name] if field.plain is None else field.plain(self.caller, checked[field.name])
             for field in self._fields
         ]
         return (*values, functions.score_mod, functions.mask_mod, functions.names)
@@ -191,7 +191,7 @@ def has_type(value: Any, classes: tuple[type, ...]) -> bool:
     return not isinstance(value, _ROW) or all(has_type(side, (*_INTEGER, NoneType)) for side in value)
 
 
-def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
+def seed_tensor(caller: str, dropout: float, seed: Any) -> torch.Tensor | None:
     """The seed of dropout as an int64 tensor on the host: `seed`, or if it is None a number from
     torch's default generator on the CPU, which `torch.manual_seed` sets. None without dropout.
 
@@ -200,26 +200,26 @@ def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
     """
     if not dropout:
         if seed is not None:
-            raise LaunchError(f"{who}: dropout_seed is given, but dropout is 0; give both, or neither")
+            raise LaunchError(f"{caller}: dropout_seed is given, but dropout is 0; give both, or neither")
         return None
     if seed is None:
         if _is_capturing():
             raise LaunchError(
-                f"{who}: dropout in a captured CUDA graph needs a dropout_seed: it is a number of the "
+                f"{caller}: dropout in a captured CUDA graph needs a dropout_seed: it is a number of the "
                 "launch, so that each replay drops the same weights; give it, or capture without dropout"
             )
         return torch.randint(-_LARGEST_INT, _LARGEST_INT - 1, (), dtype=torch.int64, device="cpu")
     if isinstance(seed, torch.Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1 or seed.device.type != "cpu":
             raise LaunchError(
-                f"{who}: dropout_seed as a tensor must be int64 with one element on the CPU, got "
+                f"{caller}: dropout_seed as a tensor must be int64 with one element on the CPU, got "
                 f"{seed.dtype} of shape {list(seed.shape)} on {seed.device}; pass dropout_seed.item()"
             )
         return seed.reshape(())
     found = integer(seed, 0, (1 << _SEED_BITS) - 1)
     if found is None:
         raise LaunchError(
-            f"{who}: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
+            f"{caller}: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
             f"generator, got {shown(seed)}"
         )
     return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT, device="cpu")

@@ -21,7 +21,7 @@ FLOATS: Final = tuple(getattr(torch, t.array_name) for t in DTYPES.values())
 FP8: Final = tuple(getattr(torch, t.array_name) for t in FP8_DTYPES.values())  # with scales
 
 
-def require_plain(who: str, tensors: Mapping[str, Any], required: Collection[str] = ()) -> None:
+def require_plain(caller: str, tensors: Mapping[str, Any], required: Collection[str] = ()) -> None:
     """Raise `LaunchError` for what is no tensor, and for tensors that are distributed or nested;
     None is passed over, unless it is one of the arguments `required`.
     """
@@ -30,7 +30,7 @@ def require_plain(who: str, tensors: Mapping[str, Any], required: Collection[str
             continue
         why = why_not_plain(name, tensor)
         if why:
-            raise LaunchError(f"{who}: {why}")
+            raise LaunchError(f"{caller}: {why}")
 
 
 def why_not_plain(name: str, given: Any) -> str:
@@ -95,7 +95,7 @@ def autocast_lowers(tensor: torch.Tensor) -> bool:
     return bool(device in _WITH_AUTOCAST and torch.is_autocast_enabled(device))
 
 
-def require_values(who: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
+def require_values(caller: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise `LaunchError` for tensors on the meta device, which have no elements, unless q is there, too, as
     the result then is.
     """
@@ -104,8 +104,8 @@ def require_values(who: str, q: torch.Tensor, tensors: Mapping[str, torch.Tensor
     for name, tensor in tensors.items():
         if tensor.device.type == "meta":
             raise LaunchError(
-                f"{who}: {name} is on the meta device and has no elements, but q is on {q.device}; give all "
-                "of them with elements, or all without"
+                f"{caller}: {name} is on the meta device and has no elements, but q is on {q.device}; give "
+                "all of them with elements, or all without"
             )
 
 
@@ -124,18 +124,19 @@ def tracked(tensors: Mapping[str, Any]) -> list[str]:
     return [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
 
 
-def require_no_tangents(who: str, tensors: Mapping[str, Any]) -> None:
+def require_no_tangents(caller: str, tensors: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for tensors with a tangent of forward-mode differentiation, also inside
     torch.func.jvp and under torch.func.vmap; what is no tensor is passed over.
     """
     if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         raise LaunchError(  # tensors do not say there whether they have tangents
-            f"{who}: forward-mode differentiation is not computed: the derivative would be 0 without a word; "
+            f"{caller}: forward-mode differentiation is not computed: the derivative would be 0 without a "
+            "word; "
             "compile without torch.func.jvp and torch.autograd.forward_ad, or use reverse mode, such as "
             "torch.func.vjp"
         )
     for name in with_tangents(tensors):
-        raise LaunchError(f"{who}: {name} {WITH_TANGENT.format(name)}")
+        raise LaunchError(f"{caller}: {name} {WITH_TANGENT.format(name)}")
 
 
 def with_tangents(tensors: Mapping[str, Any]) -> list[str]:
@@ -169,7 +170,7 @@ def in_transform() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
-def require_no_tracking(who: str, names: list[str], missing: str) -> None:
+def require_no_tracking(caller: str, names: list[str], missing: str) -> None:
     """Raise `LaunchError` if there are `names` of tensors that require gradients; `missing` says
     what is not computed.
     """
@@ -177,6 +178,6 @@ def require_no_tracking(who: str, names: list[str], missing: str) -> None:
         detached = ", ".join(f"{name}.detach()" for name in names)
         verb = "requires" if len(names) == 1 else "require"
         raise LaunchError(
-            f"{who}: {', '.join(names)} {verb} gradients, but {missing}; call inside torch.no_grad(), or "
+            f"{caller}: {', '.join(names)} {verb} gradients, but {missing}; call inside torch.no_grad(), or "
             f"pass {detached}"
         )

@@ -205,6 +205,6 @@ class Mapped:
             problem = "with randomness='same' over dropout, whose weights differ between samples"
         if problem:
             raise LaunchError(
-                f"{self._settings.who}: torch.func.vmap cannot map {problem}; call it for each sample, or "
+                f"{self._settings.caller}: torch.func.vmap cannot map {problem}; call it for each sample, or "
                 "give the samples as one batch"
             )

@@ -14,7 +14,7 @@ from transformers.utils.output_capturing import _active_collector
 from flash.adapters.torch import attention, attention_varlen
 from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows
-from flash.adapters.transformers.masks import OTHERS, WHO, Mask, Seen, read_mask
+from flash.adapters.transformers.masks import CALLER, OTHERS, Mask, Seen, read_mask
 from flash.launch.options import CACHED, DEFAULTS, MEANINGS, OPTIONS, ModelOptions, checked_options
 from flash.scores.feature import ScoreFeature
 from flash.scores.features import SCORES, require_known, takes
@@ -176,23 +176,23 @@ def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, pos
     """Which of so many keys queries [items, heads, n, head_dim] see, and what is added to their scores.
     Raises `LaunchError` for masks of other shapes, and for no mask where attention is causal.
     """
-    who, queries = type(module).__name__, query.shape[2]
+    caller, queries = type(module).__name__, query.shape[2]
     if isinstance(mask, Mask):
         seen, wanted = mask.seen, (mask.seen.queries, mask.keys)
         if wanted != (queries, keys):
             raise LaunchError(
-                f"{WHO}: the mask is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and {keys}; "
-                f"{OTHERS}"
+                f"{CALLER}: the mask is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and "
+                f"{keys}; {OTHERS}"
             )
     elif isinstance(mask, torch.Tensor):
-        seen = _of_elements(who, mask, query, keys)
+        seen = _of_elements(caller, mask, query, keys)
     elif mask is None and (not is_causal or (queries, keys) == (1, 1)):
         seen = Seen(queries, keys)
     else:
         got = "none" if mask is None else f"a {type(mask).__name__}"
         raise LaunchError(
-            f"{WHO}: {who} needs a mask of transformers.masking_utils, got {got}; give attention_mask as "
-            f"[items, tokens], or {OTHERS}"
+            f"{CALLER}: {caller} needs a mask of transformers.masking_utils, got {got}; give attention_mask "
+            f"as [items, tokens], or {OTHERS}"
         )
     if position_bias is None:
         return seen
@@ -202,15 +202,15 @@ def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, pos
     return replace(seen, bias=bias[..., : seen.keys])
 
 
-def _of_elements(who: str, mask: Any, query: Any, keys: int) -> Seen:
+def _of_elements(caller: str, mask: Any, query: Any, keys: int) -> Seen:
     """What a ready mask shows, bool, or float, which is added to scores. Raises `LaunchError` for others."""
     items, heads, queries, _ = query.shape
     wanted = (items, heads, queries, keys)
     fits = mask.dim() == len(wanted) and all(n in (1, m) for n, m in zip(mask.shape, wanted, strict=True))
     if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise LaunchError(
-            f"{WHO}: {who} needs a mask of bool or float {list(wanted)} or 1 for any of these, got one of "
-            f"{mask.dtype} {list(mask.shape)}; give attention_mask as [items, tokens], or {OTHERS}"
+            f"{CALLER}: {caller} needs a mask of bool or float {list(wanted)} or 1 for any of these, got one "
+            f"of {mask.dtype} {list(mask.shape)}; give attention_mask as [items, tokens], or {OTHERS}"
         )
     if mask.dtype == torch.bool:
         return Seen(queries, keys, mask=mask)
@@ -227,7 +227,7 @@ def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
         lost.add("output_attentions")
     if lost:
         raise LaunchError(
-            f"{WHO}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "
+            f"{CALLER}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "
             f"take into account; {OTHERS}"
         )
 
@@ -244,12 +244,12 @@ def _refuse_training(absent: Mapping[str, Any], tensors: dict[str, Any]) -> None
     if lost:
         verb = "requires" if len(lost) == 1 else "require"
         raise LaunchError(
-            f"{WHO}: {', '.join(lost)} {verb} gradients, but attention over a FlashCache has none; call "
+            f"{CALLER}: {', '.join(lost)} {verb} gradients, but attention over a FlashCache has none; call "
             "inside torch.no_grad(), or train without a cache"
         )
     for name, value in absent.items():
         if value:
             raise LaunchError(
-                f"{WHO}: {name} must be 0 with a FlashCache, got {value}, because the model is in training "
-                "mode; call model.eval(), or train without a cache"
+                f"{CALLER}: {name} must be 0 with a FlashCache, got {value}, because the model is in "
+                "training mode; call model.eval(), or train without a cache"
             )

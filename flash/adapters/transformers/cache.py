@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, get_layer_types_and_kwargs
 
 import flash
-from flash.adapters.transformers.masks import OTHERS, WHO, Seen
+from flash.adapters.transformers.masks import CALLER, OTHERS, Seen
 from flash.operands.words import InputDTypeLike
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError
@@ -275,12 +275,12 @@ class NewRows:
         items, heads, n, _ = query.shape
         if items > kv.batch:
             raise LaunchError(
-                f"{WHO}: the batch has {items} items, beams included, but the cache has {kv.batch} "
+                f"{CALLER}: the batch has {items} items, beams included, but the cache has {kv.batch} "
                 f"sequences; make it with batch={items}"
             )
         if seen.bias is not None:
             raise LaunchError(
-                f"{WHO}: attention over a FlashCache has no bias of each score, as a float mask and "
+                f"{CALLER}: attention over a FlashCache has no bias of each score, as a float mask and "
                 "position_bias are; give attention_mask as [items, tokens] or of bool, or use a DynamicCache"
             )
         rows: tuple[Any, ...] = (query, None, None) if self._appended else (query, keys, values)
@@ -332,6 +332,6 @@ class NewRows:
     @classmethod
     def _refuse(cls) -> NoReturn:
         raise LaunchError(
-            f"{WHO}: keys and values of a FlashCache are appended and read by our attention, but the model "
-            "uses another, or computes with them before; call register(model), or use a DynamicCache"
+            f"{CALLER}: keys and values of a FlashCache are appended and read by our attention, but the "
+            "model uses another, or computes with them before; call register(model), or use a DynamicCache"
         )

@@ -14,7 +14,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 
 from ptxgen.errors import LaunchError
 
-WHO: Final = "flash.adapters.transformers"
+CALLER: Final = "flash.adapters.transformers"
 OTHERS: Final = "use attn_implementation='sdpa' or 'eager' for this model"  # the cure for what is refused
 
 _NO_TOKENS: Final = torch.zeros(1, 0, dtype=torch.int64, device="cpu")
@@ -170,8 +170,8 @@ def _shown(tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
     """Which of these tokens are no padding, bool [items, end - begin]; None if all are."""
     if tokens.shape[1] < end:
         raise LaunchError(
-            f"{WHO}: attention_mask must have a column for each of {end} tokens, got {list(tokens.shape)}; "
-            "give one for all tokens of each item, those in the cache included"
+            f"{CALLER}: attention_mask must have a column for each of {end} tokens, got "
+            f"{list(tokens.shape)}; give one for all tokens of each item, those in the cache included"
         )
     shown = tokens[:, begin:end]
     return shown if shown.is_meta or not bool(shown.all()) else None

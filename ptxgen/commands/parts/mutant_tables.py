@@ -16,7 +16,7 @@ _HEADS: Final = {name: name for name in ("judged", *COLUMNS)}
 def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """How many mutants were judged, and how many were caught by each check, are equivalent or holes."""
     found = Counter(v.caught_by for v in verdicts)
-    return {"judged": found.total(), **{who: found[who] for who in COLUMNS}}
+    return {"judged": found.total(), **{caller: found[caller] for caller in COLUMNS}}
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:

@@ -29,7 +29,7 @@ def quietly(run: Callable[[], int], name: str = "") -> int:
     output cannot be written, or a package is missing. `name` is that of the command, by default of the
     script that runs.
     """
-    code, who = OK, name or Path(sys.argv[0]).name
+    code, caller = OK, name or Path(sys.argv[0]).name
     try:
         try:
             with _interrupts_as(Interrupted):
@@ -45,9 +45,9 @@ def quietly(run: Callable[[], int], name: str = "") -> int:
         package = (error.name or "").partition(".")[0]
         if not package or (sys.modules.get(package) and package not in _DISTRIBUTIONS):
             raise  # a fault of this program: the package is there, and lacks a module
-        return fail(who, FAILED, f"the package {package} is needed; {_cure(package)}")
+        return fail(caller, FAILED, f"the package {package} is needed; {_cure(package)}")
     except OutputError as error:
-        return fail(who, FAILED, str(error))
+        return fail(caller, FAILED, str(error))
     return code
 
 

@@ -17,7 +17,7 @@ _DIMENSIONS = 3
 Extents = tuple[int, int, int]
 
 
-def cluster_of(who: str, given: object, target: Target | None = None) -> Extents:
+def cluster_of(caller: str, given: object, target: Target | None = None) -> Extents:
     """The extents of a cluster along x, y and z; (1, 1, 1) for None. Raises `ConfigError` for what is
     none, and `UnsupportedTargetError` for a target without clusters.
     """
@@ -27,12 +27,14 @@ def cluster_of(who: str, given: object, target: Target | None = None) -> Extents
     found = [integer(n, 1, _MOST_CTAS) for n in parts]
     if not 1 <= len(found) <= _DIMENSIONS or None in found or math.prod(n or 0 for n in found) > _MOST_CTAS:
         raise ConfigError(
-            f"{who}: cluster must be 1 to 3 positive integers with a product of at most {_MOST_CTAS}, got "
+            f"{caller}: cluster must be 1 to 3 positive integers with a product of at most {_MOST_CTAS}, got "
             f"{shown(given)}"
         )
     x, y, z = (*[n or 1 for n in found], 1, 1)[:_DIMENSIONS]
     if target is not None and target.sm < _FIRST_SM and (x, y, z) != (1, 1, 1):
-        raise UnsupportedTargetError(f"{who}: clusters need sm_{_FIRST_SM}, but the target is {target.name}")
+        raise UnsupportedTargetError(
+            f"{caller}: clusters need sm_{_FIRST_SM}, but the target is {target.name}"
+        )
     return x, y, z
 
 

@@ -36,17 +36,17 @@ class Layout:
     swizzle: str
 
     @classmethod
-    def of(cls, who: str, shape: object, dtype: object, swizzle: object = None) -> Layout:
+    def of(cls, caller: str, shape: object, dtype: object, swizzle: object = None) -> Layout:
         """A checked layout; without `swizzle` the widest that divides a row. Raises `ConfigError`,
-        which begins with `who`.
+        which begins with `caller`.
         """
-        require_type(who, dtype)
+        require_type(caller, dtype)
         assert isinstance(dtype, ScalarType)  # see above
         found = shape if isinstance(shape, tuple | list) else ()
         sizes = [integer(n, 1, 1 << 20) for n in found]
         if not 1 <= len(sizes) <= MOST_DIMS or None in sizes or not dtype.nbytes:
             raise ConfigError(
-                f"{who}: the shape must be 1 to {MOST_DIMS} positive integers, the columns last, got "
+                f"{caller}: the shape must be 1 to {MOST_DIMS} positive integers, the columns last, got "
                 f"{shown(shape)}"
             )
         whole = tuple(n for n in sizes if n is not None)
@@ -54,28 +54,28 @@ class Layout:
         if swizzle is None:
             swizzle = next((name for name in _CODES if row % span_of(name) == 0), "none")
         if not isinstance(swizzle, str) or swizzle not in SWIZZLES:
-            raise ConfigError(f"{who}: swizzle must be one of {', '.join(SWIZZLES)}, got {shown(swizzle)}")
+            raise ConfigError(f"{caller}: swizzle must be one of {', '.join(SWIZZLES)}, got {shown(swizzle)}")
         made = cls(whole, dtype, swizzle)
-        made._check(who, row)
+        made._check(caller, row)
         return made
 
-    def _check(self, who: str, row: int) -> None:
+    def _check(self, caller: str, row: int) -> None:
         span = span_of(self.swizzle)
         if span and row % span:
             raise ConfigError(
-                f"{who}: with the {self.swizzle} swizzle a row must be a multiple of {span} bytes "
+                f"{caller}: with the {self.swizzle} swizzle a row must be a multiple of {span} bytes "
                 f"({span // self.dtype.nbytes} {self.dtype} elements), got {self.columns} elements of "
                 f"{self.dtype.nbytes} bytes; widen the rows, or choose a narrower swizzle"
             )
         if row % CHUNK:
             raise ConfigError(
-                f"{who}: a row must be a multiple of {CHUNK} bytes, got {self.columns} elements of "
+                f"{caller}: a row must be a multiple of {CHUNK} bytes, got {self.columns} elements of "
                 f"{self.dtype.nbytes} bytes"
             )
         for n in (*self.shape[:-1], self.slab_columns):
             if n > _MOST_BOX:
                 raise ConfigError(
-                    f"{who}: a copy moves at most {_MOST_BOX} elements along a dimension, got {n} in "
+                    f"{caller}: a copy moves at most {_MOST_BOX} elements along a dimension, got {n} in "
                     f"{list(self.shape)}; use several tiles"
                 )
 

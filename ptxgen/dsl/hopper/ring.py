@@ -120,14 +120,16 @@ class Ring(RingMemory):
         """Raise `ConfigError` or `TypeMismatchError` for what cannot say whether a stage is reworked."""
         if reworked is None:
             return
-        who = f"ring {self.name!r}: {turn}"
+        caller = f"ring {self.name!r}: {turn}"
         if not self.reworked:
-            raise ConfigError(f"{who} takes reworked=… in rings made with reworked=True, and this one is not")
+            raise ConfigError(
+                f"{caller} takes reworked=… in rings made with reworked=True, and this one is not"
+            )
         if self.spans_cluster:
-            raise ConfigError(f"{who} with reworked=… is for stages of one CTA; leave out multicast=True")
+            raise ConfigError(f"{caller} with reworked=… is for stages of one CTA; leave out multicast=True")
         if getattr(reworked, "type", None) is not pred:
             raise TypeMismatchError(
-                f"{who}: reworked must be a predicate, such as n < 2, got {shown(reworked)}"
+                f"{caller}: reworked must be a predicate, such as n < 2, got {shown(reworked)}"
             )
 
     @block

@@ -118,13 +118,13 @@ class Roles(Matrices):
         self._barriers += 1
         return NamedBarrier(self, self._barriers, count, roles)
 
-    def take_barriers(self, who: str, count: int) -> int:
+    def take_barriers(self, caller: str, count: int) -> int:
         """Allot `count` named barriers; the number of the first. Raises `ConfigError` if there are not so
         many left.
         """
         if self._barriers + count > _NAMED_BARRIERS:
             raise ConfigError(
-                f"{who}: a CTA has {_NAMED_BARRIERS} named barriers, and {self._barriers} are taken"
+                f"{caller}: a CTA has {_NAMED_BARRIERS} named barriers, and {self._barriers} are taken"
             )
         self._barriers += count
         return self._barriers - count + 1
@@ -136,11 +136,13 @@ class Roles(Matrices):
             raise ConfigError("a ring must be made before the first role begins, so that all threads see it")
         self._users.append(user)
 
-    def require_role(self, who: str, role: Role) -> None:
+    def require_role(self, caller: str, role: Role) -> None:
         """Raise `TypeMismatchError` outside of the code of `role`."""
         if self._role is not role:
             inside = "outside of all roles" if self._role is None else f"in the role {self._role.name!r}"
-            raise TypeMismatchError(f"{who} belongs into 'with' of the role {role.name!r}, but is {inside}")
+            raise TypeMismatchError(
+                f"{caller} belongs into 'with' of the role {role.name!r}, but is {inside}"
+            )
 
     def require_roles_entered(self) -> None:
         """Raise `ConfigError` for a role without code."""
@@ -150,25 +152,25 @@ class Roles(Matrices):
                 f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
             )
 
-    def require_whole_role(self, who: str, role: Role) -> None:
+    def require_whole_role(self, caller: str, role: Role) -> None:
         """Raise `TypeMismatchError` unless all threads of `role` come here."""
-        self.require_role(who, role)
-        self.refuse_predicated(who)
+        self.require_role(caller, role)
+        self.refuse_predicated(caller)
         if self._divergent and self._divergent[-1] != "role":
             raise TypeMismatchError(
-                f"{who} inside '{self._divergent[-1]}': all threads of the role {role.name!r} must come "
+                f"{caller} inside '{self._divergent[-1]}': all threads of the role {role.name!r} must come "
                 "here; move it out, or promise that they agree with k.when(condition, uniform=True)"
             )
 
-    def require_present(self, who: str) -> None:
+    def require_present(self, caller: str) -> None:
         """Raise `TypeMismatchError` unless all threads of the present role, or of the CTA outside of
         roles, come here.
         """
-        self.refuse_predicated(who)
+        self.refuse_predicated(caller)
         if self._role is None:
-            self.require_all_threads(who)
+            self.require_all_threads(caller)
         else:
-            self.require_whole_role(who, self._role)
+            self.require_whole_role(caller, self._role)
 
     @property
     def block_depth(self) -> int:

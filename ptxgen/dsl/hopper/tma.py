@@ -326,7 +326,7 @@ class Tma:
 
     def _send(
         self,
-        who: str,
+        caller: str,
         boxes: Boxes,
         tile: BoxTile,
         place: Corner,
@@ -336,7 +336,7 @@ class Tma:
         """Start `copy`, from each slab of a tile to its box of the tensor, in one thread, and wait for it."""
         k = self._k
         if k.present_role is not None:
-            k.require_whole_role(who, k.present_role)
+            k.require_whole_role(caller, k.present_role)
         place.of.fix(boxes)
         k.fence_proxy_async(space="shared::cta")
         self._meet()
@@ -376,33 +376,33 @@ class Tma:
         else:
             role.barrier.sync()
 
-    def _boxes(self, who: str, tile: object, place: object) -> Boxes:
+    def _boxes(self, caller: str, tile: object, place: object) -> Boxes:
         if not isinstance(tile, BoxTile) or not isinstance(place, Corner):
             raise TypeMismatchError(
-                f"{who}: it takes a tile and a place in a tensor, such as A[row, column], got "
+                f"{caller}: it takes a tile and a place in a tensor, such as A[row, column], got "
                 f"{shown(tile)} and {shown(place)}"
             )
         of, layout = place.of, tile.layout
         if layout.dtype is not of.type.dtype or len(layout.shape) > of.type.rank:
             raise TypeMismatchError(
-                f"{who}: tile {tile.name!r} has {len(layout.shape)} dimensions of {layout.dtype}, "
+                f"{caller}: tile {tile.name!r} has {len(layout.shape)} dimensions of {layout.dtype}, "
                 f"{of.name} is {of.type}; they must have one element type, and the tensor at least as "
                 "many dimensions"
             )
         first = place.coordinates[-1]
         if isinstance(first, int) and (why := misplaced(first, layout.dtype)):
-            raise ConfigError(f"{who}: {of.name}: {why}")
+            raise ConfigError(f"{caller}: {of.name}: {why}")
         return layout.boxes(of.type.rank)
 
     def _region(self, name: str, layout: Layout, count: int) -> SharedTile:
         rows = -(-count * layout.tile_bytes // layout.row_bytes)
         return self._shared(name, (rows, layout.slab_columns), layout.dtype, align=layout.align)
 
-    def _require(self, who: str) -> None:
+    def _require(self, caller: str) -> None:
         target = self._k.target
         if target.sm < _FIRST_SM:
             raise UnsupportedTargetError(
-                f"{who} needs sm_{_FIRST_SM}, but kernel {self._k.name!r} targets {target.name}; build it "
+                f"{caller} needs sm_{_FIRST_SM}, but kernel {self._k.name!r} targets {target.name}; build it "
                 "with target='sm_90a'"
             )
 

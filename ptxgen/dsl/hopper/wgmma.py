@@ -62,10 +62,12 @@ class Wgmma:
             )
         whole = role.warpgroups if role is not None else k.threads % (WARPGROUP * WARP_SIZE) == 0
         if not whole:
-            who = f"the CTA has {k.threads} threads"
+            caller = f"the CTA has {k.threads} threads"
             if role is not None:
-                who = f"role {role.name!r} has {role.warps} warps, from warp {role.first} on"
-            raise ConfigError(f"accumulator: wgmma is for whole warpgroups of {WARPGROUP} warps, but {who}")
+                caller = f"role {role.name!r} has {role.warps} warps, from warp {role.first} on"
+            raise ConfigError(
+                f"accumulator: wgmma is for whole warpgroups of {WARPGROUP} warps, but {caller}"
+            )
         return Accumulator(k, rows, columns, zero)
 
     def wait(self, pending: int = 0, *, after: Sequence[Value] = ()) -> None:

@@ -24,7 +24,7 @@ class Layout:
     across: int
 
     @classmethod
-    def of(cls, who: str, lanes: Lanes, shape: object, warps: object = None) -> Layout:
+    def of(cls, caller: str, lanes: Lanes, shape: object, warps: object = None) -> Layout:
         """The layout of a matrix of this shape on all warps of the CTA. `warps` says how many of
         them are dealt rows and how many columns; by default those that read least of the operands,
         rows before columns. Raises `ConfigError` for a shape that cannot be dealt.
@@ -32,12 +32,12 @@ class Layout:
         k = lanes.k
         count = k.threads // WARP_SIZE
         if k.threads % WARP_SIZE:
-            raise ConfigError(f"{who}: products take whole warps, and the kernel has {k.threads} threads")
+            raise ConfigError(f"{caller}: products take whole warps, and the kernel has {k.threads} threads")
         if not isinstance(shape, tuple | list) or len(shape) != len(("rows", "columns")):
-            raise ConfigError(f"{who}: the shape must be (rows, columns), got {shown(shape)}")
+            raise ConfigError(f"{caller}: the shape must be (rows, columns), got {shown(shape)}")
         rows, columns = shape
         if not (is_count(rows) and is_count(columns)):
-            raise ConfigError(f"{who}: rows and columns must be positive integers, got {shown(shape)}")
+            raise ConfigError(f"{caller}: rows and columns must be positive integers, got {shown(shape)}")
 
         def fits(down: int, across: int) -> bool:
             return not (rows % (MMA_ROWS * down) or columns % (_PAIR_COLUMNS * across))
@@ -46,14 +46,14 @@ class Layout:
         if warps is not None:
             if warps not in ways:
                 raise ConfigError(
-                    f"{who}: warps must be (warps along the rows, warps along the columns) with the product "
-                    f"{count}, got {shown(warps)}"
+                    f"{caller}: warps must be (warps along the rows, warps along the columns) with the "
+                    f"product {count}, got {shown(warps)}"
                 )
             ways = [way for way in ways if way == warps]
         fitting = [way for way in ways if fits(*way)]
         if not fitting:
             raise ConfigError(
-                f"{who}: {rows} x {columns} cannot be dealt to {_listed(ways)} warps: each warp takes a "
+                f"{caller}: {rows} x {columns} cannot be dealt to {_listed(ways)} warps: each warp takes a "
                 f"multiple of {MMA_ROWS} rows and of {_PAIR_COLUMNS} columns"
             )
         lanes.place()  # outside of loops, if the matrix is declared there

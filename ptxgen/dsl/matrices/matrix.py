@@ -294,16 +294,18 @@ def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
     return end - start.as_(s32)
 
 
-def require_multiple(k: SharedMemory, who: str, extent: Scalar, width: int) -> None:
+def require_multiple(k: SharedMemory, caller: str, extent: Scalar, width: int) -> None:
     """Raise `ConfigError` for an int that is no multiple of `width`; make the kernel trap where a
     value is none, with assertions by one that says so. Accesses of `width` elements would leave out the
     last ones in silence.
     """
     if isinstance(extent, int) and extent % width:
-        raise ConfigError(f"{who} must be a multiple of width {width}, got {extent}; pass a smaller width=")
+        raise ConfigError(
+            f"{caller} must be a multiple of width {width}, got {extent}; pass a smaller width="
+        )
     if isinstance(extent, Value) and width > 1:
         if k.asserts:
-            cure = f"{who} must be a multiple of width {width}; pass a smaller width="
+            cure = f"{caller} must be a multiple of width {width}; pass a smaller width="
             k.device_assert((extent & width - 1) == 0, cure)
             return
         with k.only_if((extent & width - 1) != 0):

@@ -183,8 +183,8 @@ class RegisterTile:
         """
         return self._reduced("row_sum", operator.add)
 
-    def _reduced(self, who: str, join: Callable[[Value, Value], Value]) -> RegisterTile:
-        self._require_whole_rows(who)
+    def _reduced(self, caller: str, join: Callable[[Value, Value], Value]) -> RegisterTile:
+        self._require_whole_rows(caller)
         found = []
         for row in self._elements:
             total = row[0]
@@ -193,12 +193,12 @@ class RegisterTile:
             found.append([over_lanes(self.k, total, QUAD, join)])
         return RegisterTile(self.layout, (self.shape[0], 1), found)
 
-    def _require_whole_rows(self, who: str) -> None:
+    def _require_whole_rows(self, caller: str) -> None:
         if self.shape != (self.layout.rows, self.layout.columns):
-            raise ConfigError(f"{who} takes a whole tile, got {self!r}")
+            raise ConfigError(f"{caller} takes a whole tile, got {self!r}")
         if self.layout.across > 1:
             raise ConfigError(
-                f"{who}: each row must be in one warp, but the columns of {self!r} are dealt to "
+                f"{caller}: each row must be in one warp, but the columns of {self!r} are dealt to "
                 f"{self.layout.across} warps; make it with warps=({self.layout.down * self.layout.across}, 1)"
             )
 
@@ -221,10 +221,10 @@ class RegisterTile:
         for variable, (i, j) in zip(variables, places, strict=True):
             variable.set(other._at(i, j) if isinstance(other, RegisterTile) else other)
 
-    def _variable(self, who: str, element: Value) -> Var:
+    def _variable(self, caller: str, element: Value) -> Var:
         if not isinstance(element, Var):
             raise TypeMismatchError(
-                f"{who}: {self!r} is a result, which is written once; make what a loop changes with "
+                f"{caller}: {self!r} is a result, which is written once; make what a loop changes with "
                 "k.accumulator or tile.per_row"
             )
         return element

@@ -94,7 +94,7 @@ class StagedTile:
         """Load the element at [row, column], in the type of the elements."""
         return self.tile.k.load(self.pointer(*place))
 
-    def require_arrived(self, who: str) -> None:
+    def require_arrived(self, caller: str) -> None:
         """Raise `ConfigError` unless the copies into the block have been waited for."""
         if self.arrival.problem:
-            raise ConfigError(f"{who} of {self!r}: {self.arrival.problem}")
+            raise ConfigError(f"{caller} of {self!r}: {self.arrival.problem}")

@@ -201,13 +201,15 @@ class Matrices(SharedMemory):
         self._blocks += 1
         return self._swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages)
 
-    def _require_extent(self, who: str, extent: Scalar) -> None:
+    def _require_extent(self, caller: str, extent: Scalar) -> None:
         if isinstance(extent, Value):
             known = extent.type is u32
         else:
             known = is_count(extent) and extent < 1 << (u32.bits - 1)
         if not known:
-            raise TypeMismatchError(f"{who} must be a u32 value or a positive integer, got {shown(extent)}")
+            raise TypeMismatchError(
+                f"{caller} must be a u32 value or a positive integer, got {shown(extent)}"
+            )
 
 
 def _require_global(at: object) -> None:

@@ -209,8 +209,8 @@ class DeviceArena:
         self._workspace[:] = 0
         return self.place(self._workspace, name="the workspace of the grid")
 
-    def free(self, address: int, who: str) -> str:
-        """Free memory that `malloc` gave. `who` names the thread in later messages. Returns a
+    def free(self, address: int, caller: str) -> str:
+        """Free memory that `malloc` gave. `caller` names the thread in later messages. Returns a
         description of the address if it is not the beginning of such memory, else the empty string.
         """
         if address not in self.heap:
@@ -218,7 +218,7 @@ class DeviceArena:
         (gone,) = (b for b in self._buffers if b.base == address)
         del self.heap[address]
         self._remove([gone])
-        self._freed = (*self._freed[-_FREED_KEPT:], (gone.base, gone.end, gone.name, who))
+        self._freed = (*self._freed[-_FREED_KEPT:], (gone.base, gone.end, gone.name, caller))
         self._last_end = max(self._last_end, gone.end)
         return ""
 
@@ -234,11 +234,11 @@ class DeviceArena:
         """The position of an address relative to the nearest buffer, in words."""
         if 0 <= address < _NULL_PAGE:
             return "a null pointer" + f" and {address} bytes" * bool(address)
-        for base, end, name, who in self._freed:
+        for base, end, name, caller in self._freed:
             if base <= address < end:
                 return (
                     f"at byte {address - base} of {name} ({base:#x}, {end - base} bytes), which "
-                    f"{who} has freed"
+                    f"{caller} has freed"
                 )
         if not self._buffers:
             return "no buffer exists"

@@ -157,8 +157,8 @@ def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lan
             continue
         batch = machine.batch
         where = where_from(machine.faults.instrs[machine.at])
-        who = f"thread {batch.thread(int(lane))} of CTA {batch.cta(int(lane))} in {where}"
-        wrong = arena.free(address, who)
+        caller = f"thread {batch.thread(int(lane))} of CTA {batch.cta(int(lane))} in {where}"
+        wrong = arena.free(address, caller)
         if wrong:
             raise TrapError(
                 f"{machine.faults.where(machine.at, int(lane))}: frees {address:#x}, {wrong}; free "

@@ -239,12 +239,12 @@ def useless(torch: ModuleType) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_other_classes_are_refused_in_words(torch: ModuleType, flash_attn: Any, name: str) -> None:
-    call, who, arguments = refusing(torch, flash_attn)[name]
+    call, caller, arguments = refusing(torch, flash_attn)[name]
     for argument, wanted in arguments.items():
         for value in useless(torch).values():
             with pytest.raises(PtxGenError) as raised:
                 call(**{argument: value})
-            assert str(raised.value) == f"{who}: {argument} must be {wanted}, got {value!r}"
+            assert str(raised.value) == f"{caller}: {argument} must be {wanted}, got {value!r}"
 
 
 def test_jax_refuses_them() -> None:
@@ -254,7 +254,7 @@ def test_jax_refuses_them() -> None:
     rows, cu = jnp.zeros((1, 5, 2, 16)), jnp.array([0, 5], dtype=np.int32)
     values = (np.ones((2, 2)), jnp.ones((2, 2)), Shown(), "nonsense", {"a": 1}, 1j, "")
     packed = functools.partial(ours.attention_varlen, rows[0], rows[0], rows[0], cu, cu)
-    for call, who, arguments in (
+    for call, caller, arguments in (
         (functools.partial(ours.attention, rows, rows, rows), "attention", WANTED),
         (packed, "attention_varlen", {**OF_PACKED, "max_seqlen_k": OF_PACKED["max_seqlen_q"]}),
     ):
@@ -262,7 +262,7 @@ def test_jax_refuses_them() -> None:
             for value in values if argument != "stream" else ():  # JAX has streams of its own
                 with pytest.raises(PtxGenError) as raised:
                     call(**{argument: value})
-                assert str(raised.value) == f"{who}: {argument} must be {wanted}, got {value!r}"
+                assert str(raised.value) == f"{caller}: {argument} must be {wanted}, got {value!r}"
 
 
 @pytest.mark.parametrize("value", ["nonsense", Shown(), {"a": 1}], ids=["word", "object", "mapping"])
@@ -302,12 +302,12 @@ def test_tensors_that_are_required_are_missed(torch: ModuleType) -> None:
         ("attention_with_kvcache", "q", lambda: ours.attention_with_kvcache(None, cache, layer=0)),
         ("scaled_dot_product_attention", "value", lambda: sdpa(rows, rows, None)),
     ]
-    for who, name, call in cases:
+    for caller, name, call in cases:
         with pytest.raises(LaunchError) as raised:
             call()
         assert str(raised.value) == (
-            f"{who}: {name} must be a torch.Tensor, got NoneType; convert it, or call the function of this "
-            "name in flash, which takes arrays of any library"
+            f"{caller}: {name} must be a torch.Tensor, got NoneType; convert it, or call the function of "
+            "this name in flash, which takes arrays of any library"
         )
 
 

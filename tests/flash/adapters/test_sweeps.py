@@ -170,14 +170,14 @@ def test_it_is_true_or_false(ours: Any, torch: ModuleType, jax: ModuleType) -> N
 
     q, ends = torch.randn(1, 2, 5, 8), torch.tensor([0, 2], dtype=torch.int32)
     wrong: Any = {"deterministic": None}
-    for who, call in {
+    for caller, call in {
         "attention": lambda: ours.attention(q, q, q, **wrong),
         "attention_varlen": lambda: ours.attention_varlen(q[0], q[0], q[0], ends, ends, **wrong),
         "flash_attn_func": lambda: flash_attn.flash_attn_func(q, q, q, **wrong),
     }.items():
         with pytest.raises(LaunchError) as caught:
             call()
-        assert str(caught.value) == f"{who}: deterministic must be True or False, got None"
+        assert str(caught.value) == f"{caller}: deterministic must be True or False, got None"
     x = jax.numpy.zeros((1, 2, 5, 8))
     with pytest.raises(LaunchError, match=r"^attention: deterministic must be True or False, got None$"):
         of_jax.attention(x, x, x, **wrong)

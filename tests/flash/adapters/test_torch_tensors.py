@@ -104,7 +104,7 @@ def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arra
     ops = torch.ops.ptxgen_flash
     none, settings = (None,) * 7, ("bhsd", False, False, "auto", 0, True, 0, None, None, 0.0, "", "", None)
     config, lengths = flash.AttentionConfig(DIM), torch.tensor([KEYS], dtype=torch.int32)
-    called, who, argument = {
+    called, caller, argument = {
         "bias": (lambda x: ours.attention(q, k, v, bias=x[..., :KEYS]), "attention", "bias"),
         "lse": (
             lambda x: ours.attention(q, x[:, :, :1], v[:, :, :1], return_lse=True, backend="interpreter"),
@@ -136,8 +136,8 @@ def test_each_function_refuses_tensors_with_tangents(ours: Any, torch: Any, arra
         dual = torch.autograd.forward_ad.make_dual(q, q)
         with pytest.raises(LaunchError) as raised:
             called(dual)
-    assert TANGENT.format(who, argument, argument).removeprefix(f"{who}: ") in str(raised.value)
-    assert str(raised.value).startswith(f"{who}: ")
+    assert TANGENT.format(caller, argument, argument).removeprefix(f"{caller}: ") in str(raised.value)
+    assert str(raised.value).startswith(f"{caller}: ")
 
 
 @pytest.mark.parametrize("mode", ["make_fx", "FlopCounterMode"])
@@ -180,8 +180,8 @@ def test_operators_refuse_tangents_also_in_modes_of_pytorch(
         dual = torch.autograd.forward_ad.make_dual(q, q)
         with pytest.raises(LaunchError) as raised:
             traced(call, dual)
-    who, argument = said.split(": ")
-    assert str(raised.value) == TANGENT.format(who, argument, argument)
+    caller, argument = said.split(": ")
+    assert str(raised.value) == TANGENT.format(caller, argument, argument)
 
 
 def test_compiled_forward_mode_is_refused(ours: Any, torch: Any, arrays: Any) -> None:
@@ -358,7 +358,7 @@ def test_numbers_of_a_call_are_on_the_host(ours: Any, torch: Any) -> None:
 def test_tensors_with_and_without_elements_are_not_mixed(ours: Any, torch: Any) -> None:
     q, m = torch.randn(2, 4, 5, 8, requires_grad=True), torch.empty(2, 4, 5, 8, device="meta")
     cache, own = flash.KVCache(1, 2, 4, 8, 6), q.detach()
-    for who, name, call in (
+    for caller, name, call in (
         ("attention", "k", lambda: ours.attention(q, m, q)),
         ("attention", "bias", lambda: ours.attention(q, q, q, bias=m[0, 0, :, :5])),
         ("attention", "out", lambda: ours.attention(own, own, own, out=m)),
@@ -367,7 +367,7 @@ def test_tensors_with_and_without_elements_are_not_mixed(ours: Any, torch: Any) 
         with pytest.raises(LaunchError) as caught:
             call()
         assert str(caught.value) == (
-            f"{who}: {name} is on the meta device and has no elements, but q is on cpu; give all of them "
+            f"{caller}: {name} is on the meta device and has no elements, but q is on cpu; give all of them "
             "with elements, or all without"
         )
     assert not cache.lengths.any()

@@ -114,10 +114,10 @@ FORWARD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 def _check(
-    said: list[tuple[str, ...]], kind: str, text: str, own: str | None = None, who: str = _CALL
+    said: list[tuple[str, ...]], kind: str, text: str, own: str | None = None, caller: str = _CALL
 ) -> None:
     """All ranks say a text; rank 2 `own`, if it has refused its call."""
-    others = f"{kind}: {who}: {text if own is None else f'{_REFUSED}: {text}'}"
+    others = f"{kind}: {caller}: {text if own is None else f'{_REFUSED}: {text}'}"
     assert [text for text, *_ in said] == [others, others, own or others, others]
     assert all(fact for _, *facts in said for fact in facts)
 
@@ -154,12 +154,12 @@ def test_another_function_is_named(ranks: Ranks, other: str, own: str) -> None:
 def test_an_error_of_one_rank_is_one_of_all(
     ranks: Ranks, options: dict[str, Any], different: dict[str, Any], kind: str, said: str
 ) -> None:
-    who = f"ContextParallel.{options.get('what', 'attention')}"
+    caller = f"ContextParallel.{options.get('what', 'attention')}"
     is_own = kind != "IndexError"
-    own = f"{kind}: {who}: {said}" if is_own else f"{kind}: {said}"
+    own = f"{kind}: {caller}: {said}" if is_own else f"{kind}: {said}"
     text = said if is_own else f"{kind}: {said}"
     found = ranks.run("distributed_calls.forward", options, {2: different})
-    _check(found, kind if is_own else "LaunchError", text, own, who)
+    _check(found, kind if is_own else "LaunchError", text, own, caller)
 
 
 def test_gradients_of_different_calls_are_refused(ranks: Ranks) -> None:
@@ -234,9 +234,12 @@ _FUNCTIONS = {"decode": "attention"}
 @pytest.mark.parametrize("name", CACHED)
 def test_calls_of_a_cache_that_differ_are_refused_on_every_rank(ranks: Ranks, name: str) -> None:
     steps, options, different, said = CACHED[name]
-    who = f"ShardedKVCache.{_FUNCTIONS.get(steps[-1], steps[-1])}"
+    caller = f"ShardedKVCache.{_FUNCTIONS.get(steps[-1], steps[-1])}"
     _check(
-        ranks.run("distributed_calls.cached", steps, options, {2: different}), "LaunchError", said, who=who
+        ranks.run("distributed_calls.cached", steps, options, {2: different}),
+        "LaunchError",
+        said,
+        caller=caller,
     )
 
 
@@ -284,9 +287,11 @@ def test_an_error_of_one_ranks_cache_is_one_of_all_and_changes_nothing(
     source: str,
     said: str,
 ) -> None:
-    who = f"ShardedKVCache.{_FUNCTIONS.get(steps[-1], steps[-1])}"
+    caller = f"ShardedKVCache.{_FUNCTIONS.get(steps[-1], steps[-1])}"
     found = ranks.run("distributed_calls.cached", steps, options, {2: different})
-    _check(found, kind, said if source == who else f"{source}: {said}", f"{kind}: {source}: {said}", who)
+    _check(
+        found, kind, said if source == caller else f"{source}: {said}", f"{kind}: {source}: {said}", caller
+    )
 
 
 def test_a_second_thread_needs_a_group_of_its_own(ranks: Ranks) -> None:

@@ -224,18 +224,18 @@ def _named(ranks: Ranks, different: dict[int, dict[str, Any]], **options: Any) -
 
 
 def test_calls_that_differ_are_refused_on_every_rank_before_anything_is_sent(ranks: Ranks) -> None:
-    who = "ContextParallel.attention: all ranks must make the same call, and nothing was sent"
+    caller = "ContextParallel.attention: all ranks must make the same call, and nothing was sent"
     assert (
         _named(ranks, {2: {"softmax_scale": 0.5}, 1: {"causal": True}})
         == [
-            f"{who}: causal is False on ranks 0, 2, 3, but True on rank 1; softmax_scale is None on ranks "
+            f"{caller}: causal is False on ranks 0, 2, 3, but True on rank 1; softmax_scale is None on ranks "
             "0, 1, 3, but 0.5 on rank 2"
         ]
         * 4
     )
     assert (
         _named(ranks, {1: {"layout": "striped"}})
-        == [f"{who}: layout of shards is zigzag on ranks 0, 2, 3, but striped on rank 1"] * 4
+        == [f"{caller}: layout of shards is zigzag on ranks 0, 2, 3, but striped on rank 1"] * 4
     )
 
 
@@ -260,50 +260,50 @@ def test_a_call_that_one_rank_refuses_is_refused_by_all(ranks: Ranks) -> None:
 
 
 def test_arrays_that_no_scheme_takes_are_refused_by_name(ranks: Ranks) -> None:
-    who = "ContextParallel.attention:"
+    caller = "ContextParallel.attention:"
     of_documents = (
         "cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of their own lengths "
         "have no such array; use"
     )
     want = {
-        "bias of documents": f"{who} bias {of_documents} score_mod with aux",
-        "mask of documents": f"{who} mask {of_documents} mask_mod with aux",
-        "key_bias of documents": f"{who} key_bias {of_documents} score_mod with aux",
+        "bias of documents": f"{caller} bias {of_documents} score_mod with aux",
+        "mask of documents": f"{caller} mask {of_documents} mask_mod with aux",
+        "key_bias of documents": f"{caller} key_bias {of_documents} score_mod with aux",
         "rows of a bias": (
-            f"{who} bias must have the rows of q on every rank, [8, 8, 8, 8], or 1 row on every rank, got "
+            f"{caller} bias must have the rows of q on every rank, [8, 8, 8, 8], or 1 row on every rank, got "
             "[1, 8, 8, 8]"
         ),
         "heads of a mask": (
-            f"{who} mask must broadcast to [batch, heads, rows, keys] (batch 1, heads 4, rows 8, keys of all "
-            "ranks), got shape [1, 2, 8, 32]"
+            f"{caller} mask must broadcast to [batch, heads, rows, keys] (batch 1, heads 4, rows 8, keys of "
+            "all ranks), got shape [1, 2, 8, 32]"
         ),
         "columns of a mask": (
-            f"{who} mask must have a column for each of the 32 keys of all ranks, or 1, got 8"
+            f"{caller} mask must have a column for each of the 32 keys of all ranks, or 1, got 8"
         ),
-        "type of a mask": f"{who} mask must be bool, got float32; convert it with mask.bool()",
+        "type of a mask": f"{caller} mask must be bool, got float32; convert it with mask.bool()",
         "type of slopes": (
-            f"{who} alibi_slopes must be float32, got float64; convert it with alibi_slopes.float()"
+            f"{caller} alibi_slopes must be float32, got float64; convert it with alibi_slopes.float()"
         ),
-        "type of sinks": f"{who} sink must be float32, got float16; convert it with sink.float()",
+        "type of sinks": f"{caller} sink must be float32, got float16; convert it with sink.float()",
         "a bias and a key bias": (
             "attention: key_bias cannot be combined with bias; add its elements to those of bias"
         ),
         "gradients of aux": (
-            f"{who} aux['slopes'] requires gradients, but functions of scores are not differentiated by the "
-            "arrays that they index; call inside torch.no_grad(), or pass aux['slopes'].detach()"
+            f"{caller} aux['slopes'] requires gradients, but functions of scores are not differentiated by "
+            "the arrays that they index; call inside torch.no_grad(), or pass aux['slopes'].detach()"
         ),
-        "aux without names": f"{who} aux must be a mapping of names to tensors, or None, got [1.0]",
+        "aux without names": f"{caller} aux must be a mapping of names to tensors, or None, got [1.0]",
     }
     assert ranks.run("refused_arrays", 4) == [want] * 4
 
 
 def test_gradients_are_summed_in_the_order_of_the_ranks(ranks: Ranks) -> None:
-    who = "ContextParallel.sum_gradients:"
+    caller = "ContextParallel.sum_gradients:"
     for found in ranks.run("summed", 4):
         assert found.pop("sums") == [True] * 4
         assert found == {
             "differing": (
-                f"{who} all ranks must make the same call, and nothing was sent: gradient of tensor 0 is "
+                f"{caller} all ranks must make the same call, and nothing was sent: gradient of tensor 0 is "
                 "float32 [] on ranks 0, 1, 3, but None on rank 2"
             ),
             "none": "nothing was raised",

@@ -65,8 +65,8 @@ def test_tokens_of_a_cache_are_compared(torch: ModuleType, name: str, appended: 
         finally:
             lengths[rank] = cache.lengths.tolist()
 
-    who = f"ShardedKVCache.{'append' if appended else 'attention'}"
-    assert _errors(torch, call) == [f"{who}: {_SAME}: {_words(name, right[name])}"] * WORLD
+    caller = f"ShardedKVCache.{'append' if appended else 'attention'}"
+    assert _errors(torch, call) == [f"{caller}: {_SAME}: {_words(name, right[name])}"] * WORLD
     assert [lengths[rank] for rank in range(WORLD)] == [[[5, 5]]] * WORLD
 
 

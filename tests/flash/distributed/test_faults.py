@@ -67,10 +67,10 @@ _LOST = [
 ]
 
 
-def _check_lost(function: str, step: str, who: str, how: str) -> None:
+def _check_lost(function: str, step: str, caller: str, how: str) -> None:
     said, peer, unchanged, later = _lost(function, step, how)
     start = (
-        f"{who}: rank 0 of 2 lost rank {_VICTIM} in the step {step!r}: it ended, or did not answer within "
+        f"{caller}: rank 0 of 2 lost rank {_VICTIM} in the step {step!r}: it ended, or did not answer within "
         "the timeout of the group; there is no result; restart the group ("
     )
     assert said.startswith(start)
@@ -86,9 +86,9 @@ def test_a_rank_that_is_killed_in_any_call_ends_the_others(
     torch: ModuleType,  # noqa: ARG001
     function: str,
     step: str,
-    who: str,
+    caller: str,
 ) -> None:
-    _check_lost(function, step, who, "SIGKILL")
+    _check_lost(function, step, caller, "SIGKILL")
 
 
 @pytest.mark.nightly
@@ -97,9 +97,9 @@ def test_a_rank_that_is_stopped_in_any_call_ends_the_others(
     torch: ModuleType,  # noqa: ARG001
     function: str,
     step: str,
-    who: str,
+    caller: str,
 ) -> None:
-    _check_lost(function, step, who, "SIGSTOP")
+    _check_lost(function, step, caller, "SIGSTOP")
 
 
 def test_after_a_call_that_fails_halfway_the_group_is_refused_and_another_one_works(

@@ -16,10 +16,10 @@ _VICTIM = 1
 _WORLD = 3
 
 
-def _destroyed(who: str) -> str:
+def _destroyed(caller: str) -> str:
     return (
-        f"LaunchError: {who}: the process group of {_WORLD} ranks with which this object was made has been "
-        "destroyed; make a new ContextParallel for the group that there is now, and new caches: of the "
+        f"LaunchError: {caller}: the process group of {_WORLD} ranks with which this object was made has "
+        "been destroyed; make a new ContextParallel for the group that there is now, and new caches: of the "
         "tokens of the old ones each rank has its part only"
     )
 
@@ -36,7 +36,7 @@ def test_objects_of_a_group_that_was_made_anew_with_fewer_ranks_are_refused(
         ranks.close()
     for without, old, lengths, works in found:
         assert without == _destroyed("ShardedKVCache.attention")
-        assert old == {who: _destroyed(who) for who in old}
+        assert old == {caller: _destroyed(caller) for caller in old}
         assert len(old) == 8
         assert lengths == [[20]]
         assert works

@@ -161,15 +161,15 @@ def test_an_array_with_the_name_of_one_of_the_librarys_is_refused(torch: ModuleT
 
     aux = {"shard_places": each}
     dense = _on_ranks(lambda _: ContextParallel().attention(x, x, x, score_mod=of_places, aux=aux))
-    for errors, who, name in (
+    for errors, caller, name in (
         (dense, "ContextParallel", "shard_places"),
         (_on_ranks(cached), "ShardedKVCache", "shard_queries"),
     ):
         assert {(type(error), str(error)) for error in errors} == {
             (
                 LaunchError,
-                f"{who}.attention: aux has '{name}', but names that begin with 'shard_' are those of arrays "
-                "that attention across ranks adds; rename it",
+                f"{caller}.attention: aux has '{name}', but names that begin with 'shard_' are those of "
+                "arrays that attention across ranks adds; rename it",
             )
         }
 

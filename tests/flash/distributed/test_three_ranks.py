@@ -115,9 +115,9 @@ def test_a_rank_that_waits_for_a_slow_one_is_told_of_a_loss(torch: ModuleType) -
     for rank in (first, slow):
         assert isinstance(rank.error, PeerError)
         assert rank.error.peer == VICTIM
-        who = "ContextParallel.attention"
+        caller = "ContextParallel.attention"
         assert str(rank.error) == (
-            f"{who}: rank {rank.rank} of 3 lost rank 2 in the step 'comparison of calls': "
+            f"{caller}: rank {rank.rank} of 3 lost rank 2 in the step 'comparison of calls': "
             "it ended, or did not answer within the timeout of the group; there is no result; restart the "
             "group (it raised MemoryError: no memory)"
         )

@@ -152,11 +152,11 @@ def test_a_wrong_argument_is_named_with_what_was_wanted(name: str, by_class: boo
     call = flash.AttentionGradient(CONFIG).launch if by_class else flash.attention_backward
     with pytest.raises(LaunchError) as caught:
         call(**arrays, backend="cpu")
-    who = "AttentionGradient.launch" if by_class else "attention_backward"
+    caller = "AttentionGradient.launch" if by_class else "attention_backward"
     none = "the config asks for no such array" if by_class else "none is given"
     scale = "the config's 0.353553" if by_class else "1/sqrt(head_dim)"
     why = "as the config says" if by_class else "as q is"
-    assert str(caught.value) == f"{who}: {said.format(none=none, said=why, scale=scale)}"
+    assert str(caught.value) == f"{caller}: {said.format(none=none, said=why, scale=scale)}"
 
 
 def test_unknown_names_are_python_errors() -> None:

@@ -98,15 +98,15 @@ CALLS = [_attention, _launch, _explain, _varlen, _with_cache, _step, _decode, _a
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__.strip("_"))
 def test_an_input_that_requires_gradients_is_refused(call: Call, torch: ModuleType) -> None:
-    who, arrays, launch = call(torch)
+    caller, arrays, launch = call(torch)
     for name, array in arrays.items():
         given = arrays | {name: array.clone().requires_grad_()}
         with pytest.raises(LaunchError) as caught:
             launch(**given)
-        cure = f"use flash.adapters.torch.{who}, which computes them, "
+        cure = f"use flash.adapters.torch.{caller}, which computes them, "
         assert str(caught.value) == (
-            f"{who}: {name} requires gradients, which are not computed: they would be lost without "
-            f"a word; {cure if who in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass "
+            f"{caller}: {name} requires gradients, which are not computed: they would be lost without "
+            f"a word; {cure if caller in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass "
             f"{name}.detach()"
         )
 

@@ -185,7 +185,7 @@ def test_what_it_does_not_go_with_is_refused() -> None:
 def test_an_unknown_name_is_refused_by_the_function_that_was_called() -> None:
     q, k, v, _ = problem()
     kernel = flash.AttentionKernel(AttentionConfig(16))
-    for call, who, name, meant in (
+    for call, caller, name, meant in (
         (flash.attention, "attention", "softmaxscale", "softmax_scale"),
         (flash.attention_varlen, "attention_varlen", "window_", "window"),
         (kernel.launch, "AttentionKernel.launch", "return_les", "return_lse"),
@@ -196,7 +196,7 @@ def test_an_unknown_name_is_refused_by_the_function_that_was_called() -> None:
         with pytest.raises(TypeError) as unknown:
             call(q, k, v, *lengths, **{name: 1})
         assert str(unknown.value) == (
-            f"{who}() got an unexpected keyword argument {name!r}; did you mean {meant!r}?"
+            f"{caller}() got an unexpected keyword argument {name!r}; did you mean {meant!r}?"
         )
 
 

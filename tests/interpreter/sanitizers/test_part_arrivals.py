@@ -58,8 +58,8 @@ GLOBAL_WRITE = "st.global.u32 [%rd3], 8;"
 MEET = "bar.warp.sync -1;"
 
 
-def reports(access: str, between: str, who: str, count: int, after: str) -> tuple[Report, ...]:
-    body = SEND.format(access=access, between=between, who=who, count=count, after=after)
+def reports(access: str, between: str, caller: str, count: int, after: str) -> tuple[Report, ...]:
+    body = SEND.format(access=access, between=between, caller=caller, count=count, after=after)
     out = np.zeros(32, np.uint32)
     launch = {"grid": 1, "block": 64, "dynamic_smem": 144}
     text = hopper.kernel("u64 out", body)
@@ -72,15 +72,15 @@ def reports(access: str, between: str, who: str, count: int, after: str) -> tupl
     [(STORE, READ), (STORE, WRITE), (READ, WRITE), (GLOBAL_STORE, GLOBAL_READ), (GLOBAL_READ, GLOBAL_WRITE)],
 )
 def test_a_lane_arrives_for_what_it_comes_after(access: str, after: str, copies: str) -> None:
-    def found(between: str, who: str = "@%p0 ", count: int = 1) -> list[str]:
-        return [r.kind for r in reports(access, f"{copies}\n{between}", who, count, after)]
+    def found(between: str, caller: str = "@%p0 ", count: int = 1) -> list[str]:
+        return [r.kind for r in reports(access, f"{copies}\n{between}", caller, count, after)]
 
     assert found("") == ["race"]
     assert found("shfl.sync.idx.b32 %r5, %r0, 0, 31, -1;") == ["race"]  # orders no memory
     assert found("@%p1 bar.warp.sync 15;") == (["race"] if "@" not in access else [])
     assert found(MEET) == []
     assert found("bar.sync 1, 32;") == []
-    assert found("", who="", count=32) == []  # all lanes arrive
+    assert found("", caller="", count=32) == []  # all lanes arrive
 
 
 @pytest.mark.parametrize(("access", "after"), [(ONE_STORES, READ), (ONE_STORES, WRITE), (ONE_READS, WRITE)])
@@ -115,7 +115,7 @@ def found_in(body: str) -> set[tuple[str, ...]]:
 
 
 def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
-    body = SEND.format(access=ONE_STORES, between="", who="@%p0 ", count=1, after=READ)
+    body = SEND.format(access=ONE_STORES, between="", caller="@%p0 ", count=1, after=READ)
     assert found_in(body) == {()}
     wait = body[body.index("$wait:") : body.index("bra $wait;") + len("bra $wait;")]
     assert found_in(body.replace(wait, "")) == {("race",)}
@@ -124,7 +124,7 @@ def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
 def test_a_later_arrival_at_another_mbarrier_releases_nothing() -> None:
     second = "setp.eq.u32 %p4, %r0, 1;"
     body = SEND.format(
-        access=f"{second} @%p4 st.shared.u32 [%r2], 7;", between="", who="@%p0 ", count=1, after=READ
+        access=f"{second} @%p4 st.shared.u32 [%r2], 7;", between="", caller="@%p0 ", count=1, after=READ
     )
     later = f"{second} @%p4 mbarrier.arrive.shared::cta.b64 %rd1, [%r1+136];\n    bra $end;"
     assert found_in(body.replace("bra $end;", later, 1)) == {("race",)}
@@ -140,7 +140,7 @@ $again:
 $end:"""
 
     def found(access: str, between: str) -> list[str]:
-        body = SEND.format(access=access, between=between, who="@%p0 ", count=1, after=on)
+        body = SEND.format(access=access, between=between, caller="@%p0 ", count=1, after=on)
         text = hopper.kernel("u64 out", body.replace("$end:", last, 1))
         out: list[Any] = [np.zeros(32, np.uint32)]
         launch = {"grid": 1, "block": 96, "dynamic_smem": 144}
