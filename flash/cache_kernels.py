@@ -12,8 +12,8 @@ from flash.decode.plan import CacheCall, blocks_of, kernel_of, oldest_target
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
+from flash.operands.dtype_names import DTypeLike, DTypeObject, Narrow
 from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
-from flash.operands.words import DTypeLike, DTypeObject, Narrow
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import ANGLES, MAX_PAGE_SIZE, Features
 from flash.problem.kernel_config import WIDENED

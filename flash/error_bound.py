@@ -68,8 +68,8 @@ from numpy.typing import NDArray
 from flash.device.fp8_softmax import LIFT
 from flash.families.mma import DEFAULT_TF32_TILES, LONGEST_GROUP
 from flash.families.precision import HALF, IEEE, PAIRS, TF32
+from flash.operands.dtype_names import Causal
 from flash.operands.dtypes import DTYPES, E4M3, FP8_DTYPES
-from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.reference import attention_reference, first_scores, merged, weight_factors

@@ -18,8 +18,18 @@ from flash.launch.signature import (
     split_narrow,
 )
 from flash.no_columns import AttentionOfNoColumns
+from flash.operands.dtype_names import (
+    A,
+    AnyArray,
+    Auto,
+    Backend,
+    Causal,
+    DTypeLike,
+    KVLayout,
+    Layout,
+    Precision,
+)
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
-from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (

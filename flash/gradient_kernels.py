@@ -8,8 +8,8 @@ from typing import Final
 from flash.contract.gradients import GradientBuild, SumBuild, verified_gradient, verified_sum
 from flash.families.request import natural_alignment
 from flash.kernels.sum_terms import SumConfig
+from flash.operands.dtype_names import DTypeLike
 from flash.operands.dtypes import require_dtype
-from flash.operands.words import DTypeLike
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, owners_of

@@ -16,7 +16,7 @@ from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.forward import Forward
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
-from flash.operands.words import A, AnyArray, Backend, Layout
+from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
 from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.aux_arrays import flattened
@@ -27,8 +27,8 @@ from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.caller_arguments import cache_of, gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.settings import AUTO
 
 _NAME: Final = "AttentionKernel"

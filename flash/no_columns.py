@@ -12,7 +12,7 @@ from flash.host.caller import Caller, raise_problems, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import out_problems
 from flash.launch.signature import ForwardArguments
-from flash.operands.words import AnyArray, Backend, Layout
+from flash.operands.dtype_names import AnyArray, Backend, Layout
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView
 from ptxgen.runtime.settings import AUTO

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import with_captured
 from flash.scores.feature import Scored, ScoreFeature, summed_to

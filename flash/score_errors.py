@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.reference import score_steps, visible_keys
 from flash.scores.feature import Scored
 from flash.scores.features import scored

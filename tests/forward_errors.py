@@ -14,7 +14,7 @@ import numpy as np
 from kernel_runs import run_forward
 
 from flash import AttentionConfig
-from flash.operands.words import Precision
+from flash.operands.dtype_names import Precision
 from flash.reference import attention_reference
 
 Array = np.ndarray[Any, Any]

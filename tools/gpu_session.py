@@ -28,7 +28,7 @@ from ptxgen.commands.parts.quiet import quietly
 from ptxgen.commands.parts.standard_output import tell
 from tools.gpu import clocks
 from tools.gpu.journal import Journal
-from tools.gpu.parts import DEVICE, LEDGER, MINUTES, OPTIONAL, PARTS, Part, deadline
+from tools.gpu.phases import DEVICE, LEDGER, MINUTES, OPTIONAL, PARTS, Part, deadline
 from tools.gpu.results import BAD, Results, words
 from tools.gpu.rooms import ROOT
 from tools.gpu.watch import Child, Watch, now_utc

@@ -16,8 +16,8 @@ from flash.calls.step import Step
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.decode.plan import CacheCall, kernel_of, steps_of
+from flash.operands.dtype_names import DTypeName
 from flash.operands.dtypes import F32_BYTES
-from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen import interpreter

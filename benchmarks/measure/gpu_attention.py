@@ -35,8 +35,8 @@ from flash.commands.measure.record import (
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_contestants, torch_with_gpu
 from flash.families.choice import WORKLOADS, offered_tiles
 from flash.families.wgmma import WGMMA_ROWS, WGMMA_TARGET
+from flash.operands.dtype_names import DTypeName
 from flash.operands.dtypes import FP8_DTYPES, INPUT_DTYPES
-from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import PtxGenError
 

@@ -28,7 +28,7 @@ from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
 from flash.launch.calls import make_plan
 from flash.launch.checks import alignment, check
-from flash.operands.words import DTypeName
+from flash.operands.dtype_names import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
 from ptxgen.arrays.views import view

@@ -24,7 +24,7 @@ from flash.commands.measure.record import (
 )
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
-from flash.operands.words import DTypeName
+from flash.operands.dtype_names import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
 from ptxgen.check.prove import prove_global, prove_shared

@@ -18,8 +18,8 @@ from flash.contract.catalogue import build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.launch.kernel_choice import kernel_of
+from flash.operands.dtype_names import DTypeName
 from flash.operands.dtypes import I32
-from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from ptxgen import interpreter

@@ -16,7 +16,7 @@ from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
-from flash.operands.words import Precision
+from flash.operands.dtype_names import Precision
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import Wait, modelled

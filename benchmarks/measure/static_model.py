@@ -30,7 +30,7 @@ from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import Build, build
 from flash.families.wgmma import WGMMA_TARGET
-from flash.operands.words import Scheduler
+from flash.operands.dtype_names import Scheduler
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import Busy, modelled

@@ -15,7 +15,7 @@ from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
-from flash.operands.words import Auto
+from flash.operands.dtype_names import Auto
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.arrays.views import ArrayView, view

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack, overload
 from flash.cache.cache import KVCache
 from flash.cache.call import DEFAULTS, CachedArguments, CachedOptions, checked
 from flash.cache.work import CachedWork
-from flash.operands.words import A, AnyArray
+from flash.operands.dtype_names import A, AnyArray
 from flash.scores.features import takes
 
 

@@ -19,8 +19,8 @@ from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.operands.dtype_names import CacheBackend, InputDTypeLike
 from flash.operands.dtypes import DTYPES
-from flash.operands.words import CacheBackend, InputDTypeLike
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
 from flash.pages.ledger import Ledger
@@ -33,8 +33,8 @@ from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import CacheFullError, LaunchError, shown
 from ptxgen.runtime.backend import require_compiler
+from ptxgen.runtime.caller_arguments import gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import gpu_of
 from ptxgen.runtime.settings import BACKENDS
 
 Array = NDArray[Any]

@@ -24,8 +24,8 @@ from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
+from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal
 from flash.operands.dtypes import F32, OF_ARRAYS
-from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES
 from flash.problem.outputs import OUTPUTS, Output

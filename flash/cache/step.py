@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from flash.cache.cache import KVCache
 from flash.cache.call import DEFAULTS, CachedArguments, checked
 from flash.cache.work import CachedWork
-from flash.operands.words import AnyArray
+from flash.operands.dtype_names import AnyArray
 from flash.scores.features import takes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.families.precision import TF32
-from flash.operands.words import Backend, Precision
+from flash.operands.dtype_names import Backend, Precision
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend

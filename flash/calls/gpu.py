@@ -14,9 +14,9 @@ from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays.devices import located, wait_for_producers
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
-from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target

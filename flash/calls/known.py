@@ -9,7 +9,7 @@ from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.views import ArrayView
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 
 V = TypeVar("V")
 Reaches = list[tuple[int, int]]

@@ -19,8 +19,8 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
 

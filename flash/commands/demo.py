@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flash import AttentionConfig, AttentionKernel
 from flash.error_bound import arithmetic_of_config, attention_bound
 from flash.families.mma import FIRST_WITH_MMA
+from flash.operands.dtype_names import Backend
 from flash.operands.dtypes import DTYPES
-from flash.operands.words import Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.reference import attention_reference
 from ptxgen import interpreter

@@ -26,7 +26,7 @@ from flash.cpu.job import SAFE, Job, before_any_key
 from flash.cpu.paged_rows import KeyPlace, KeyRows
 from flash.cpu.scores import rules_of
 from flash.cpu.threads import share_out
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
 from flash.cpu.scores import Kept, ScoreRules
 from flash.cpu.threads import share_out
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments, scored
 from ptxgen.errors import ConfigError

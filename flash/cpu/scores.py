@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.operands.declared import PER_SCORE
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked, scored
 from flash.scores.window import Window, position_offset

@@ -21,7 +21,7 @@ from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_o
 from flash.cpu.gradients import BLOCK_K, BLOCK_Q, Weights
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.features import ScoreArguments, scored
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.checks import scale as scale_of
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import CacheLaunchOptions
+from flash.operands.dtype_names import A, AnyArray, Auto, Backend
 from flash.operands.dtypes import F32
-from flash.operands.words import A, AnyArray, Auto, Backend
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.splits import splits_of
@@ -27,8 +27,8 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.caller_arguments import cache_of, gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.settings import AUTO
 
 _OUT: Final = ("out",)

@@ -21,8 +21,8 @@ from flash.host.caller import Caller, raise_problems
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument, out_problems, sharing_problems
 from flash.launch.merge_launch import Given, merging
+from flash.operands.dtype_names import A, AnyArray, Backend
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
-from flash.operands.words import A, AnyArray, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from ptxgen.arguments import number

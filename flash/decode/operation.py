@@ -27,8 +27,8 @@ from flash.launch.calls import on_cpu_of
 from flash.launch.shared_kv import columns_of
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from ptxgen.arrays.views import ArrayView
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.kept import Kept
 from ptxgen.target import target as find_target
 
 

@@ -92,7 +92,7 @@ class CtaCoordinates:
         if splits is not None:
             part = SplitOfKeys(rest % k.signed(splits), k.signed(splits))
             rest = rest // k.signed(splits)
-        if not config.takes_turns:
+        if not config.ping_pong:
             return cls(slice, part, rest // blocks, rest % blocks)
         ctas = k.blocks() if given.part is None else given.numbers["parts"]
         if t.value_slices > 1:

@@ -19,7 +19,7 @@ from flash.problem.gradients import (
     sums_of_queries,
 )
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 _OF_KEYS = ("K", "V", "dK", "dV")

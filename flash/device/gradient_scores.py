@@ -12,7 +12,7 @@ from flash.scores.feature import LOG2E, NEG_INF, Applied
 from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, KernelBuilder, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from flash.families.precision import FMA, HALF
 from flash.problem.gradients import GradientConfig
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.dsl.swizzle import SwizzledTile
 
 _INFINITY: Final = float("inf")

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.families.precision import HALF
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, AccumulatorTiles
+from ptxgen.dsl.source_regions import marked
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE

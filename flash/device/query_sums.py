@@ -22,8 +22,8 @@ from flash.families.precision import HALF
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES
+from ptxgen.dsl.source_regions import marked
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
 from ptxgen.types import f32, u64
 

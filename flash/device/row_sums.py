@@ -12,8 +12,8 @@ from typing import Final
 from flash.device.gradient_parts import RowNumbers
 from flash.device.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, Value
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.dsl.source_regions import marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, f32, u16, u32, u64
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.ring import StageRing
+from ptxgen.dsl.source_regions import marked
 
 Copies = Callable[[Value, Value | None], None]
 

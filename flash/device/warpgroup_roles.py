@@ -102,7 +102,7 @@ class Consumer(ABC):
         self.cta = cta
         self.role = work.role
         self.queries = self.queries_of(work)
-        self.ping_pong = k.turns(work.role) if t.takes_turns else None
+        self.ping_pong = k.ping_pong(work.role) if t.ping_pong else None
         self.S = S
         self.O = O
         # The assembler knows that this number of the warpgroup is the same in all lanes: descriptors made of

@@ -27,7 +27,7 @@ from flash.distributed.tokens import Tokens
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.words import CacheBackend, InputDTypeLike
+from flash.operands.dtype_names import CacheBackend, InputDTypeLike
 from flash.pages.journal import Journal
 from flash.pages.numbers import integers, size
 from flash.scores.features import ShardedCacheArguments, require_known, takes

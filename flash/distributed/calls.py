@@ -21,8 +21,8 @@ from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
+from flash.operands.dtype_names import Layout
 from flash.operands.dtypes import BOOL, F32
-from flash.operands.words import Layout
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import SCORES
 from flash.scores.window import key_limits, sides_of

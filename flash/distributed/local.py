@@ -38,7 +38,7 @@ from flash.distributed.functions import (
 )
 from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
-from flash.operands.words import Backend
+from flash.operands.dtype_names import Backend
 from flash.scores.philox import STEPS, kept, threshold
 
 _PLACES: Final = f"{RESERVED}places"

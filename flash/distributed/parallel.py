@@ -21,7 +21,7 @@ from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.layouts import Sharding, ShardLayout
 from flash.distributed.plan import SCHEMES, Machine, Plan, Scheme, chosen, explained
 from flash.host.caller import outputs_of
-from flash.operands.words import Backend, Causal, Layout, Precision
+from flash.operands.dtype_names import Backend, Causal, Layout, Precision
 from flash.problem.outputs import LSE, MAX_LOGIT, OUTPUTS
 from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.arguments import integer, is_one_of

@@ -143,7 +143,7 @@ class WgmmaTiling:
         return self.consumers * WARPGROUP
 
     @property
-    def takes_turns(self) -> bool:
+    def ping_pong(self) -> bool:
         """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
         columns, and three with rows of at most 96. Wider rows have few exponentials for their products.
         """

@@ -52,7 +52,7 @@ class Fp8Tiling(WgmmaTiling):
     in_blocks: bool = False
 
     @property
-    def takes_turns(self) -> bool:
+    def ping_pong(self) -> bool:
         """False: a warpgroup multiplies when it is ready."""
         return False
 

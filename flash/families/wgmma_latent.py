@@ -40,7 +40,7 @@ class LatentTiling(WgmmaTiling):
         return _CONSUMERS
 
     @property
-    def takes_turns(self) -> bool:
+    def ping_pong(self) -> bool:
         """False: both consumers need the weights of each other."""
         return False
 

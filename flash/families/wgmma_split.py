@@ -45,7 +45,7 @@ class SplitWgmmaTiling(WgmmaTiling):
         return _REGISTERS[self.consumers]
 
     @property
-    def takes_turns(self) -> bool:
+    def ping_pong(self) -> bool:
         """False: a consumer waits for each product, and the other one multiplies meanwhile."""
         return False
 

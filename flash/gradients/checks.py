@@ -24,7 +24,7 @@ from flash.operands.dtypes import F32
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 
 MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
 WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is

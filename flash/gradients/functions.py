@@ -10,7 +10,7 @@ from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.gradients.no_columns import GradientsOfNoColumns
 from flash.host.caller import Caller, flag
-from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
+from flash.operands.dtype_names import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (

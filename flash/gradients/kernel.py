@@ -21,7 +21,7 @@ from flash.host.caller import Caller
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.signature import ExplainArguments, LaunchArguments
-from flash.operands.words import A, AnyArray, Backend, Layout
+from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, require_sweeps
 from flash.problem.gradients import owners_of
@@ -31,8 +31,8 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.caller_arguments import cache_of, gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import target as find_target
 

@@ -12,8 +12,8 @@ from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, readable_views
 from flash.no_columns import problems_of_rows
+from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import OF_ARRAYS
-from flash.operands.words import AnyArray
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from flash.cpu.tangents import attention_tangents_cpu
 from flash.gradients.steps import bhsd
 from flash.mods.trace import AUX
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from ptxgen.arrays.views import host_array, view
 
 _MATRICES: Final = ("q", "k", "v")

@@ -13,8 +13,8 @@ from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer
 from ptxgen.arrays.views import HOST, host_array
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.caller_arguments import gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import gpu_of
 
 _CALLER: Final = "to_device"
 _TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*INPUT_DTYPES.values(), I32, BOOL)}

@@ -20,8 +20,8 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
+from ptxgen.dsl.source_regions import marked
 from ptxgen.types import f32
 
 

@@ -21,7 +21,7 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 

@@ -16,8 +16,8 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, DType
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.dsl.source_regions import marked
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import b16, f32, s64, u32, u64
 

@@ -82,7 +82,7 @@ class OverlappedConsumer(Consumer):
         k, pipeline = self.k, self.work.pipeline
         key = pipeline.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
-        with nullcontext() if self.ping_pong is None else self.ping_pong.taken():
+        with nullcontext() if self.ping_pong is None else self.ping_pong.exclusive():
             self.S.set(self.queries.tile.part(self.group_row, WGMMA_ROWS) @ key.k.T)
             value = pipeline.values.acquire()
             self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v

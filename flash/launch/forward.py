@@ -29,7 +29,7 @@ from flash.problem.outputs import Output
 from flash.scores.features import NO_ARRAYS
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 
 NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
 _NONE: Final[dict[str, ArrayView]] = {}

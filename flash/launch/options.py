@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict
 
 from flash.host.caller import flag
 from flash.launch.varlen import rows_at_most
-from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
+from flash.operands.dtype_names import Auto, Backend, Causal, KVLayout, Precision
 from flash.problem.outputs import OUTPUTS
 from flash.problem.splits import splits_of
 from ptxgen.arrays.streams import stream_handle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Required, TypedDict, cast
 
-from flash.operands.words import AnyArray, Auto, Backend, DTypeLike
+from flash.operands.dtype_names import AnyArray, Auto, Backend, DTypeLike
 from flash.problem.features import SCALES
 from flash.scores.features import (
     CacheLaunchArguments,

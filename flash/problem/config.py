@@ -24,8 +24,8 @@ from flash.families.precision import IEEE, choices, resolved
 from flash.families.request import TileRequest, natural_alignment
 from flash.families.simt import BLOCKS_Q
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
+from flash.operands.dtype_names import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
-from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig

@@ -116,7 +116,7 @@ class KernelConfig:
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
         of_parts = [PARTS] if self.is_persistent else []
-        return (*of_parts, *([SECTION] if self.takes_turns else []), *self.features.numbers)
+        return (*of_parts, *([SECTION] if self.ping_pong else []), *self.features.numbers)
 
     @property
     def is_persistent(self) -> bool:
@@ -129,7 +129,7 @@ class KernelConfig:
         return self.scheduler == TICKET
 
     @property
-    def takes_turns(self) -> bool:
+    def ping_pong(self) -> bool:
         """Whether heads take turns, the query blocks that see the most keys first
         (`flash/device/cta_order.py`): in causal kernels without splits. With splits there are few
         query blocks.

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, TypedDict
 import numpy as np
 
 from flash.operands.declared import PER_HEAD, Operand
+from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import F32
-from flash.operands.words import AnyArray
 from flash.scores.feature import (
     LOG2E,
     UNIT,

@@ -27,7 +27,7 @@ from flash.mods.trace import SCORE
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.dsl import Fragment, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.records import dataclass
 
 

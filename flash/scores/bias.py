@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self, TypedDict
 import numpy as np
 
 from flash.operands.declared import PER_SCORE, Operand
+from flash.operands.dtype_names import AnyArray, DTypeLike
 from flash.operands.dtypes import DTYPES, DType
-from flash.operands.words import AnyArray, DTypeLike
 from flash.scores.feature import (
     LOG2E,
     NEG_INF,

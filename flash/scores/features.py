@@ -10,7 +10,7 @@ import numpy as np
 
 from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_HEAD, PER_SCORE
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
 from flash.scores.aux_arrays import AuxArguments, AuxArrays, AuxSettings, aux_arrays
 from flash.scores.bias import Bias, BiasArguments, BiasSettings

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
-from flash.operands.words import AnyArray, DTypeLike
+from flash.operands.dtype_names import AnyArray, DTypeLike
 from flash.scores.bias import AddedArray
 from flash.scores.feature import Array, Block, Scored
 from ptxgen.records import dataclass

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Final, Self, TypedDict
 import numpy as np
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature, TypeOf
 from flash.scores.options import number
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers, integer
 from ptxgen.dsl import Fragment, KernelBuilder, Value
-from ptxgen.dsl.marks import marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import s32

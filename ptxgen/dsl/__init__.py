@@ -2,10 +2,10 @@
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.hopper.roles import Role
-from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.matrix import Matrix
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.matrices.staged import StagedTile
+from ptxgen.dsl.source_regions import marked
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, PointerType, Value, Var

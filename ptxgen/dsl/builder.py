@@ -10,12 +10,12 @@ from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.hopper import (
     Cluster,
+    PingPong,
     Role,
     Roles,
     TicketScheduler,
     TileScheduler,
     Tma,
-    Turns,
     Wgmma,
     cluster_of,
 )
@@ -114,15 +114,15 @@ class KernelBuilder(Roles):
         """
         return Fragment(self, rows, columns, dtype, initial)
 
-    def turns(self, role: Role) -> Turns:
+    def ping_pong(self, role: Role) -> PingPong:
         """What the warpgroups of `role` do one after another, in their order. Raises `ConfigError` for a
         role of fewer than two.
         """
         if getattr(role, "k", None) is not self or role.warpgroups < _LEAST_IN_TURNS:
             raise ConfigError(
-                f"turns: it takes a role of this kernel with two warpgroups or more, got {shown(role)}"
+                f"ping_pong: it takes a role of this kernel with two warpgroups or more, got {shown(role)}"
             )
-        return Turns(self, role, self.take_barriers("turns", role.warpgroups))
+        return PingPong(self, role, self.take_barriers("ping_pong", role.warpgroups))
 
     @overload
     def tile_scheduler(self, count: Value, *, mirrored: bool = False) -> TileScheduler: ...

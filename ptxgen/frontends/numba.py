@@ -16,7 +16,7 @@ from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import Launch, Outcome, Program, argument
 from ptxgen.frontends.sources import sources_of
 from ptxgen.interpreter.arguments import Extent
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.target import target as find_target
 
 DEFAULT_TARGET: Final = "sm_80"

@@ -16,7 +16,7 @@ from ptxgen.frontends.cpp_names import Names
 from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import Launch, Outcome, Program, ProgramKernel, argument
 from ptxgen.frontends.sources import sources_of
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import SWIZZLES, TensorMap
 

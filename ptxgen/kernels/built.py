@@ -18,11 +18,11 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.contract import SCHEMA
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.kernels.access_modes import Uses, uses_of
 from ptxgen.kernels.signature import Signature, Type
 from ptxgen.kernels.tensor_maps import described_array
-from ptxgen.kernels.uses import Uses, uses_of
 from ptxgen.runtime.attributes import LaunchAttributes
-from ptxgen.runtime.kept import Kept
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMapType

@@ -29,8 +29,8 @@ from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extent
 from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.caller_arguments import cache_of, gpu_of
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.plan import require_whole_clusters
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import Target, target_for_device

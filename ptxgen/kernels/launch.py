@@ -23,13 +23,13 @@ from ptxgen.arrays.streams import current_stream
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
+from ptxgen.kernels.access_modes import Uses
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
 from ptxgen.kernels.tensor_maps import MAP_ALIGN, MapEncoder, map_problems
-from ptxgen.kernels.uses import Uses
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
-from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO, backend_setting
 from ptxgen.target import MAX_GRID

@@ -8,8 +8,8 @@ from typing import Any, Final
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import ArrayView
 from ptxgen.contract.expressions import Expression
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.kept import Kept
 from ptxgen.tensormap import Boxes, TensorMapType
 
 MAP_ALIGN: Final = 16  # bytes of the address and of all strides; CUDA Driver API, cuTensorMapEncodeTiled

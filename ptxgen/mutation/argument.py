@@ -17,9 +17,9 @@ _BARRIERS: Final = ("bar.sync", "barrier.")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """An argument for mutants of a kind and a change, made from an instruction that matches
-    `before`, comes from code with the mark `mark` (`ptxgen/dsl/marks.py`) or, if that is None, from a line
-    of the source that contains `line`, and belongs to a step that begins with `step`.
+    """An argument for mutants of a kind and a change, made from an instruction that matches `before`, comes
+    from code with the mark `mark` (`ptxgen/dsl/source_regions.py`) or, if that is None, from a line of the
+    source that contains `line`, and belongs to a step that begins with `step`.
 
     If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, 0 if none has
     it, `entry` is a pattern found in the kernel's name, and `behind` one that the instruction before it

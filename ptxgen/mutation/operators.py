@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ptxgen import ir
-from ptxgen.dsl.marks import mark_of
+from ptxgen.dsl.source_regions import mark_of
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.ir import Instr, IntImm
 from ptxgen.mutation import hopper_operators, sync_operators
@@ -27,7 +27,7 @@ class Mutant:
 
     `place` is the index of the statement in the kernel's body; `before` and `after` are its PTX,
     `after` is empty for a deleted statement. `step` is the heading of its step of the algorithm,
-    `mark` the mark of its source (`ptxgen/dsl/marks.py`), `where` the place of its source line.
+    `mark` the mark of its source (`ptxgen/dsl/source_regions.py`), `where` the place of its source line.
     """
 
     name: str

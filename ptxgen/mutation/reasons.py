@@ -3,9 +3,9 @@ argument in words.
 
 The arguments are `[[reason]]` tables of a TOML file next to the code that they are about, its
 `equivalent.toml`. A table has `why`; which code it is about: `lines`, texts that a line of the source
-contains, or `marks` (`ptxgen/dsl/marks.py`); and `changes`, each a kind of mistake, what it changes, and a
-pattern that the instruction begins with. It may have `steps`, `entry`, `behind`, `loop` and `rounds`, which
-`Reason` describes.
+contains, or `marks` (`ptxgen/dsl/source_regions.py`); and `changes`, each a kind of mistake, what it
+changes, and a pattern that the instruction begins with. It may have `steps`, `entry`, `behind`, `loop` and
+`rounds`, which `Reason` describes.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from typing import Any, Final
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.attributes import NO_ATTRIBUTES
+from ptxgen.runtime.bounded_cache import Kept
 from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
 from ptxgen.runtime.cuda_module import LoadedKernel, Modules, check_shared
-from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.tensormaps import encode_for_gpu
 from ptxgen.target import Target

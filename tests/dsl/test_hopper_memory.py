@@ -220,9 +220,9 @@ def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder
     with idle:
         pass
     with role:
-        of = k.turns(role)
+        of = k.ping_pong(role)
         of.begin()
-        with k.loop(0, turns), of.taken(), k.when(role.thread % 128 == 0):
+        with k.loop(0, turns), of.exclusive(), k.when(role.thread % 128 == 0):
             n = count[0, 0]
             out[n] = role.thread // 128
             count[0, 0] = n + 1
@@ -252,12 +252,15 @@ def test_warpgroups_take_turns_in_their_order(warpgroups: int) -> None:
 def test_turns_need_a_beginning_and_two_warpgroups() -> None:
     k, _, consumer, _ = parts()
     with pytest.raises(
-        ConfigError, match="turns: it takes a role of this kernel with two warpgroups or more"
+        ConfigError, match="ping_pong: it takes a role of this kernel with two warpgroups or more"
     ):
-        k.turns(consumer)
+        k.ping_pong(consumer)
     k = KernelBuilder("parts", target="sm_90a", threads=256)
     role = k.warpgroup_role("both", warpgroups=2)
     with role:
-        turns = k.turns(role)
-        with pytest.raises(ConfigError, match=r"turns\.taken is used before turns\.begin\(\)"), turns.taken():
+        order = k.ping_pong(role)
+        with (
+            pytest.raises(ConfigError, match=r"ping_pong\.exclusive is used before ping_pong\.begin\(\)"),
+            order.exclusive(),
+        ):
             pass

@@ -306,17 +306,17 @@ def in_turns() -> tuple[KernelBuilder, Any]:
                 k.tma.load(stage.x, X[box * ROWS, 0])
     with consumer, scheduler.tiles() as tile:
         total, column = k.var(f32, 0), consumer.thread % TILE
-        turns = k.turns(consumer)
-        turns.begin()
+        order = k.ping_pong(consumer)
+        order.begin()
         for first in (0, 1):
             with k.loop(first, tile + 1, 2) as box, ring.drain() as stage:
-                with turns.taken():
+                with order.exclusive():
                     for row in range(ROWS):
                         total.set(total + stage.x[row, column])
                 with k.when(again > box, uniform=True):
                     consumer.barrier.sync()
                     total.set(total + stage.x[0, column])
-        turns.end()
+        order.end()
         Y[tile * 256 + consumer.thread] = total
     return k, k.build()
 

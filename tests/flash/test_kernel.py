@@ -933,7 +933,7 @@ def test_after_a_poisoned_context_nothing_more_is_launched(
 def test_kept_plans_and_geometries_are_bounded(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    monkeypatch.setattr("ptxgen.runtime.kept._MOST", 3)
+    monkeypatch.setattr("ptxgen.runtime.bounded_cache._MOST", 3)
     kernel = make(CONFIG)
     for seq_k in range(1, 9):
         kernel.launch(*problem(seq_k=seq_k))

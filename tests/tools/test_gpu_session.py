@@ -24,7 +24,7 @@ from ptxgen.commands.parts.files import FileError
 from tools import gpu_session
 from tools.gpu import clocks, counters, predictions, pytest_run, sanitizer, timing, wheels, worker
 from tools.gpu.journal import Journal
-from tools.gpu.parts import MINUTES, PARTS, deadline
+from tools.gpu.phases import MINUTES, PARTS, deadline
 from tools.gpu.results import Results, ordered
 from tools.gpu.unit import MissingError, Unit
 from tools.gpu.watch import Watch

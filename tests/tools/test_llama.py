@@ -146,7 +146,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = interpreting(FakeDriver())
     backend = CudaBackend(fake)
     without_assembler(monkeypatch)
-    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: backend)
+    monkeypatch.setattr("ptxgen.runtime.caller_arguments.cuda_backend", lambda: backend)
     return fake
 
 
@@ -336,7 +336,7 @@ def test_transformers_that_is_missing_is_exit_code_3(
 def test_no_gpu_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeDriver()
     fake.devices = ()
-    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: CudaBackend(fake))
+    monkeypatch.setattr("ptxgen.runtime.caller_arguments.cuda_backend", lambda: CudaBackend(fake))
     assert tool.main([*SMALL, "--backend", "cuda"]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == (
         "llama.py: error: backend 'cuda' cannot be used: cannot open the GPU: the driver lists no "

@@ -19,8 +19,8 @@ from flash.families.choice import WORKLOADS
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
+from flash.operands.dtype_names import DTypeLike
 from flash.operands.dtypes import FP8_DTYPES, DType
-from flash.operands.words import DTypeLike
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, QUERIES

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from tools.gpu.parts import OPTIONAL, PARTS
+from tools.gpu.phases import OPTIONAL, PARTS
 
 
 def asked() -> dict[str, Any]:

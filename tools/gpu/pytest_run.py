@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tools.gpu.journal import BEGIN, COMPLETE, END, UNITS, Journal
-from tools.gpu.parts import LEDGER
+from tools.gpu.phases import LEDGER
 from tools.gpu.results import FAILED, MISSING, PASSED, SKIPPED, ordered
 from tools.gpu.rooms import ROOT
 from tools.gpu.watch import now_utc

@@ -27,7 +27,7 @@ from tools.commands.witness_launch import ORDINAL
 from tools.gpu import device
 from tools.gpu.journal import BEGIN, COMPLETE, END, UNITS, Journal
 from tools.gpu.order import new_texts_first
-from tools.gpu.parts import DEVICE, LEDGER
+from tools.gpu.phases import DEVICE, LEDGER
 from tools.gpu.predictions import predicted
 from tools.gpu.results import FAILED, MISSING, PASSED, ordered
 from tools.gpu.unit import MissingError, Unit

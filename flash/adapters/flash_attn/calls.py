@@ -14,7 +14,7 @@ import torch
 import flash
 from flash.adapters import torch as operators
 from flash.adapters.flash_attn.arguments import Scores
-from flash.operands.words import Backend
+from flash.operands.dtype_names import Backend
 from flash.problem.config import config_of_call
 from flash.scores.window import Sides
 from ptxgen.errors import ConfigError, LaunchError

@@ -18,7 +18,7 @@ from flash.launch.options import OPTIONS, VARLEN
 from flash.launch.rotary import rotary_of_call
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
-from flash.operands.words import Backend, Layout
+from flash.operands.dtype_names import Backend, Layout
 from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.aux_arrays import flattened, gathered
 from flash.scores.features import DIFFERENTIABLE as OF_ARRAYS

@@ -32,7 +32,7 @@ from flash.gradients.tangents import attention_tangents
 from flash.launch.options import ATTENTION
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
-from flash.operands.words import Backend, Precision
+from flash.operands.dtype_names import Backend, Precision
 from flash.problem.outputs import LSE, OUTPUTS
 from flash.scores.features import DIFFERENTIABLE, SCORES, require_known
 from ptxgen.errors import LaunchError

@@ -25,7 +25,7 @@ from flash.adapters.torch.tensors import (
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import flag
 from flash.launch.options import DEFAULTS, KeyOptions, checked_options
-from flash.operands.words import Causal
+from flash.operands.dtype_names import Causal
 from flash.scores.features import require_known, takes
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number

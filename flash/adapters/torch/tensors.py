@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch.autograd import forward_ad
 
+from flash.operands.dtype_names import Causal
 from flash.operands.dtypes import DTYPES, FP8_DTYPES
-from flash.operands.words import Causal
 from ptxgen.arrays.views import WITH_TANGENT, has_tangent, has_usual_functions, not_its_values
 from ptxgen.errors import LaunchError
 

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, get_lay
 
 import flash
 from flash.adapters.transformers.masks import CALLER, OTHERS, Seen
-from flash.operands.words import InputDTypeLike
+from flash.operands.dtype_names import InputDTypeLike
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError
 

@@ -29,7 +29,7 @@ from flash.commands.measure.record import (
 from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows
-from flash.operands.words import DTypeName
+from flash.operands.dtype_names import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.scores.window import causal_offset
 from ptxgen.errors import BackendError

@@ -37,7 +37,7 @@ from flash.commands.measure.torch_peer import torch_contestants, torch_with_gpu
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
-from flash.operands.words import DTypeName
+from flash.operands.dtype_names import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import ArrayView, view

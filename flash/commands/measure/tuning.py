@@ -15,8 +15,8 @@ from flash.commands.measure.record import MS, flat, ratios
 from flash.commands.measure.static_quality import THOUSAND, Assembled, Counted, Subject, assembled, count
 from flash.contract.catalogue import build
 from flash.families.choice import offered_tiles
+from flash.operands.dtype_names import Auto, DTypeName
 from flash.operands.dtypes import F32
-from flash.operands.words import Auto, DTypeName
 from flash.problem.config import STAGES, AttentionConfig
 from ptxgen.errors import ConfigError
 from ptxgen.report.issue_model import modelled

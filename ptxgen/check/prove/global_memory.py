@@ -28,8 +28,8 @@ from ptxgen.check.prove.program.domain import Domain
 from ptxgen.check.prove.program.global_accesses import GlobalTouch, global_touches
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths
-from ptxgen.check.prove.program.places import GENERIC, Places
 from ptxgen.check.prove.program.values import Node, Values, param_bits
+from ptxgen.check.prove.program.variable_addresses import GENERIC, Places
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
 from ptxgen.check.prove.symbolic.examples import Examples
 from ptxgen.check.prove.symbolic.goals import Facts

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.problems import Problem
-from ptxgen.check.prove.barriers.words import Touched
+from ptxgen.check.prove.barriers.shared_flags import Touched
 from ptxgen.check.prove.listing.search import InstrSite, Search
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Source

@@ -20,8 +20,8 @@ from ptxgen.arguments import integer
 from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.barriers.judging import BarrierProver
+from ptxgen.check.prove.barriers.shared_flags import Touched
 from ptxgen.check.prove.barriers.sites import WARP, kind_of
-from ptxgen.check.prove.barriers.words import Touched
 from ptxgen.check.prove.convergence.judging import ConvergenceProver
 from ptxgen.check.prove.convergence.sites import WARPGROUP, is_site
 from ptxgen.check.prove.listing.descriptors import Descriptors
@@ -33,10 +33,10 @@ from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Paths
-from ptxgen.check.prove.program.places import GENERIC
 from ptxgen.check.prove.program.ranges import Range, spaced
 from ptxgen.check.prove.program.shared_accesses import Home, region_home, touches
 from ptxgen.check.prove.program.values import Values, param_bits
+from ptxgen.check.prove.program.variable_addresses import GENERIC
 from ptxgen.check.prove.proxies import unfenced_reads
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
 from ptxgen.check.prove.verdicts import UNKNOWN, Proof

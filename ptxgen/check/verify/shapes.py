@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.verify.alignment import LOADS_OF_POINTERS, rule_of
-from ptxgen.check.verify.parts import Parts, part_kind, parts_of
+from ptxgen.check.verify.operand_kinds import Parts, part_kind, parts_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import (
     Address,

@@ -20,7 +20,7 @@ from ptxgen.check.verify.budget import declaration_problems, module_problems
 from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.verify.definitions import Uses, undefined
 from ptxgen.check.verify.names import module_name_problems, name_problems
-from ptxgen.check.verify.parts import PartKinds
+from ptxgen.check.verify.operand_kinds import PartKinds
 from ptxgen.check.verify.shapes import SIZED, Shape, kinds, shape_of
 from ptxgen.check.verify.symbols import Symbols
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError

@@ -4,6 +4,7 @@ accelerator, rings of mbarriers, roles of warps, matrix products of warpgroups, 
 
 from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
 from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.ping_pong import PingPong
 from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
@@ -11,7 +12,6 @@ from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Corner, TensorParameter, Tma
-from ptxgen.dsl.hopper.turns import Turns
 from ptxgen.dsl.hopper.wgmma import Accumulator, Wgmma
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Corner",
     "Layout",
     "NamedBarrier",
+    "PingPong",
     "Ring",
     "Role",
     "Roles",
@@ -29,7 +30,6 @@ __all__ = [
     "TicketScheduler",
     "TileScheduler",
     "Tma",
-    "Turns",
     "Wgmma",
     "cluster_of",
 ]

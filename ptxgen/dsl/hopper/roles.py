@@ -13,7 +13,7 @@ from ptxgen import ir
 from ptxgen.dsl.early_exits import refuse_early_exits
 from ptxgen.dsl.gathering import Splits
 from ptxgen.dsl.hopper.flight import Flight
-from ptxgen.dsl.matrices.words import Matrices
+from ptxgen.dsl.matrices.builder_methods import Matrices
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target

@@ -12,7 +12,7 @@ import pytest
 from role_kernels import RandomRoles, arrive, loop, only_if, outcome, sync, text
 
 from ptxgen.check.prove import prove_shared
-from ptxgen.check.prove.barriers import meetings
+from ptxgen.check.prove.barriers import barrier_simulation
 from ptxgen.check.prove.barriers.teams import teams
 from ptxgen.check.prove.verdicts import Proof, Verdict
 
@@ -480,7 +480,7 @@ def test_warps_that_are_followed_as_one_come_together_as_each_alone(monkeypatch:
 
     complete = []
     for of in (told_sizes, alone):
-        monkeypatch.setattr(meetings, "teams", of)
+        monkeypatch.setattr(barrier_simulation, "teams", of)
         complete.append([prove_shared(kernel.text(), block=kernel.block).complete for kernel in kernels])
     assert complete[0] == complete[1]
     assert {True, False} <= {*complete[0]}

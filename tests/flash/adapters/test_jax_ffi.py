@@ -94,7 +94,7 @@ def programs(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
     found = Programs()
     backend = CudaBackend(found.driver)
     without_assembler(monkeypatch)
-    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: backend)
+    monkeypatch.setattr("ptxgen.runtime.caller_arguments.cuda_backend", lambda: backend)
     monkeypatch.setattr(gpu, "cuda_backend", lambda: backend)
     monkeypatch.setattr(xla_ffi, "stream_of", lambda _: found.stream)
     handler = xla_ffi.handler(found.execute)

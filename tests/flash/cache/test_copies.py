@@ -119,7 +119,7 @@ def test_a_cache_on_a_gpu_is_pickled_by_way_of_the_host(monkeypatch: pytest.Monk
     cuda, there = (CudaBackend(interpreting(FakeDriver(version=1000))) for _ in range(2))
     cache = filled(page_size=2, backend="cuda", cuda=cuda)
     text = pickle.dumps(cache)
-    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: there)
+    monkeypatch.setattr("ptxgen.runtime.caller_arguments.cuda_backend", lambda: there)
     other = pickle.loads(text)
     assert other.cuda is there
     assert_same(other, cache)

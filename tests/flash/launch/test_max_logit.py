@@ -16,8 +16,8 @@ import flash
 from flash.error_bound import F32_ARITHMETIC, arithmetic_of_config, max_logit_bound
 from flash.launch import forward
 from flash.launch.key_splits import Division
+from flash.operands.dtype_names import Backend
 from flash.operands.dtypes import E4M3
-from flash.operands.words import Backend
 from flash.problem.features import SCALES as NAMES_OF_SCALES
 from flash.problem.sequences import each_sequence
 from flash.reference import max_logit_reference

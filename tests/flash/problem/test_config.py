@@ -15,8 +15,8 @@ from flash.contract.catalogue import build
 from flash.families.choice import offered_tiles
 from flash.families.request import MAX_HEAD_DIM, natural_alignment
 from flash.families.simt import DEFAULT_TILES, SIMT
+from flash.operands.dtype_names import InputDTypeLike
 from flash.operands.dtypes import DTYPES, INPUT_DTYPES, config_name
-from flash.operands.words import InputDTypeLike
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ptxgen.check.prove.barriers.barrier_simulation import UnprovedError, follow
 from ptxgen.check.prove.barriers.control import Control
-from ptxgen.check.prove.barriers.meetings import UnprovedError, follow
+from ptxgen.check.prove.barriers.shared_flags import Touched, accesses_of_words
 from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all, waits_for_living
-from ptxgen.check.prove.barriers.words import Touched, accesses_of_words
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
 from ptxgen.check.prove.listing.search import SPACING, Search
 from ptxgen.check.prove.program.domain import Shape

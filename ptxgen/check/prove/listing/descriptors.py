@@ -26,9 +26,9 @@ from ptxgen.check.prove.program.matrices import (
     start_of,
     units_of,
 )
-from ptxgen.check.prove.program.places import ANYHOW
 from ptxgen.check.prove.program.shared_accesses import Home, Provenance, Touch, home_of
 from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.variable_addresses import ANYHOW
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.types import u64
 

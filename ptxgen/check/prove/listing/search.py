@@ -15,10 +15,18 @@ from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
 from ptxgen.check.prove.program.matrices import box_span, misplaced_boxes
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import ALWAYS, Formula, Literal, Paths
-from ptxgen.check.prove.program.places import ANYHOW, CLUSTER, GENERIC, SHARED, Placed, Places, ranks_of
 from ptxgen.check.prove.program.ranges import Range
 from ptxgen.check.prove.program.shared_accesses import Home, Provenance, Touch, home_of
 from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.variable_addresses import (
+    ANYHOW,
+    CLUSTER,
+    GENERIC,
+    SHARED,
+    Placed,
+    Places,
+    ranks_of,
+)
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
 from ptxgen.ir import Instr, TensorAddress
 from ptxgen.tensormap import TensorMap

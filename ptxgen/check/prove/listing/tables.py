@@ -23,8 +23,8 @@ from ptxgen.check.prove.listing.rows import (
 from ptxgen.check.prove.program.domain import MOVES, Domain, computed, listed, register_dtype
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths, literals
-from ptxgen.check.prove.program.places import Places
 from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.variable_addresses import Places
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.matrices import UNIT, Matrix
 from ptxgen.check.prove.program.operands import pairs
-from ptxgen.check.prove.program.places import CLUSTER, GENERIC, SHARED
 from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Region, TensorAddress, Vector
 from ptxgen.isa.spec import BoundOperand, Op

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 
 from flash.operands.declared import PER_HEAD, Operand
+from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import F32
-from flash.operands.words import AnyArray
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.heads import PackedNumbers
 from flash.scores.score_coordinates import ScoreCoordinates

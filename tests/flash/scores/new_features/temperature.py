@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_HEAD, Operand
+from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import F32
-from flash.operands.words import AnyArray
 from flash.scores.feature import UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.heads import PackedNumbers
 from flash.scores.score_coordinates import ScoreCoordinates

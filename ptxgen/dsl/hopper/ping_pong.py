@@ -1,4 +1,4 @@
-"""Turns (`k.turns`): what only one warpgroup of a role does at a time, in the order of the warpgroups."""
+"""Ping-pong (`k.ping_pong`): code that one warpgroup of a role runs at a time, in their order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ptxgen.target import WARP_SIZE
 _LOG_WARPGROUP: Final = WARPGROUP.bit_length() - 1
 
 
-class Turns:
-    """The warpgroups of `role` take turns, the first one first, each as often as the others: as in the
-    ping-pong of FlashAttention-3, so that while one of two multiplies, the other computes exponentials.
+class PingPong:
+    """The order of the warpgroups of `role`: the first one runs first, each runs as often as the others. So
+    do those of FlashAttention-3: while one of two multiplies, the other computes exponentials.
 
-    `with turns.taken():` holds what is done in a turn; `begin` comes before the first, `end` behind the
-    last. A warpgroup has a named barrier, numbered from `first` on, at which the one before it arrives.
+    One warpgroup at a time runs the body of `with order.exclusive():`; `begin` comes before the first of
+    them, `end` after the last. A warpgroup has a named barrier, numbered from `first` on, at which the
+    warpgroup before it arrives.
     """
 
     def __init__(self, k: Roles, role: Role, first: int) -> None:
@@ -31,7 +32,7 @@ class Turns:
         self._next: Value | None = None
 
     def begin(self) -> None:
-        """Give the first warpgroup its first turn: the last one arrives at its barrier."""
+        """Let the first warpgroup run: the last one arrives at its barrier."""
         self._require("begin")
         k, last = self._k, self._first + self._role.warpgroups - 1
         first_warp = self._role.first // WARPGROUP
@@ -41,15 +42,15 @@ class Turns:
             k.bar_arrive(self._first, self._threads)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Wait for the turn, and give the next warpgroup its turn at the end."""
-        mine, following = self._begun("taken")
+    def exclusive(self) -> Iterator[None]:
+        """Wait for the warpgroup before this one; at the end of the body, let the next one run."""
+        mine, following = self._begun("exclusive")
         self._k.bar_sync(mine, self._threads)
         yield
         self._k.bar_arrive(following, self._threads)
 
     def end(self) -> None:
-        """Take the first warpgroup's turn that nobody needs, so that no arrival is left."""
+        """Wait at the first warpgroup's barrier, so that no arrival is left."""
         mine, _ = self._begun("end")
         with self._k.when(mine == self._first):
             self._k.bar_sync(self._first, self._threads)
@@ -58,8 +59,10 @@ class Turns:
         """The barriers of this warpgroup and of the next one."""
         self._require(what)
         if self._mine is None or self._next is None:
-            raise ConfigError(f"turns.{what} is used before turns.begin(), which gives the first turn")
+            raise ConfigError(
+                f"ping_pong.{what} is used before ping_pong.begin(), which lets the first warpgroup run"
+            )
         return self._mine, self._next
 
     def _require(self, what: str) -> None:
-        self._k.require_whole_role(f"turns.{what}", self._role)
+        self._k.require_whole_role(f"ping_pong.{what}", self._role)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value, marked
-from ptxgen.dsl.marks import mark_of
+from ptxgen.dsl.source_regions import mark_of
 from ptxgen.text import render
 from ptxgen.types import s32
 

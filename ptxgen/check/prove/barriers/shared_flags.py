@@ -3,8 +3,8 @@ barriers they come to: the next part of the work, for example.
 
 What warps read from such a word is one number for all of them if a single thread wrote it before each
 read, and the next write comes after all of these. Barriers say what comes before what, and
-`meetings.py` follows them; here are the accesses that it needs to know. They are all that there are:
-no other access of the kernel, of any thread or of a copy, may be to the variable or the region of the
+`barrier_simulation.py` follows them; here are the accesses that it needs to know. They are all that there
+are: no other access of the kernel, of any thread or of a copy, may be to the variable or the region of the
 word, as the proof of accesses shows.
 """
 
