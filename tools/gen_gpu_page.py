@@ -49,7 +49,7 @@ def render(families: Callable[[str], Table] = gpu_figures.of_families) -> str:
         flash=figures.of_peer("flash"),
         full=figures.of_launches(False),
         causal=figures.of_launches(True),
-        matmul=_rate(figures.one(first["calls"], caller="matmul8192")),
+        matmul=_rate(figures.one(first["calls"], who="matmul8192")),
         clocks=figures.clocks(),
         error=_errors(figures.call("ours", 128)["err"], figures.call("cudnn", 128)["err"]),
         others=figures.of_others(),

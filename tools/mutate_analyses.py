@@ -65,7 +65,7 @@ kinds of mistakes:
 {chr(10).join(f"  {kind:<12}{meaning}" for kind, meaning in KINDS.items())}
 
 who notices:
-{chr(10).join(f"  {caller:<12}{meaning}" for caller, meaning in _COLUMNS.items())}
+{chr(10).join(f"  {column:<12}{meaning}" for column, meaning in _COLUMNS.items())}
 
 examples:
   python tools/mutate_analyses.py                     {_COUNT} mutants of all modules
@@ -360,7 +360,7 @@ def _who(row: Mapping[str, Any]) -> str:
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found = Counter(_who(row) for row in rows)
-    return {"judged": len(rows), **{caller: found[caller] for caller in _COLUMNS}}
+    return {"judged": len(rows), **{column: found[column] for column in _COLUMNS}}
 
 
 def report(found: Mapping[str, Any]) -> str:

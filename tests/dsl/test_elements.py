@@ -321,7 +321,7 @@ def test_python_does_not_iterate_over_a_pointer():
         list(builder().pointer("P"))
 
 
-@pytest.mark.parametrize(("type", "who", "register"), [(u32, "mad_wide", "%r0"), (u64, "shl", "%rd0")])
+@pytest.mark.parametrize(("type", "caller", "register"), [(u32, "mad_wide", "%r0"), (u64, "shl", "%rd0")])
 def test_an_index_of_another_kernel_is_refused(type, caller, register):
     k, other = builder("mine"), builder("theirs")
     P, index = k.pointer("P"), other.fresh(type)

@@ -131,7 +131,8 @@ def test_variables_with_a_linkage_are_defined(linkage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "who"), [("global", "the module's variable huge"), ("const", "the module's constant variables")]
+    ("space", "caller"),
+    [("global", "the module's variable huge"), ("const", "the module's constant variables")],
 )
 def test_variables_that_are_larger_than_memory_are_refused(
     space: str, caller: str, monkeypatch: pytest.MonkeyPatch

@@ -255,7 +255,7 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("kind", "change", "function", "who", "what"),
+    ("kind", "change", "function", "catcher", "what"),
     [
         ("barrier", "deleted", "AppendedKV._write_all", "sanitizer", "cp.async"),  # read too early
         ("bound", "+1", "AppendedKV._is_own", "value", "K["),  # the first row of the cache is left out
@@ -266,12 +266,12 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
     ],
 )
 def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
-    kind: str, change: str, function: str, caller: str, what: str
+    kind: str, change: str, function: str, catcher: str, what: str
 ) -> None:
     all_of = mutants_of(APPENDING)
     at = [n for n in numbers(APPENDING, kind, change) if all_of[n].where.endswith(function)]
     found = judge(APPENDING, at[0])
-    assert found.caught_by == caller, found
+    assert found.caught_by == catcher, found
     assert what in found.what
 
 
@@ -569,7 +569,9 @@ def test_what_a_journal_has_is_not_judged_again(
 ) -> None:
     journal, path = tmp_path / "verdicts", tmp_path / "mutations.json"
     names = [m.name for m in masks()[:3]]
-    judging += [verdict(caller, name) for caller, name in zip(("trap", "hole", "value"), names, strict=True)]
+    judging += [
+        verdict(catcher, name) for catcher, name in zip(("trap", "hole", "value"), names, strict=True)
+    ]
     asked: list[int] = []
 
     def judged(_: str, number: int) -> Verdict:

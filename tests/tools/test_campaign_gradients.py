@@ -114,7 +114,7 @@ def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
 @pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("kernel", "kind", "change", "function", "who"),
+    ("kernel", "kind", "change", "function", "catcher"),
     [
         (SUM, "loop-bound", "lt to le", "sum_kernel", "value"),
         (OF_BIAS, "barrier", "deleted", "gradient_of_scores", "sanitizer"),
@@ -126,7 +126,7 @@ def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
     ],
 )
 def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
-    kernel: str, kind: str, change: str, function: str, caller: str
+    kernel: str, kind: str, change: str, function: str, catcher: str
 ) -> None:
     at = [
         n
@@ -134,4 +134,4 @@ def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
         if m.name.startswith(f"{kind}: {change}") and m.where.endswith(function)
     ]
     found = judge(kernel, at[-1])
-    assert found.caught_by == caller, found
+    assert found.caught_by == catcher, found

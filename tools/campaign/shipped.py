@@ -43,7 +43,7 @@ kinds of mistakes:
 {chr(10).join(f"  {kind:<16}{meaning}" for kind, meaning in KINDS.items())}
 
 who notices, in the order in which they are asked:
-{chr(10).join(f"  {caller:<16}{meaning}" for caller, meaning in CATCHERS.items())}
+{chr(10).join(f"  {catcher:<16}{meaning}" for catcher, meaning in CATCHERS.items())}
   equivalent      nobody can: proved, or argued, to be right as well
   hole            nobody has, and somebody should have
 

@@ -155,9 +155,11 @@ def _of_launch(head_dim: int, seq: int, causal: bool) -> str:
     return f"{ours} / {row['cudnn']:.0f}"
 
 
-def call(caller: str, head_dim: int, seq: int = 4096, *, causal: bool = False, dtype: str = "f16") -> Row:
+def call(
+    implementation: str, head_dim: int, seq: int = 4096, *, causal: bool = False, dtype: str = "f16"
+) -> Row:
     """A call of the first runs."""
-    return one(first()["calls"], caller=caller, d=head_dim, n=seq, causal=causal, dtype=dtype)
+    return one(first()["calls"], who=implementation, d=head_dim, n=seq, causal=causal, dtype=dtype)
 
 
 def through_the_api(head_dim: int, seq: int, *, causal: bool = False) -> Row:
@@ -186,9 +188,9 @@ def of_others() -> Table:
             rates = [through_the_api(128, 16384, causal=causal)["tflops"] for causal in (False, True)]
             rows.append([words, "", _rates(rates)])
         else:
-            caller, dtype = of
+            implementation, dtype = of
             both = [
-                [call(caller, d, causal=causal, dtype=dtype)["tflops"] for causal in (False, True)]
+                [call(implementation, d, causal=causal, dtype=dtype)["tflops"] for causal in (False, True)]
                 for d in (64, 128)
             ]
             rows.append([words, *map(_rates, both)])
@@ -199,10 +201,12 @@ def _rates(rates: Iterable[float]) -> str:
     return ", ".join(f"{rate:.0f}" for rate in rates)
 
 
-def of_peer(caller: str) -> tuple[int, int]:
+def of_peer(implementation: str) -> tuple[int, int]:
     """The least and the most TFLOP/s of a peer's forward calls in f16, rounded outwards to tens."""
-    rates = [row["tflops"] for row in first()["calls"] if row["who"] == caller and row["dtype"] == "f16"]
-    rates += [row[caller] for row in first()["schedulers"]]
+    rates = [
+        row["tflops"] for row in first()["calls"] if row["who"] == implementation and row["dtype"] == "f16"
+    ]
+    rates += [row[implementation] for row in first()["schedulers"]]
     return math.floor(min(rates) / 10) * 10, math.ceil(max(rates) / 10) * 10
 
 
@@ -304,7 +308,8 @@ def of_calls(results: Row) -> Table:
         problem = tuple(_cell(row.get(name, "")) for name in used)
         problems.setdefault(problem, {})[row["who"]] = _speed(row)
     body = [
-        [*problem, *(rates.get(caller, "") for caller in contestants)] for problem, rates in problems.items()
+        [*problem, *(rates.get(implementation, "") for implementation in contestants)]
+        for problem, rates in problems.items()
     ]
     return [[*used, *contestants], *body]
 

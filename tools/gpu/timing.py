@@ -22,7 +22,7 @@ from tools.gpu.order import launched_by
 from tools.gpu.unit import MissingError, Unit
 
 # Names of contestants in rows, as in benchmarks/results/h200-first-runs.json.
-CALLER: Final = {
+IMPLEMENTATIONS: Final = {
     "ours, mma.sync": "ours-mma",
     "torch CUDNN_ATTENTION": "cudnn",
     "torch FLASH_ATTENTION": "flash",
@@ -134,9 +134,9 @@ def rows_of(kind: str, result: Found) -> list[dict[str, Any]]:
 
 
 def _row(kind: str, item: Measurement) -> dict[str, Any]:
-    caller = item.name.removeprefix(_PREFIX)
+    implementation = item.name.removeprefix(_PREFIX)
     settings = {_KEYS.get(name, name): setting for name, setting in item.config.items()}
-    return {"who": CALLER.get(caller, caller), "kind": kind, **settings}
+    return {"who": IMPLEMENTATIONS.get(implementation, implementation), "kind": kind, **settings}
 
 
 def _finite(number: float) -> float | None:

@@ -81,7 +81,7 @@ def _check_lost(function: str, step: str, caller: str, how: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("function", "step", "who"), _LOST)
+@pytest.mark.parametrize(("function", "step", "caller"), _LOST)
 def test_a_rank_that_is_killed_in_any_call_ends_the_others(
     torch: ModuleType,  # noqa: ARG001
     function: str,
@@ -92,7 +92,7 @@ def test_a_rank_that_is_killed_in_any_call_ends_the_others(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("function", "step", "who"), _LOST)
+@pytest.mark.parametrize(("function", "step", "caller"), _LOST)
 def test_a_rank_that_is_stopped_in_any_call_ends_the_others(
     torch: ModuleType,  # noqa: ARG001
     function: str,

@@ -532,7 +532,7 @@ FENCE_OF_PROXY = "fence.proxy.async.shared::cta;"
 
 
 @pytest.mark.parametrize(
-    ("write", "between", "who", "count", "found"),
+    ("write", "between", "first", "count", "found"),
     [
         (FOUR_STORE, FENCE_OF_PROXY, "@%p0 ", 1, ["race"]),
         (FOUR_STORE, f"bar.warp.sync -1;\n    {FENCE_OF_PROXY}", "@%p0 ", 1, ["proxy"]),
@@ -543,9 +543,9 @@ FENCE_OF_PROXY = "fence.proxy.async.shared::cta;"
     ],
 )
 def test_a_lane_that_arrives_for_others_comes_after_their_fences_of_the_proxy(
-    write: str, between: str, caller: str, count: int, found: list[str]
+    write: str, between: str, first: str, count: int, found: list[str]
 ) -> None:
-    body = SHOW_AND_SEND.format(write=write, between=between, caller=caller, count=count)
+    body = SHOW_AND_SEND.format(write=write, between=between, who=first, count=count)
     text = hopper.kernel("u64 out", body)
     out = np.zeros(4, np.uint32)
     assert [r.kind for r in reports(text, [out], block=64, dynamic_smem=24)] == found

@@ -59,7 +59,7 @@ MEET = "bar.warp.sync -1;"
 
 
 def reports(access: str, between: str, caller: str, count: int, after: str) -> tuple[Report, ...]:
-    body = SEND.format(access=access, between=between, caller=caller, count=count, after=after)
+    body = SEND.format(access=access, between=between, who=caller, count=count, after=after)
     out = np.zeros(32, np.uint32)
     launch = {"grid": 1, "block": 64, "dynamic_smem": 144}
     text = hopper.kernel("u64 out", body)
@@ -115,7 +115,7 @@ def found_in(body: str) -> set[tuple[str, ...]]:
 
 
 def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
-    body = SEND.format(access=ONE_STORES, between="", caller="@%p0 ", count=1, after=READ)
+    body = SEND.format(access=ONE_STORES, between="", who="@%p0 ", count=1, after=READ)
     assert found_in(body) == {()}
     wait = body[body.index("$wait:") : body.index("bra $wait;") + len("bra $wait;")]
     assert found_in(body.replace(wait, "")) == {("race",)}
@@ -140,7 +140,7 @@ $again:
 $end:"""
 
     def found(access: str, between: str) -> list[str]:
-        body = SEND.format(access=access, between=between, caller="@%p0 ", count=1, after=on)
+        body = SEND.format(access=access, between=between, who="@%p0 ", count=1, after=on)
         text = hopper.kernel("u64 out", body.replace("$end:", last, 1))
         out: list[Any] = [np.zeros(32, np.uint32)]
         launch = {"grid": 1, "block": 96, "dynamic_smem": 144}
