@@ -124,7 +124,7 @@ def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
 def test_a_later_arrival_at_another_mbarrier_releases_nothing() -> None:
     second = "setp.eq.u32 %p4, %r0, 1;"
     body = SEND.format(
-        access=f"{second} @%p4 st.shared.u32 [%r2], 7;", between="", caller="@%p0 ", count=1, after=READ
+        access=f"{second} @%p4 st.shared.u32 [%r2], 7;", between="", who="@%p0 ", count=1, after=READ
     )
     later = f"{second} @%p4 mbarrier.arrive.shared::cta.b64 %rd1, [%r1+136];\n    bra $end;"
     assert found_in(body.replace("bra $end;", later, 1)) == {("race",)}
