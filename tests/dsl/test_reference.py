@@ -27,13 +27,13 @@ from ptxgen.dsl.hopper import (
     BoxTile,
     Cluster,
     NamedBarrier,
+    PingPong,
     Ring,
     Role,
     Stage,
     TensorParameter,
     TileScheduler,
     Tma,
-    Turns,
     Wgmma,
 )
 from ptxgen.dsl.values import Vectors
@@ -98,7 +98,7 @@ INNER = {  # what the parts of the DSL use of each other
     TensorParameter: {"fix"},
     TileScheduler: {"origin"},
     Tma: {"boxes"},
-    Turns: set(),
+    PingPong: set(),
     Wgmma: set(),
     Matrix: {"element", "rows_bytes"},
     StagedTile: {"require_arrived"},
