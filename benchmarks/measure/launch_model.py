@@ -13,7 +13,7 @@ warp keeps tensor cores busy in an iteration, and half an iteration, which persi
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
 It knows neither clocks that change with the load, nor how long a CTA takes to begin, nor what the cache
-keeps of Q and O. docs/measurements.md ("Launches beside the clock") has what an H200 said.
+keeps of Q and O. docs/measurements.md ("Launches and the clock") has what an H200 said.
 """
 
 from __future__ import annotations
