@@ -27,7 +27,7 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test slow blas frameworks frontends browser hosts public pythons lint types layers docs-check \
-  mutants analyses coverage nightly bench gpu clean distclean
+  mutants analyses coverage nightly release bench gpu clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -101,6 +101,9 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_public_kernels.py --check
 	$(PY) tools/gen_gpu_page.py --check
 	$(PY) tools/gen_rooms.py --check
+
+release: $(READY) ## build wheel and sdist into dist, and try both with each supported Python that is here
+	$(PY) tools/release.py --output dist
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py --output benchmarks/results

@@ -50,7 +50,7 @@ examples:
   python tools/release.py --json
 
 exit codes:
-  0  all tries passed; Pythons that are not installed are named
+  0  all tries passed; Pythons that were not tried are named
   1  the version is not that of CHANGELOG.md, a build or a try failed, or there is no Python
   2  wrong usage
 """
@@ -76,18 +76,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     released = version_of_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     if released != __version__:
-        return _fail(f"CHANGELOG.md begins with version {released}, ptxgen.__version__ is {__version__}")
+        released = f"version {released}" if released else "no version and date"
+        return _fail(f"CHANGELOG.md begins with {released}, ptxgen.__version__ is {__version__}")
     versions = supported()
     pythons = {_version(path): path for path in arguments.python} if arguments.python else installed(versions)
+    if "" in pythons:
+        return _fail(f"--python must name an interpreter, {pythons['']} does not run")
     if not pythons:
         return _fail(f"none of Python {', '.join(versions)} is installed; name one by --python")
     with tempfile.TemporaryDirectory() as folder:
         output = (arguments.output or Path(folder, "dist")).absolute()
         if error := _build(output):
-            return _fail(f"the build failed: {error}")
-        archives = [
-            next(output.glob(f"ptxgen-{__version__}{end}")) for end in ("-py3-none-any.whl", ".tar.gz")
-        ]
+            return _fail(f"the build failed:\n{error}")
+        names = (f"ptxgen-{__version__}-py3-none-any.whl", f"ptxgen-{__version__}.tar.gz")
+        archives = [output / name for name in names]
         tries = []
         with progress(len(pythons) * len(archives)) as step:
             for version, python in pythons.items():
@@ -168,7 +170,7 @@ def _tried(version: str, python: Path, archive: Path, folder: Path) -> Iterator[
     yield Try(version, archive.name, "install", made)
     if made:
         return
-    work.mkdir()
+    work.mkdir(parents=True)
     for command in _COMMANDS:
         yield Try(version, archive.name, f"ptxgen {command[0]}", _run([run, "-m", "ptxgen", *command], work))
     for document in DOCUMENTS:
@@ -183,7 +185,7 @@ def _run(command: Sequence[str | Path], folder: Path) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run(command, cwd=folder, env=environ, check=False, **piped)
-    return (done.stdout[-_SHOWN:] or f"exit code {done.returncode}") if done.returncode else ""
+    return (done.stdout[-_SHOWN:].strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
 def _json(tries: Sequence[Try], missing: Sequence[str]) -> str:
@@ -197,7 +199,7 @@ def _json(tries: Sequence[Try], missing: Sequence[str]) -> str:
 
 
 def _table(tries: Sequence[Try], missing: Sequence[str]) -> str:
-    """A row for each environment, then the errors, then which Pythons are not installed."""
+    """A row for each environment, then the errors, then which Pythons were not tried."""
     steps = list(dict.fromkeys(one.step for one in tries))
     rows = {(one.version, one.archive): dict.fromkeys(steps, "") for one in tries}
     for one in tries:
@@ -205,9 +207,9 @@ def _table(tries: Sequence[Try], missing: Sequence[str]) -> str:
     cells = [("Python", "archive", *steps), *((*key, *row.values()) for key, row in rows.items())]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
-    lines += [f"\nPython {t.version}, {t.archive}, {t.step}:\n{t.error.rstrip()}" for t in tries if t.error]
+    lines += [f"\nPython {t.version}, {t.archive}, {t.step}:\n{t.error}" for t in tries if t.error]
     if missing:
-        lines.append(f"\nnot installed: Python {', '.join(missing)}")
+        lines.append(f"\nnot tried: Python {', '.join(missing)}")
     return "\n".join(lines)
 
 
