@@ -174,7 +174,15 @@ def _tried(version: str, python: Path, archive: Path, folder: Path) -> Iterator[
     for command in _COMMANDS:
         yield Try(version, archive.name, f"ptxgen {command[0]}", _run([run, "-m", "ptxgen", *command], work))
     for document in DOCUMENTS:
-        examples = ["-m", "doctest", "-o", "ELLIPSIS", "-o", "NORMALIZE_WHITESPACE", ROOT / document]
+        examples: list[str | Path] = [
+            "-m",
+            "doctest",
+            "-o",
+            "ELLIPSIS",
+            "-o",
+            "NORMALIZE_WHITESPACE",
+            ROOT / document,
+        ]
         yield Try(version, archive.name, document, _run([run, *examples], work))
 
 
