@@ -164,11 +164,11 @@ def _tried(version: str, python: Path, archive: Path, folder: Path) -> Iterator[
     """The tries of an archive in a new environment, up to the first of its installation that fails."""
     home = folder / f"{version}-{archive.suffix[1:]}"
     work = home / "work"
-    made = _run([python, "-m", "venv", home], folder)
+    error = _run([python, "-m", "venv", home], folder)
     run = home / ("Scripts" if os.name == "nt" else "bin") / "python"
-    made = made or _run([run, "-m", "pip", "install", "--quiet", archive], folder)
-    yield Try(version, archive.name, "install", made)
-    if made:
+    error = error or _run([run, "-m", "pip", "install", "--quiet", archive], folder)
+    yield Try(version, archive.name, "install", error)
+    if error:
         return
     work.mkdir(parents=True)
     for command in _COMMANDS:
