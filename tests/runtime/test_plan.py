@@ -69,8 +69,8 @@ def test_arrays_have_their_own_alignment_and_are_passed_as_bytes() -> None:
 def test_a_grid_has_whole_clusters() -> None:
     cluster = LaunchAttributes(cluster=(2, 1, 3))
     assert dataclasses.replace(PLAN, grid=(4, 1, 3), attributes=cluster).attributes == cluster
-    assert PLAN.attributes is LaunchAttributes().kept() is NO_ATTRIBUTES
-    assert cluster.kept() is cluster
+    assert PLAN.attributes is LaunchAttributes().canonical() is NO_ATTRIBUTES
+    assert cluster.canonical() is cluster
     with pytest.raises(LaunchError, match=r"grid\.z must be a multiple of 3, .* \(2, 1, 3\) CTAs, got 1"):
         dataclasses.replace(PLAN, attributes=cluster)
 

@@ -353,7 +353,7 @@ def test_what_a_descriptor_is_made_of_has_to_be_known() -> None:
     assert unknowns(text) == ["matrix B: its descriptor may be of one variable or another"]
     text = changed("add.s64 %rd6, %rd4, %rd7;", "add.s64 %rd4, %rd4, 2; mov.b64 %rd6, %rd4;")
     assert unknowns(text) == [
-        "matrix B: its descriptor cannot be listed: it is carried from turn to turn of a loop"
+        "matrix B: its descriptor cannot be listed: it is carried from one iteration of a loop to the next"
     ]
 
 

@@ -203,7 +203,7 @@ class Meaning:
         if atom.cases:
             found: set[int] = set()
             for case in atom.cases:
-                may = [self.of(fact) for fact in case.given]
+                may = [self.of(fact) for fact in case.conditions]
                 value = self.of(case.value)
                 if value is None or None in may:
                     return None
