@@ -28,7 +28,7 @@ class Site(NamedTuple):
     """An instruction and its index in the body of a kernel."""
 
     program: Program
-    index: int
+    position: int
     instr: Instr
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finding_tables import cases
 from kernel_runs import Problem, mostly_nightly, run_forward
 
 import flash.contract.catalogue
@@ -55,283 +56,185 @@ def only(found: Proof) -> Verdict:
 
 
 ROW = "mad.lo.u32 %r1, %r0, 4, %r8;\n"
-# Each: the body, the verdict, the reason.
-PATTERNS: dict[str, tuple[str, str, str]] = {
-    "rows of a matrix at one address": (
-        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [other+48];",
-        "proved",
-        "",
-    ),
-    "the bits of a float": (
-        "mov.b32 %r1, 0f00000000; add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on a result of mov",
-    ),
-    "a value that is put together from memory": (
-        "ld.global.u32 %r1, [%rd2]; mov.b64 %rd1, {%r1, %r1}; cvt.u32.u64 %r1, %rd1;"
-        "and.b32 %r1, %r1, 0x7FFF; shr.u32 %r1, %r1, 8; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a value that is put together": (
-        "mov.b64 %rd1, {%r0, %r0}; cvt.u32.u64 %r1, %rd1; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "in bounds": (ROW + "st.shared.u32 [%r1], %r0;", "proved", ""),
-    "off by one element": (
-        ROW + "st.shared.u32 [%r1+4], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "before the beginning": (
-        ROW + "st.shared.u32 [%r1-4], %r0;",
-        "violation",
-        "bytes -4 to -1 are outside buf, which has 512 bytes: thread (0, 0, 0)",
-    ),
-    "off by one row": (
-        "shr.u32 %r1, %r0, 5; add.u32 %r1, %r1, 1; and.b32 %r2, %r0, 31; mul.lo.u32 %r1, %r1, 128;"
-        "mad.lo.u32 %r1, %r2, 4, %r1; add.u32 %r1, %r8, %r1; ld.shared.u32 %r3, [%r1];",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)",
-    ),
-    "a vector past the end": (
-        ROW + "ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "violation",
-        "bytes 508 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "misaligned": (
-        "rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 4, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "violation",
-        "byte 4 of buf is not a multiple of 8 bytes: thread (1, 0, 0)",
-    ),
-    "aligned": (
-        "rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 8, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "proved",
-        "",
-    ),
-    "aligned if the variable is": (
-        "mov.u32 %r1, small; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "unknown",
-        "small is aligned to 4 bytes only, and the access needs 8",
-    ),
-    "a swizzle": (
-        "shl.b32 %r1, %r0, 2; shr.u32 %r2, %r1, 3; and.b32 %r2, %r2, 48; xor.b32 %r1, %r1, %r2;"
-        "add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a swizzle with a wrong mask": (
-        "shl.b32 %r1, %r0, 2; shl.b32 %r2, %r1, 3; and.b32 %r2, %r2, 512; xor.b32 %r1, %r1, %r2;"
-        "add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 576 to 579 are outside buf, which has 512 bytes: thread (16, 0, 0)",
-    ),
-    "a guarded access": (
-        "setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1+4], %r0;",
-        "proved",
-        "",
-    ),
-    "the guard missing": (
-        "mad.lo.u32 %r1, %r0, 8, %r8; st.shared.u32 [%r1+4], %r0;",
-        "violation",
-        "bytes 516 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "the guard turned round": (
-        "setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @!%p1 st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "two ways to one block": (
-        "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; setp.ge.u32 %p2, %r0, 96; @%p2 bra L; bra end;\n"
-        "L: xor.b32 %r1, %r0, 64; and.b32 %r2, %r1, 32; mad.lo.u32 %r1, %r2, 100, %r8;"
-        "@%p1 st.shared.u32 [%r1], %r0;\nend:",
-        "proved",
-        "",
-    ),
-    "a guard that data decides": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r2, [%rd1]; setp.lt.u32 %p1, %r0, %r2;"
-        "mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen "
-        "(thread (64, 0, 0))",
-    ),
-    "a guard that the launch decides": (
-        "setp.lt.u32 %p1, %r7, 8; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "an index from memory": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on a value from memory",
-    ),
-    "an index from memory, masked": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; and.b32 %r1, %r1, 127;"
-        "mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "an index from memory, compared": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.u32 %p1, %r1, 127;"
-        "@%p1 bra end; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;\nend:",
-        "proved",
-        "",
-    ),
-    "an index from memory, compared as signed": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.s32 %p1, %r1, 127;"
-        "@%p1 bra end; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;\nend:",
-        "unknown",
-        "its address cannot be listed: it depends on a value from memory",
-    ),
-    "an unbounded parameter": (
-        "mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on the parameter n, which has no bounds",
-    ),
-    "a clamp": (
-        "min.u32 %r1, %r7, 127; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a loop": (
-        "mov.u32 %r1, %r8; mov.u32 %r2, 0;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 32; @%p1 bra L;",
-        "proved",
-        "",
-    ),
-    "a loop with one turn too many": (
-        "mov.u32 %r1, %r8; mov.u32 %r2, 0;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "add.u32 %r2, %r2, 1; setp.le.u32 %p1, %r2, 32; @%p1 bra L;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 512, %r2 = 32",
-    ),
-    "a loop without an end": (
-        "mov.u32 %r1, %r8;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "setp.lt.u32 %p1, %r1, %r7; @%p1 bra L;",
-        "unknown",
-        "its address cannot be listed: it depends on the parameter n, which has no bounds",
-    ),
-    "stages in turn": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "st.shared.u32 [%r3+124], %r0; add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 4;"
-        "selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "a stage too many": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "st.shared.u32 [%r3+124], %r0; add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 5;"
-        "selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "violation",
-        "bytes 636 to 639 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 4",
-    ),
-    "a stage that alternates": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 256, %r8;"
-        "st.shared.u32 [%r3+252], %r0; xor.b32 %r1, %r1, 1;"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "nested loops": (
-        "mov.u32 %r1, 0;\nL: mov.u32 %r2, 0;\nM: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "mad.lo.u32 %r3, %r2, 16, %r3; st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0};"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 8; @%p1 bra M;"
-        "add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 4; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "values that meet": (
-        "setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 0; bra M;\nL: mov.u32 %r1, 256;\n"
-        "M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;",
-        "proved",
-        "",
-    ),
-    "values that meet the wrong way": (
-        "setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 256; bra M;\nL: mov.u32 %r1, 0;\n"
-        "M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0), %r1 = 256",
-    ),
-    "a value that the launch decides where it decides otherwise": (
-        "setp.lt.u32 %p1, %r7, 8; @%p1 bra L; mov.u32 %r1, 0; bra M;\nL: mov.u32 %r1, 512;\n"
-        "M: @%p1 bra end; add.u32 %r2, %r8, %r1; st.shared.u32 [%r2], %r0;\nend:",
-        "unknown",
-        "perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen "
-        "(thread (0, 0, 0), %r1 = 512)",
-    ),
-    "one of two variables": (
-        "mov.u32 %r1, other; setp.lt.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1;"
-        "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "the smaller of two variables": (
-        "mov.u32 %r1, other; setp.le.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1;"
-        "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 64 to 67 are outside other, which has 64 bytes: thread (16, 0, 0)",
-    ),
-    "beyond the last variable": (
-        "setp.eq.u32 %p1, %r0, 0; selp.u32 %r1, %r8, %r9, %p1; mad.lo.u32 %r1, %r0, 0x400000, %r1;"
-        "st.shared.u32 [%r1], %r0;",
-        "violation",
-        "it is outside every variable: thread (1, 0, 0)",
-    ),
-    "an address that is twisted": (
-        ROW + "xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "it may depend on the variable's address in a way that is not followed",
-    ),
-    "a generic address": (
-        ROW + "cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2+4], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "an atomic operation": (
-        ROW + "atom.shared.add.u32 %r2, [%r1+4], 1;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "ldmatrix of half the lanes": (
-        "and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;"
-        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r2, %r3}, [%r1];",
-        "proved",
-        "",
-    ),
-    "ldmatrix of all lanes": (
-        "and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;"
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r2, %r3, %r4, %r5}, [%r1];",
-        "violation",
-        "bytes 512 to 527 are outside buf, which has 512 bytes: thread (16, 0, 0)",
-    ),
-    "cp.async": (
-        "ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8;cp.async.ca.shared.global [%r1], [%rd1], 8;",
-        "violation",
-        "bytes 512 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "an mbarrier": (
-        "mov.u32 %r1, other; mbarrier.init.shared::cta.b64 [%r1+60], 1;",
-        "violation",
-        "bytes 60 to 67 are outside other, which has 64 bytes: thread (0, 0, 0)",
-    ),
-    "a warp's number by a shuffle": (
-        "shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;"
-        "mad.lo.u32 %r3, %r2, 128, %r8; st.shared.u32 [%r3+128], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)",
-    ),
-}
+PATTERNS = """
+# rows of a matrix at one address
+ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [other+48];
+=> proved
+# the bits of a float
+mov.b32 %r1, 0f00000000; add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on a result of mov
+# a value that is put together from memory
+ld.global.u32 %r1, [%rd2]; mov.b64 %rd1, {%r1, %r1}; cvt.u32.u64 %r1, %rd1; and.b32 %r1, %r1, 0x7FFF;
+shr.u32 %r1, %r1, 8; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# a value that is put together
+mov.b64 %rd1, {%r0, %r0}; cvt.u32.u64 %r1, %rd1; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# in bounds
+<ROW> st.shared.u32 [%r1], %r0;
+=> proved
+# off by one element
+<ROW> st.shared.u32 [%r1+4], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# before the beginning
+<ROW> st.shared.u32 [%r1-4], %r0;
+=> violation: bytes -4 to -1 are outside buf, which has 512 bytes: thread (0, 0, 0)
+# off by one row
+shr.u32 %r1, %r0, 5; add.u32 %r1, %r1, 1; and.b32 %r2, %r0, 31; mul.lo.u32 %r1, %r1, 128;
+mad.lo.u32 %r1, %r2, 4, %r1; add.u32 %r1, %r8, %r1; ld.shared.u32 %r3, [%r1];
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)
+# a vector past the end
+<ROW> ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> violation: bytes 508 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# misaligned
+rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 4, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> violation: byte 4 of buf is not a multiple of 8 bytes: thread (1, 0, 0)
+# aligned
+rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 8, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> proved
+# aligned if the variable is
+mov.u32 %r1, small; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> unknown: small is aligned to 4 bytes only, and the access needs 8
+# a swizzle
+shl.b32 %r1, %r0, 2; shr.u32 %r2, %r1, 3; and.b32 %r2, %r2, 48; xor.b32 %r1, %r1, %r2;
+add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> proved
+# a swizzle with a wrong mask
+shl.b32 %r1, %r0, 2; shl.b32 %r2, %r1, 3; and.b32 %r2, %r2, 512; xor.b32 %r1, %r1, %r2;
+add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> violation: bytes 576 to 579 are outside buf, which has 512 bytes: thread (16, 0, 0)
+# a guarded access
+setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1+4], %r0;
+=> proved
+# the guard missing
+mad.lo.u32 %r1, %r0, 8, %r8; st.shared.u32 [%r1+4], %r0;
+=> violation: bytes 516 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# the guard turned round
+setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @!%p1 st.shared.u32 [%r1], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# two ways to one block
+setp.lt.u32 %p1, %r0, 32; @%p1 bra L; setp.ge.u32 %p2, %r0, 96; @%p2 bra L; bra end;
+L: xor.b32 %r1, %r0, 64; and.b32 %r2, %r1, 32; mad.lo.u32 %r1, %r2, 100, %r8; @%p1 st.shared.u32 [%r1], %r0;
+end:
+=> proved
+# a guard that data decides
+ld.param.u64 %rd1, [X]; ld.global.u32 %r2, [%rd1]; setp.lt.u32 %p1, %r0, %r2; mad.lo.u32 %r1, %r0, 8, %r8;
+@%p1 st.shared.u32 [%r1], %r0;
+=> unknown: perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen (thread
+   (64, 0, 0))
+# a guard that the launch decides
+setp.lt.u32 %p1, %r7, 8; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# an index from memory
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on a value from memory
+# an index from memory, masked
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; and.b32 %r1, %r1, 127; mad.lo.u32 %r1, %r1, 4, %r8;
+st.shared.u32 [%r1], %r0;
+=> proved
+# an index from memory, compared
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.u32 %p1, %r1, 127; @%p1 bra end;
+mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0; end:
+=> proved
+# an index from memory, compared as signed
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.s32 %p1, %r1, 127; @%p1 bra end;
+mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0; end:
+=> unknown: its address cannot be listed: it depends on a value from memory
+# an unbounded parameter
+mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on the parameter n, which has no bounds
+# a clamp
+min.u32 %r1, %r7, 127; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# a loop
+mov.u32 %r1, %r8; mov.u32 %r2, 0; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p1, %r2, 32; @%p1 bra L;
+=> proved
+# a loop with one turn too many
+mov.u32 %r1, %r8; mov.u32 %r2, 0; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; add.u32 %r2, %r2, 1;
+setp.le.u32 %p1, %r2, 32; @%p1 bra L;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 512, %r2 = 32
+# a loop without an end
+mov.u32 %r1, %r8; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; setp.lt.u32 %p1, %r1, %r7; @%p1 bra L;
+=> unknown: its address cannot be listed: it depends on the parameter n, which has no bounds
+# stages in turn
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 128, %r8; st.shared.u32 [%r3+124], %r0;
+add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 4; selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> proved
+# a stage too many
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 128, %r8; st.shared.u32 [%r3+124], %r0;
+add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 5; selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> violation: bytes 636 to 639 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 4
+# a stage that alternates
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 256, %r8; st.shared.u32 [%r3+252], %r0;
+xor.b32 %r1, %r1, 1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> proved
+# nested loops
+mov.u32 %r1, 0; L: mov.u32 %r2, 0; M: mad.lo.u32 %r3, %r1, 128, %r8; mad.lo.u32 %r3, %r2, 16, %r3;
+st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0}; add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 8; @%p1 bra M;
+add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 4; @%p2 bra L;
+=> proved
+# values that meet
+setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 0; bra M; L: mov.u32 %r1, 256;
+M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;
+=> proved
+# values that meet the wrong way
+setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 256; bra M; L: mov.u32 %r1, 0;
+M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0), %r1 = 256
+# a value that the launch decides where it decides otherwise
+setp.lt.u32 %p1, %r7, 8; @%p1 bra L; mov.u32 %r1, 0; bra M; L: mov.u32 %r1, 512; M: @%p1 bra end;
+add.u32 %r2, %r8, %r1; st.shared.u32 [%r2], %r0; end:
+=> unknown: perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen (thread
+   (0, 0, 0), %r1 = 512)
+# one of two variables
+mov.u32 %r1, other; setp.lt.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1; mad.lo.u32 %r1, %r0, 4, %r1;
+st.shared.u32 [%r1], %r0;
+=> proved
+# the smaller of two variables
+mov.u32 %r1, other; setp.le.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1; mad.lo.u32 %r1, %r0, 4, %r1;
+st.shared.u32 [%r1], %r0;
+=> violation: bytes 64 to 67 are outside other, which has 64 bytes: thread (16, 0, 0)
+# beyond the last variable
+setp.eq.u32 %p1, %r0, 0; selp.u32 %r1, %r8, %r9, %p1; mad.lo.u32 %r1, %r0, 0x400000, %r1;
+st.shared.u32 [%r1], %r0;
+=> violation: it is outside every variable: thread (1, 0, 0)
+# an address that is twisted
+<ROW> xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;
+=> unknown: it may depend on the variable's address in a way that is not followed
+# a generic address
+<ROW> cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2+4], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# an atomic operation
+<ROW> atom.shared.add.u32 %r2, [%r1+4], 1;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# ldmatrix of half the lanes
+and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;
+ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r2, %r3}, [%r1];
+=> proved
+# ldmatrix of all lanes
+and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;
+ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r2, %r3, %r4, %r5}, [%r1];
+=> violation: bytes 512 to 527 are outside buf, which has 512 bytes: thread (16, 0, 0)
+# cp.async
+ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8; cp.async.ca.shared.global [%r1], [%rd1], 8;
+=> violation: bytes 512 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# an mbarrier
+mov.u32 %r1, other; mbarrier.init.shared::cta.b64 [%r1+60], 1;
+=> violation: bytes 60 to 67 are outside other, which has 64 bytes: thread (0, 0, 0)
+# a warp's number by a shuffle
+shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; mad.lo.u32 %r3, %r2, 128, %r8;
+st.shared.u32 [%r3+128], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)
+"""
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_each_pattern_has_its_verdict_and_its_witness(name: str) -> None:
-    body, verdict, reason = PATTERNS[name]
+@pytest.mark.parametrize(("body", "findings"), cases(PATTERNS, ROW=ROW))
+def test_each_pattern_has_its_verdict_and_its_witness(body: str, findings: list[str]) -> None:
     found = only(proof(body))
-    assert (found.verdict, found.reason) == (verdict, reason)
+    assert [f"{found.verdict}: {found.reason}".removesuffix(": ")] == findings
 
 
 def test_a_bulk_copy_is_judged_by_its_size_and_its_mbarrier() -> None:
@@ -603,7 +506,7 @@ def _shifted(module: ir.Module, at: int, by: int) -> ir.Module:
     return replace(module, kernels=(replace(kernel, body=body),))
 
 
-@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("name", ["sm_80", pytest.param("sm_75", marks=pytest.mark.slow)])
 def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> None:
     config = AttentionConfig(16, tile=16, block_q=16, target=name).kernel()
     module = emit(config)
@@ -611,7 +514,7 @@ def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> N
         at for at, s in enumerate(module.kernels[0].body) if isinstance(s, ir.Instr) and ".shared" in s.opcode
     ]
     assert len(places) > 20
-    for at in random.Random(1).sample(places, 12):
+    for at in random.Random(1).sample(places, 6):
         for by in (-4, 4):
             found = prove_shared(_shifted(module, at, by), block=config.tiling.threads)
             (violation,) = found.violations
