@@ -372,7 +372,7 @@ class Meetings:
 
     def _access(self, state: State, number: int, site: Site, values: WarpValues) -> None:
         """Let a warp read a word, or one of its threads write it."""
-        address = values.place(site.number, site.offset)
+        address = values.shared_address(site.number, site.offset)
         if site.kind == WRITE:
             self._write(state, number, address, _writers(values, site))
             return
