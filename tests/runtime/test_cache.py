@@ -18,6 +18,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from messages import message as message_of
 
 from ptxgen import errors
 from ptxgen.errors import ConfigError
@@ -370,9 +371,7 @@ def test_a_directory_of_another_user_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: me)
     problem = f"{disk.directory} belongs to user {owner}, not to this process's user {me}"
     assert_works_in_memory_with_one_warning(disk, caught, problem)
-    with pytest.raises(ConfigError) as raised:
-        disk.clear()
-    assert str(raised.value) == f"the module cache refuses its directory: {problem}"
+    assert message_of(disk.clear, ConfigError) == f"the module cache refuses its directory: {problem}"
     assert len(list(disk.directory.iterdir())) == 1
 
 
@@ -1077,9 +1076,7 @@ def test_a_cache_size_is_bytes_or_has_a_unit(text: str, nbytes: int) -> None:
     "text", ["0", "0MB", "-1", "1.5GB", "lots", "MB", "12 parsecs", "9" * 5000, "٣", "0x10", "1e6"]
 )
 def test_a_wrong_cache_size_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        Settings.from_environment({"PTXGEN_CACHE_SIZE": text})
-    assert str(raised.value) == (
+    assert message_of(lambda: Settings.from_environment({"PTXGEN_CACHE_SIZE": text}), ConfigError) == (
         "PTXGEN_CACHE_SIZE must be a positive whole number of bytes or one with a unit "
         f"(KB, MB, GB, KiB, MiB, GiB) such as 512MB, got {text!r}; "
         "to keep nothing on disk set PTXGEN_CACHE=off"
@@ -1122,9 +1119,7 @@ def test_a_wrong_cache_size_is_refused(text: str) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused(variable: str, value: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        Settings.from_environment({variable: value})
-    assert str(raised.value) == message
+    assert message_of(lambda: Settings.from_environment({variable: value}), ConfigError) == message
 
 
 def test_the_cache_of_the_process_follows_the_environment_once(

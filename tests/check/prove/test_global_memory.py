@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finding_tables import cases
+from messages import message as message_of
 
 import flash.contract.catalogue
 import flash.device.epilogue
@@ -29,7 +30,7 @@ from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.polynomials import Poly, TooLargeError
 from ptxgen.check.prove.symbolic import goals as global_goals
 from ptxgen.check.prove.verdicts import Verdict
-from ptxgen.errors import LaunchError, VerifyError
+from ptxgen.errors import VerifyError
 from ptxgen.parse import parse
 
 THREADS = 64
@@ -402,9 +403,7 @@ def test_a_violation_is_told_with_its_thread_and_launch() -> None:
     assert str(found) == "k: 0 of 1 global accesses proved, 1 of 1 global accesses violation"
     assert found.report() == f"{found}\n{verdict}"
     assert found.to_dict()["accesses"][0]["verdict"] == "violation"
-    with pytest.raises(VerifyError) as error:
-        require_global(found)
-    assert str(error.value) == f"global memory: 1 problem:\n* {verdict}"
+    assert message_of(lambda: require_global(found), VerifyError) == f"global memory: 1 problem:\n* {verdict}"
     require_global(prove(PATTERNS["a guard of data"]))  # unknown passes
 
 
@@ -548,9 +547,7 @@ def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
 def test_what_does_not_fit_the_kernel_is_refused(
     contract: GlobalContract, entry: str | None, message: str
 ) -> None:
-    with pytest.raises(LaunchError) as error:
-        prove_global(text("ret;"), entry, block=THREADS, contract=contract)
-    assert str(error.value) == message
+    assert message_of(lambda: prove_global(text("ret;"), entry, block=THREADS, contract=contract)) == message
 
 
 # A block further than the grid, that only an example can name: the proof does not follow `xor`.
@@ -728,10 +725,11 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(flash.contract.catalogue, "emit", moved)
     build.cache_clear()
     q = np.zeros((1, 1, 4, 16), np.float32)
-    with pytest.raises(VerifyError) as error:
-        kernel.launch(q, q, q, backend="interpreter")
     (violation,) = build(config.kernel()).global_proof.violations
-    assert str(error.value) == f"global memory: 1 problem:\n* {violation}"
+    assert (
+        message_of(lambda: kernel.launch(q, q, q, backend="interpreter"), VerifyError)
+        == f"global memory: 1 problem:\n* {violation}"
+    )
     assert "after the beginning of one, which has 64 bytes: thread (0, 0, 0)" in violation.reason
     build.cache_clear()
 
