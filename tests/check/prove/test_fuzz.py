@@ -32,27 +32,8 @@ ACCESSES = 24  # of a kernel
 NIGHTLY = (100_000, 48)
 QUICK = (150, 4)
 CORNERS = (
-    0,
-    1,
-    2,
-    7,
-    15,
-    16,
-    31,
-    32,
-    33,
-    0x7F,
-    0x80,
-    0xFF,
-    0x100,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x10000,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFE,
-    0xFFFFFFFF,
+    *(0, 1, 2, 7, 15, 16, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000),
+    *(0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF),
 )
 SIGNED = (-4, 60)  # bounds of the parameter c
 SMALL = (0, 40)  # of d
