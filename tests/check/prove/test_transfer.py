@@ -32,7 +32,7 @@ from ptxgen.parse import parse
 from ptxgen.types import ScalarType
 
 SAMPLES = 12  # numbers within some bounds
-FEW = 4  # opcodes of each name that the gate tries
+FEW = 3  # opcodes of each name that the gate tries
 SHAPE = Shape(1, 1, 1)
 
 
