@@ -348,7 +348,7 @@ def by_line(reports: Iterable[Report]) -> Iterator[Report]:
 
 
 class FoundError(TrapError):
-    """Sanitizers found something, or the kernel was stopped; `outcome` has all of it."""
+    """Sanitizers found something, or the kernel was stopped; `outcome` has the findings."""
 
     def __init__(self, outcome: Outcome) -> None:
         findings = outcome.findings

@@ -36,12 +36,12 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
         if warmup:
             return launched
         names = [param.name for param in kernel.params]
-        launch_options = {name: named.pop(name) for name in list(named) if name not in names}
+        further = {name: named.pop(name) for name in list(named) if name not in names}
         positional = dict(zip(names, args, strict=False))
         arguments = args if len(args) > len(names) else positional
         try:
             outcome = front.run(
-                kernel, grid, arguments, named, target=target, options=common | launch_options, **how
+                kernel, grid, arguments, named, target=target, options=common | further, **how
             )
         except FoundError as error:
             outcomes.append(error.outcome)

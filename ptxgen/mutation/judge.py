@@ -103,15 +103,8 @@ class Judge:
         """
         m, finding = self.mutants[number], self._judged(number)
         texts = (m.name, m.kind, m.before, m.after, m.step, m.mark, m.where)
-        return Verdict(
-            self.kernel.name,
-            *texts,
-            finding.caught_by,
-            finding.what,
-            finding.also,
-            finding.problem,
-            finding.reach,
-        )
+        how = (finding.caught_by, finding.what, finding.also, finding.problem, finding.reach)
+        return Verdict(self.kernel.name, *texts, *how)
 
     def require_right(self) -> None:
         """Raise `PtxGenError` if a check finds an error in the kernel itself, on any problem."""

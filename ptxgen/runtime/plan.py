@@ -198,7 +198,7 @@ def pack(plan: LaunchPlan) -> bytes:
 
 
 def _packed(value: LaunchValue) -> int | float | bytes:
-    """A value as it is packed."""
+    """A value as `struct` packs it: a tensor map as its bytes, any other as it is."""
     if not isinstance(value, TensorMap):
         return value
     assert isinstance(value.base, int)  # see `LaunchPlan`

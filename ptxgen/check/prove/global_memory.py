@@ -173,7 +173,7 @@ class _Prover:
         return finding
 
     def _unbounded(self) -> str:
-        """A cure for sums and products that may wrap because sizes have no bounds of their own."""
+        """Advice on sums and products that may wrap because sizes have no bounds of their own."""
         names = [name for name, (_, high) in self._contract.bounds.items() if high >= _NO_BOUND]
         if not names:
             return ""

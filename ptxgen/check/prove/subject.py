@@ -116,18 +116,9 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
 
 def judged(source: Source, which: int, finding: Finding) -> Judged:
     """The verdict on access number `which` of an instruction, from the result of a search."""
-    verdict = verdict_of(source, finding.verdict, finding.reason)
-    return (
-        source,
-        which,
-        replace(
-            verdict,
-            allocation=finding.allocation,
-            first=finding.first,
-            last=finding.last,
-            witness=finding.witness,
-        ),
-    )
+    verdict, reason, allocation, first, last, witness = finding
+    of_all = verdict_of(source, verdict, reason)
+    return source, which, replace(of_all, allocation=allocation, first=first, last=last, witness=witness)
 
 
 def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:

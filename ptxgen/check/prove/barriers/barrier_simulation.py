@@ -236,16 +236,14 @@ class Meetings:
             self._skip(state, number, branch)
             return True
         if branch.guard is None:
-            raise UnprovedError(_TABLE, self._first_decided(branch))
-        holds = self._outcome(
-            state, number, values, branch.guard, branch.negated, self._first_decided(branch)
-        )
+            raise UnprovedError(_TABLE, self._decided(branch))
+        holds = self._outcome(state, number, values, branch.guard, branch.negated, self._decided(branch))
         if holds is None:
             return False
         self._go(state, number, branch.taken if holds else branch.passed, values)
         return True
 
-    def _first_decided(self, branch: Branch) -> Site | None:
+    def _decided(self, branch: Branch) -> Site | None:
         """The first barrier that a branch decides about."""
         sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
         return next((site for site in sites if not site.is_access), None)
@@ -268,22 +266,20 @@ class Meetings:
             return
         warp, control = state.warps[number], self._control
         merged = dict(warp.merged)
-        values_by_node = {
+        merged_next = {
             n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged
         }
         begun = dict(warp.begun)
         for node in control.merged_at(block):
             step = control.steps.get(node.id) if self._counting else None
             if step is None:
-                values_by_node[node.id] = values.of(control.coming(node, warp.block))
+                merged_next[node.id] = values.of(control.coming(node, warp.block))
             elif control.is_back(warp.block, block):
                 counter = merged.get(node.id)
-                values_by_node[node.id] = (
-                    self._terms.next_value(counter) if isinstance(counter, Term) else None
-                )
+                merged_next[node.id] = self._terms.next_value(counter) if isinstance(counter, Term) else None
             else:
-                values_by_node[node.id] = self._begin(node, step, warp.block, values, begun)
-        items = tuple(sorted(values_by_node.items(), key=lambda item: item[0]))
+                merged_next[node.id] = self._begin(node, step, warp.block, values, begun)
+        items = tuple(sorted(merged_next.items(), key=lambda item: item[0]))
         state.warps[number] = Warp(block, 0, items, begun=tuple(begun.items()))
 
     def _begin(

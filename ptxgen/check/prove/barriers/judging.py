@@ -69,7 +69,7 @@ class BarrierProver:
         self._steps = steps
         self._touched = touched
         self._static = static
-        self._barrier_sites = [
+        self._barriers = [
             _BarrierSite(b, n, instr)
             for b in sorted(self._graph.order)
             for n, instr in enumerate(self._graph.blocks[b].instrs)
@@ -78,19 +78,15 @@ class BarrierProver:
 
     def run(self) -> list[Judged]:
         """The verdicts in the order of the text."""
-        verdicts_by_site = {site: self._alone(site) for site in self._barrier_sites if self._is_apart(site)}
-        verdicts = [verdict for verdict, _ in verdicts_by_site.values()]
-        if VIOLATION not in verdicts and (
-            UNKNOWN in verdicts or len(verdicts_by_site) < len(self._barrier_sites)
-        ):
+        judged = {site: self._alone(site) for site in self._barriers if self._is_apart(site)}
+        verdicts = [verdict for verdict, _ in judged.values()]
+        if VIOLATION not in verdicts and (UNKNOWN in verdicts or len(judged) < len(self._barriers)):
             wrong = self._unproved()
-            verdicts_by_site = {
-                site: self._together(site, wrong, verdicts_by_site.get(site)) for site in self._barrier_sites
-            }
-        return [(source, 0, verdict_of(source, *verdicts_by_site[site])) for source, site in self._numbered()]
+            judged = {site: self._together(site, wrong, judged.get(site)) for site in self._barriers}
+        return [(source, 0, verdict_of(source, *judged[site])) for source, site in self._numbered()]
 
     def _numbered(self) -> Iterator[tuple[Source, _BarrierSite]]:
-        for site in self._barrier_sites:
+        for site in self._barriers:
             yield self._sources[self._graph.blocks[site.block].start + site.position], site
 
     # ------------------------------------------------------------------------------ all warps together
@@ -139,7 +135,7 @@ class BarrierProver:
     def _is_apart(self, site: _BarrierSite) -> bool:
         """Whether a barrier waits for all threads, and all others of its number do."""
         number = _number(site.instr)
-        others = [other.instr for other in self._barrier_sites if _number(other.instr) in (number, None)]
+        others = [other.instr for other in self._barriers if _number(other.instr) in (number, None)]
         return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)
 
     def _alone(self, site: _BarrierSite) -> tuple[str, str]:
@@ -194,7 +190,7 @@ class BarrierProver:
     def _skipped(self, site: _BarrierSite) -> bool:
         """Whether this is the kernel's only barrier, and threads that do not reach it go on running."""
         deciding = self._graph.controlling(site.block)
-        return len(self._barrier_sites) == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
+        return len(self._barriers) == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
 
 
 def _number(instr: Instr) -> int | None:

@@ -1,4 +1,4 @@
-"""The instructions at barriers of a CTA, and their operands; and places of other events between them."""
+"""The instructions at barriers of a CTA with their operands, and the positions of events between them."""
 
 from __future__ import annotations
 

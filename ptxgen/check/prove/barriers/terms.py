@@ -66,11 +66,9 @@ class Terms:
         term = self._known.get(key)
         if term is None:
             term = self._known[key] = Term(len(self._contents))
-            self_counters = {what} if isinstance(what, Counter) else set()
+            itself = {what} if isinstance(what, Counter) else set()
             self._contents.append(what)
-            self._counters.append(
-                frozenset(self_counters).union(*(self._counters[t.number] for t in _terms(what)))
-            )
+            self._counters.append(frozenset(itself).union(*(self._counters[t.number] for t in _terms(what))))
         return term
 
     def counters(self, term: Term) -> frozenset[Counter]:
@@ -80,11 +78,9 @@ class Terms:
     def next_value(self, term: Term) -> Term | None:
         """The term of a counter one iteration or write later; None if the term is not that of a counter."""
         content = self._contents[term.number]
-        return (
-            self.counter(content._replace(iteration=content.iteration + 1))
-            if isinstance(content, Counter)
-            else None
-        )
+        if not isinstance(content, Counter):
+            return None
+        return self.counter(content._replace(iteration=content.iteration + 1))
 
     def moved(self, term: Term, move: Callable[[Counter], Counter], known: dict[Term, Term]) -> Term:
         """The term with each counter replaced. `known` keeps results."""

@@ -18,12 +18,13 @@ import numpy as np
 from ptxgen.check.prove.barriers.sites import WARP
 from ptxgen.check.prove.convergence.arrivals import Arrivals, arrivals
 from ptxgen.check.prove.convergence.sites import WARPGROUP, Site, sites_of
+from ptxgen.check.prove.listing.search import Finding
 from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Source
 from ptxgen.check.prove.program.values import Node, Values
-from ptxgen.check.prove.subject import Judged, verdict_of
+from ptxgen.check.prove.subject import Judged, judged
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.isa.warp import source_lanes
 
@@ -34,13 +35,6 @@ _NAMES: Final = {WARP: "warp", WARPGROUP: "warpgroup"}
 _MATRICES: Final = ("mma.", "wmma.")  # instructions that are undefined if a thread of the warp has exited
 _MEMBERS: Final = "the lanes that its membermask names are not known"
 _READ: Final = "which lanes it reads is not known, and perhaps not all lanes of the warp come to it"
-
-
-class Finding(NamedTuple):
-    """A verdict and its reason."""
-
-    verdict: str
-    reason: str = ""
 
 
 _PROVED: Final = Finding(PROVED)
@@ -82,7 +76,7 @@ class ConvergenceProver:
         """The verdicts in the order of the text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
-            yield source, 0, verdict_of(source, *self._judged(site))
+            yield judged(source, 0, self._judged(site))
 
     def _judged(self, site: Site) -> Finding:
         if not site.is_known:

@@ -55,7 +55,7 @@ class Listing(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A verdict without its instruction."""
+    """A verdict without its instruction; of an access, with the allocation and the bytes accessed in it."""
 
     verdict: str
     reason: str = ""

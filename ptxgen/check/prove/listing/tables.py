@@ -239,9 +239,7 @@ class Lister:
         inside = self._inside(header) - {node.id for node in nodes}
         unchanged = {key: c for key, c in first.columns.items() if key not in inside}
         outer, self._left_open = self._left_open, False
-        if len(unchanged) < len(
-            first.columns
-        ):  # a value that changes between iterations was listed before them
+        if len(unchanged) < len(first.columns):  # a value that changes was listed before the iterations
             first.sure &= False
         states = [np.stack([first.columns[n.id].astype(np.uint64) for n in nodes], axis=1)]
         parents, sure = [first.columns[mark]], [first.sure]

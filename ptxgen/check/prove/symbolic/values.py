@@ -277,18 +277,18 @@ class Symbolic:
         return self.atoms.either(cases)
 
     def _is_self(self, case: Case, node: Node) -> bool:
-        unknown = self._unknown(node)
+        base = self._unknown(node)
         return any(
-            a.poly.key == unknown.key for p in (case.value, *case.conditions) for a in self.atoms.within(p)
+            a.poly.key == base.key for p in (case.value, *case.conditions) for a in self.atoms.within(p)
         )
 
     def _repeated(self, node: Node) -> Poly | None:
         """A value to which each iteration of a loop adds the same number."""
         if self._deep == _MOST_MEETINGS:
             return None
-        unknown = self._unknown(node)
+        base = self._unknown(node)
         mark = len(self._trail)
-        self._keep(self._polys, node.id, unknown)
+        self._keep(self._polys, node.id, base)
         self._open += 1
         self._deep += 1
         latches = self._graph.latches[node.block]
@@ -297,7 +297,7 @@ class Symbolic:
         self._open -= 1
         self._undo(mark)
         first = [p for b, p in met if b not in latches]
-        steps = [(p - unknown).modulo(node.bits) for b, p in met if b in latches]
+        steps = [(p - base).modulo(node.bits) for b, p in met if b in latches]
         if any(p.key != first[0].key for p in first) or not first:
             return None
         if any(s.key != steps[0].key for s in steps) or not self._lasts(steps[0], node.block):
