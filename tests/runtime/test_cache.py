@@ -35,7 +35,7 @@ from ptxgen.runtime.cache import (
     default_cache,
     refusal,
 )
-from ptxgen.runtime.settings import DEFAULT_CACHE_BYTES, Settings
+from ptxgen.runtime.settings import Settings
 
 ROOT = Path(errors.__file__).resolve().parent.parent
 CAP = 1 << 20
@@ -145,20 +145,11 @@ def test_equal_keys_are_equal_and_do_not_print_their_text() -> None:
 @pytest.mark.parametrize("payload", [b"", b"\n", b"\0\xff\r\n", bytes(range(256)) * 300])
 def test_what_was_put_comes_back(disk: DiskCache, payload: bytes) -> None:
     assert disk.get(key()) is None
-    disk.put(key(), payload)
-    assert disk.get(key()) == payload
-    assert disk.get(key("other")) is None
-
-
-def test_a_second_put_replaces_the_first(disk: DiskCache) -> None:
-    disk.put(key(), b"old")
-    disk.put(key(), b"new and longer")
-    assert disk.get(key()) == b"new and longer"
-
-
-def test_a_get_creates_nothing(disk: DiskCache) -> None:
-    assert disk.get(key()) is None
     assert not disk.directory.exists()
+    for replaced in (b"old", payload):
+        disk.put(key(), replaced)
+        assert disk.get(key()) == replaced
+    assert disk.get(key("other")) is None
 
 
 def test_an_entry_is_a_text_header_of_three_lines_and_then_the_payload(disk: DiskCache) -> None:
@@ -455,22 +446,18 @@ def test_a_directory_below_a_file_is_refused(tmp_path: Path, caught: list[warnin
 # A disk that cannot be written
 
 
-def no_space(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def read_only(*_: object, **__: object) -> None:
-    raise OSError(errno.EROFS, "Read-only file system")
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
+READ_ONLY = OSError(errno.EROFS, "Read-only file system")
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "fault", "text"),
+    ("module", "function", "fault"),
     [
-        (os, "fsync", no_space, "No space left on device"),
-        (os, "replace", no_space, "No space left on device"),
-        (tempfile, "mkstemp", no_space, "No space left on device"),
-        (tempfile, "mkstemp", read_only, "Read-only file system"),
-        (os, "mkdir", read_only, "Read-only file system"),
+        (os, "fsync", NO_SPACE),
+        (os, "replace", NO_SPACE),
+        (tempfile, "mkstemp", NO_SPACE),
+        (tempfile, "mkstemp", READ_ONLY),
+        (os, "mkdir", READ_ONLY),
     ],
 )
 def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
@@ -479,8 +466,7 @@ def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
     module: object,
     function: str,
-    fault: Callable[..., None],
-    text: str,
+    fault: OSError,
 ) -> None:
     if function != "mkdir":
         disk.put(key("before"), b"before")
@@ -488,10 +474,10 @@ def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
 
     def counted_fault(*_: object, **__: object) -> None:
         attempts.append(function)
-        fault()
+        raise fault
 
     monkeypatch.setattr(module, function, counted_fault)
-    problem = f"{disk.directory} cannot be written ({text})"
+    problem = f"{disk.directory} cannot be written ({fault.strerror})"
     assert_works_in_memory_with_one_warning(disk, caught, problem)
     assert attempts == [function]
     if function != "mkdir":
@@ -549,6 +535,10 @@ def test_a_time_of_use_that_cannot_be_set_is_no_miss(
     disk: DiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.put(key(), b"data")
+
+    def read_only(*_: object) -> None:
+        raise READ_ONLY
+
     monkeypatch.setattr(os, "utime", read_only)
     assert disk.get(key()) == b"data"
 
@@ -692,31 +682,22 @@ WRITTEN_NAMES = [
 
 
 @POSIX
-def test_32_concurrent_writers_lose_nothing(disk: DiskCache) -> None:
-    ran = python(WRITERS, disk.directory, CAP)
-    assert (ran.stdout, ran.stderr) == ("[0]\n", "")
-    for name in WRITTEN_NAMES:
-        entry, payload = written(name)
-        assert disk.get(entry) == payload, name
-    assert disk.info().total.entries == len(WRITTEN_NAMES)
-    assert temporaries(disk) == []
-
-
-@POSIX
-def test_32_concurrent_writers_hold_the_cap_and_never_read_wrong_bytes(disk: DiskCache) -> None:
-    cap = 40_000
+@pytest.mark.parametrize("cap", [CAP, 40_000])
+def test_32_concurrent_writers_hold_the_cap_and_lose_nothing_below_it(disk: DiskCache, cap: int) -> None:
     ran = python(WRITERS, disk.directory, cap)
     assert (ran.stdout, ran.stderr) == ("[0]\n", "")
-    info = disk.info()
-    assert 0 < info.total.nbytes <= cap
     found = 0
     for name in WRITTEN_NAMES:
         entry, payload = written(name)
         data = disk.get(entry)
         assert data in (payload, None), name
         found += data is not None
-    assert found == info.total.entries < len(WRITTEN_NAMES)
+    info = disk.info()
+    assert 0 < info.total.nbytes <= cap
+    assert found == info.total.entries
+    assert (found == len(WRITTEN_NAMES)) == (cap == CAP)
     assert disk.verify() == (found, ())
+    assert cap < CAP or temporaries(disk) == []
 
 
 KILLED = """
@@ -1038,6 +1019,8 @@ def test_an_empty_environment_means_the_defaults() -> None:
 
 
 def test_every_variable_is_read() -> None:
+    settings = Settings.from_environment({"PTXGEN_CACHE_DIR": "~/ptx"})
+    assert settings.cache_dir == Path("~/ptx").expanduser()
     assert Settings.from_environment(
         {
             "PTXGEN_CACHE_DIR": str(ROOT / "there"),
@@ -1047,11 +1030,6 @@ def test_every_variable_is_read() -> None:
             "PTXGEN_BACKEND": "interpreter",
         }
     ) == Settings(ROOT / "there", 3 << 20, False, Path(sys.executable), "interpreter")
-
-
-def test_a_tilde_in_the_cache_directory_is_the_home() -> None:
-    settings = Settings.from_environment({"PTXGEN_CACHE_DIR": "~/ptx"})
-    assert settings.cache_dir == Path("~/ptx").expanduser()
 
 
 @pytest.mark.parametrize(
@@ -1151,7 +1129,3 @@ def test_threads_get_one_cache_of_the_process(tmp_path: Path, monkeypatch: pytes
     with ThreadPoolExecutor(4) as pool:
         caches = {id(found.result()) for found in [pool.submit(default_cache) for _ in range(4)]}
     assert len(caches) == 1
-
-
-def test_the_default_cap_is_512_mebibytes() -> None:
-    assert DEFAULT_CACHE_BYTES == 536_870_912
