@@ -8,9 +8,11 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -147,97 +149,85 @@ def outside(low: int, high: int, array: str, nbytes: int, matrix: str = "") -> s
     return f"matrix {matrix}: {reason}, %r6 = 0" if matrix else reason
 
 
-# Each: what is written instead of what, other tensor maps, the reason, and the instruction if it is not that
-# of a matrix or of a box.
-ERRORS: dict[str, tuple[Any, ...]] = {
-    "a descriptor starts a row further": (
-        START_B,
-        f"add.u32 %r3, %r3, 128; {START_B}",
-        {},
-        outside(128, 8223, "b_tile", 8192, "B"),
+class Error(NamedTuple):
+    """A text and what is written instead; the reason, other tensor maps, and the instruction: by default that of
+    a matrix or of a box.
+    """
+
+    old: str
+    new: str
+    reason: str
+    maps: Mapping[str, TensorMap] = MappingProxyType({})
+    instr: str = ""
+
+
+ERRORS = {
+    "a descriptor starts a row further": Error(
+        START_B, f"add.u32 %r3, %r3, 128; {START_B}", outside(128, 8223, "b_tile", 8192, "B")
     ),
-    "a descriptor starts a tile further": (
-        START_A,
-        f"add.u32 %r2, %r2, 8192; {START_A}",
-        {},
-        outside(8192, 16383, "a_tile", 8192, "A"),
+    "a descriptor starts a tile further": Error(
+        START_A, f"add.u32 %r2, %r2, 8192; {START_A}", outside(8192, 16383, "a_tile", 8192, "A")
     ),
-    "a descriptor starts before the tile": (
-        START_A,
-        f"sub.u32 %r2, %r2, 16; {START_A}",
-        {},
-        outside(-128, 8191, "a_tile", 8192, "A"),
+    "a descriptor starts before the tile": Error(
+        START_A, f"sub.u32 %r2, %r2, 16; {START_A}", outside(-128, 8191, "a_tile", 8192, "A")
     ),
-    "a stride that is too big": (
-        FIELDS_B,
-        "or.b64 %rd4, %rd4, 4611686568183201792;",
-        {},
-        outside(0, 15359, "b_tile", 8192, "B"),
+    "a stride that is too big": Error(
+        FIELDS_B, "or.b64 %rd4, %rd4, 4611686568183201792;", outside(0, 15359, "b_tile", 8192, "B")
     ),
-    "more columns than B has rows": (
+    "more columns than B has rows": Error(
         f"m64n64k16.f32.f16.f16 {ACCUMULATORS}",
         f"m64n72k16.f32.f16.f16 {MORE}",
-        {},
         outside(0, 9215, "b_tile", 8192, "B"),
-        MULTIPLY.replace("n64", "n72"),
+        instr=MULTIPLY.replace("n64", "n72"),
     ),
-    "a tile that is too small for A": (
-        "a_tile[8192]",
-        "a_tile[7168]",
-        {"a": tile_map(rows=56)},
-        outside(0, 8191, "a_tile", 7168, "A"),
+    "a tile that is too small for A": Error(
+        "a_tile[8192]", "a_tile[7168]", outside(0, 8191, "a_tile", 7168, "A"), maps={"a": tile_map(rows=56)}
     ),
-    "a box with more rows than the tile": (
-        "",
-        "",
-        {"a": tile_map(rows=72)},
-        outside(0, 9215, "a_tile", 8192),
+    "a box with more rows than the tile": Error(
+        "", "", outside(0, 9215, "a_tile", 8192), maps={"a": tile_map(rows=72)}
     ),
-    "rows of a box that do not fill the swizzle": (
+    "rows of a box that do not fill the swizzle": Error(
         "a_tile[8192]",
         "a_tile[8192]",
-        {"a": tile_map(rows=65, columns=32)},
         outside(0, 8319, "a_tile", 8192),
+        maps={"a": tile_map(rows=65, columns=32)},
     ),
-    "a box of another rank": (
+    "a box of another rank": Error(
         "",
         "",
-        {"a": TensorMap(np.zeros((4, 8, 64), np.float16), box=(64, 8, 4))},
         "the copy has 2 dimensions, but the tensor map a has 3",
+        maps={"a": TensorMap(np.zeros((4, 8, 64), np.float16), box=(64, 8, 4))},
     ),
-    "a destination that is misaligned": (
+    "a destination that is misaligned": Error(
         "a_tile[8192];",
         "a_tile[9216]; add.u32 %r2, %r2, 64;",
-        {},
         "byte 64 of a_tile is not a multiple of 128 bytes: thread (0, 0, 0)",
     ),
-    "a box that begins at a multiple of 8 bytes": (
+    "a box that begins at a multiple of 8 bytes": Error(
         "mov.u32 %r9, 0;",
         "mov.u32 %r9, -4;",
-        {"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
         "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got -4: "
         "thread (0, 0, 0)",
+        maps={"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
     ),
-    "boxes that begin 8 bytes behind multiples of 16": (
+    "boxes that begin 8 bytes behind multiples of 16": Error(
         "mov.u32 %r9, 0;",
         "mov.u32 %r9, %ctaid.x; and.b32 %r9, %r9, 63; mad.lo.u32 %r9, %r9, 16, 4;",
-        {"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
         "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got 4: "
         "thread (0, 0, 0)",
+        maps={"b": TensorMap(np.zeros((512, 128), np.float32), box=(32, 64), swizzle="128B")},
     ),
-    "an mbarrier that is misaligned": (
+    "an mbarrier that is misaligned": Error(
         ARRIVE,
         ARRIVE.replace("[%r1]", "[%r2+4]"),
-        {},
         "byte 4 of a_tile is not a multiple of 8 bytes: thread (0, 0, 0)",
-        ARRIVE.replace("[%r1]", "[%r2+4]"),
+        instr=ARRIVE.replace("[%r1]", "[%r2+4]"),
     ),
-    "an mbarrier behind its array": (
+    "an mbarrier behind its array": Error(
         ARRIVE,
         ARRIVE.replace("[%r1]", "[%r1+8]"),
-        {},
         outside(8, 15, "full", 8),
-        ARRIVE.replace("[%r1]", "[%r1+8]"),
+        instr=ARRIVE.replace("[%r1]", "[%r1+8]"),
     ),
 }
 
@@ -251,8 +241,8 @@ def test_boxes_that_may_begin_at_multiples_of_16_bytes_are_proved(first: str) ->
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_each_error_is_a_violation_that_says_where(name: str) -> None:
-    old, new, maps, reason, *named = ERRORS[name]
-    instr = named[0] if named else MULTIPLY if "matrix" in reason else COPY
+    old, new, reason, maps, named = ERRORS[name]
+    instr = named or (MULTIPLY if "matrix" in reason else COPY)
     text = PRODUCT
     if "add.u32 %r2" in new and "tile[" in new:  # the pointer moves where it is made
         new, moved = new.split("; ")
