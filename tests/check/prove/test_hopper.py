@@ -150,8 +150,8 @@ def outside(low: int, high: int, array: str, nbytes: int, matrix: str = "") -> s
 
 
 class Error(NamedTuple):
-    """A text and what is written instead; the reason, other tensor maps, and the instruction: by default that of
-    a matrix or of a box.
+    """A text and what replaces it, the reason, other tensor maps, and the instruction, by default that of a
+    matrix or of a box.
     """
 
     old: str
