@@ -42,6 +42,7 @@ CAP = 1 << 20
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes, signals and fork")
 
 Build = Callable[[], bytes]
+Caught = list[warnings.WarningMessage]
 
 
 def key(text: str = "ret;", **other: object) -> CacheKey:
@@ -85,13 +86,13 @@ def disk(tmp_path: Path) -> DiskCache:
 
 
 @pytest.fixture
-def caught() -> Iterator[list[warnings.WarningMessage]]:
+def caught() -> Iterator[Caught]:
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         yield messages
 
 
-def only_message(caught: list[warnings.WarningMessage]) -> str:
+def only_message(caught: Caught) -> str:
     assert [warning.category for warning in caught] == [CacheWarning]
     return str(caught[0].message)
 
@@ -297,9 +298,7 @@ def test_a_named_pipe_in_place_of_an_entry_is_removed_without_waiting(disk: Disk
     assert not path_of(disk, key()).exists()
 
 
-def test_a_directory_in_place_of_an_entry_is_a_miss(
-    disk: DiskCache, caught: list[warnings.WarningMessage]
-) -> None:
+def test_a_directory_in_place_of_an_entry_is_a_miss(disk: DiskCache, caught: Caught) -> None:
     path_of(disk, key()).mkdir(parents=True, mode=0o700)
     disk.directory.chmod(0o700)
     assert ModuleCache(disk).get_or_build(key(), lambda: b"built") == b"built"
@@ -338,9 +337,7 @@ def with_owner(status: os.stat_result, user: int) -> os.stat_result:
     return os.stat_result(values)
 
 
-def assert_works_in_memory_with_one_warning(
-    disk: DiskCache, caught: list[warnings.WarningMessage], problem: str
-) -> None:
+def assert_works_in_memory_with_one_warning(disk: DiskCache, caught: Caught, problem: str) -> None:
     memory = ModuleCache(disk)
     for text in ("a", "b", "a", "b", "c"):
         assert memory.get_or_build(key(text), text.encode) == text.encode()
@@ -350,7 +347,7 @@ def assert_works_in_memory_with_one_warning(
 
 @POSIX
 def test_a_directory_of_another_user_is_refused(
-    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+    disk: DiskCache, caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.put(key("a"), b"planted")
     owner, me = os.geteuid(), os.geteuid()
@@ -368,9 +365,7 @@ def test_a_directory_of_another_user_is_refused(
 
 @POSIX
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
-def test_a_directory_that_others_can_write_is_refused(
-    disk: DiskCache, caught: list[warnings.WarningMessage], mode: int
-) -> None:
+def test_a_directory_that_others_can_write_is_refused(disk: DiskCache, caught: Caught, mode: int) -> None:
     disk.put(key("a"), b"planted")
     disk.directory.chmod(mode)
     problem = f"{disk.directory} is writable by others (mode {mode:o}, wanted 700)"
@@ -387,7 +382,7 @@ def test_a_directory_that_others_can_only_read_is_used(disk: DiskCache) -> None:
 
 @POSIX
 def test_a_link_made_by_another_user_is_refused(
-    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+    disk: DiskCache, caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = disk.directory.parent / "target"
     target.mkdir(mode=0o700)
@@ -414,9 +409,7 @@ def test_a_link_of_ones_own_is_followed(disk: DiskCache) -> None:
     assert len(list(target.iterdir())) == 1
 
 
-def test_a_file_in_place_of_the_directory_is_refused(
-    disk: DiskCache, caught: list[warnings.WarningMessage]
-) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(disk: DiskCache, caught: Caught) -> None:
     disk.directory.write_bytes(b"somebody's notes")
     problem = f"{disk.directory} is not a directory"
     assert refusal(disk.directory) == problem
@@ -427,7 +420,7 @@ def test_a_file_in_place_of_the_directory_is_refused(
 
 
 def test_a_relative_directory_is_refused(
-    tmp_path: Path, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     disk = DiskCache(Path("~/cache"), CAP)
@@ -436,7 +429,7 @@ def test_a_relative_directory_is_refused(
 
 
 @POSIX
-def test_a_directory_below_a_file_is_refused(tmp_path: Path, caught: list[warnings.WarningMessage]) -> None:
+def test_a_directory_below_a_file_is_refused(tmp_path: Path, caught: Caught) -> None:
     (tmp_path / "file").touch()
     disk = DiskCache(tmp_path / "file" / "cache", CAP)
     problem = f"{disk.directory} cannot be examined (Not a directory)"
@@ -462,7 +455,7 @@ READ_ONLY = OSError(errno.EROFS, "Read-only file system")
 )
 def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
     disk: DiskCache,
-    caught: list[warnings.WarningMessage],
+    caught: Caught,
     monkeypatch: pytest.MonkeyPatch,
     module: object,
     function: str,
@@ -487,7 +480,7 @@ def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_write_that_the_system_refuses_for_lack_of_space_leaves_nothing(
-    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+    disk: DiskCache, caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mkstemp_on_a_full_device(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:
         name = f"{dir}/{prefix}full{suffix}"
@@ -501,9 +494,7 @@ def test_a_write_that_the_system_refuses_for_lack_of_space_leaves_nothing(
 
 
 @POSIX
-def test_a_directory_without_write_permission_means_memory_only(
-    disk: DiskCache, caught: list[warnings.WarningMessage]
-) -> None:
+def test_a_directory_without_write_permission_means_memory_only(disk: DiskCache, caught: Caught) -> None:
     if os.geteuid() == 0:
         pytest.skip("permissions do not bind root; the read-only disk above is the same path")
     disk.put(key("before"), b"before")
@@ -590,7 +581,7 @@ def test_the_entry_just_written_is_never_the_one_to_go(disk: DiskCache) -> None:
 
 
 def test_an_entry_larger_than_the_cap_is_kept_in_memory_with_one_warning(
-    disk: DiskCache, caught: list[warnings.WarningMessage]
+    disk: DiskCache, caught: Caught
 ) -> None:
     size = entry_bytes(disk, b"1234")
     small = DiskCache(disk.directory, size)
