@@ -152,7 +152,7 @@ def without(kernel: Any, which: int) -> Any:
     return replace(kernel, kernels=(replace(of, body=body),))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize(
     ("name", "noticed"),
     [  # the first fence of each is behind `mbarrier.init`
