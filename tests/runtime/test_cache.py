@@ -225,12 +225,14 @@ def assert_miss_then_rebuilt(disk: DiskCache, blob: bytes) -> None:
     assert disk.get(key()) == b"rebuilt"
 
 
-def test_a_flip_of_any_bit_is_a_miss_and_the_file_is_removed(disk: DiskCache) -> None:
+def test_a_flip_of_a_bit_is_a_miss_and_the_file_is_removed(disk: DiskCache) -> None:
     disk.put(key(), b"small payload")
     path = path_of(disk, key())
     good = path.read_bytes()
     for position in range(len(good)):
-        for bit in range(8):
+        for bit in (
+            range(8) if position < 16 else [position % 8]
+        ):  # each bit of the first words, then one a byte
             bad = bytearray(good)
             bad[position] ^= 1 << bit
             path.write_bytes(bad)
@@ -635,7 +637,7 @@ def entry(name):
 
 def write_and_check(writer):
     disk = DiskCache(directory, cap)
-    for turn in range(6):
+    for turn in range(3):
         for name in ("shared", f"shared {turn % 3}", f"own {writer} {turn}"):
             key, payload = entry(name)
             disk.put(key, payload)
@@ -668,7 +670,7 @@ def written(name: str) -> tuple[CacheKey, bytes]:
 WRITTEN_NAMES = [
     "shared",
     *(f"shared {turn}" for turn in range(3)),
-    *(f"own {writer} {turn}" for writer in range(32) for turn in range(6)),
+    *(f"own {writer} {turn}" for writer in range(32) for turn in range(3)),
 ]
 
 
