@@ -211,9 +211,8 @@ class Judge:
                 finding, _ = self._run(module, self.kernel.problems[number], number, schedule)
                 if finding is not None:
                     also = (finding.caught_by, *finding.also)
-                    return replace(
-                        finding, caught_by="schedule", what=f"{schedule}: {finding.what}", also=also
-                    )
+                    what = f"{schedule}: {finding.what}"
+                    return replace(finding, caught_by="schedule", what=what, also=also)
         return None
 
     def _survivor(self, number: int, infected: list[int], *, same: bool) -> _Finding:

@@ -130,9 +130,8 @@ def _result(instr: Instr) -> Reg | None:
 def _compared(before: Instr, after: Instr, result: Reg, registers: dict[str, Reg]) -> Iterator[Instr]:
     """Instructions that make _DIFFERS true where the results of two instructions have other bits."""
     kind = result.declared
-    pair = [
-        registers.setdefault(name, Reg(name, kind)) for name in (f"%probe_old_{kind}", f"%probe_new_{kind}")
-    ]
+    names = (f"%probe_old_{kind}", f"%probe_new_{kind}")
+    pair = [registers.setdefault(name, Reg(name, kind)) for name in names]
     for register, instr in zip(pair, (before, after), strict=True):
         yield Instr(instr.opcode, (register, *instr.operands[1:]))
     compare = "xor.pred" if kind == "pred" else f"setp.ne.b{TYPES[kind].bits}"

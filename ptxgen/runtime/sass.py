@@ -221,9 +221,7 @@ def parse_sass(text: str) -> list[SassInstr]:
             words.append([])
         if words:
             words[-1] += [int(word, 16) for word in _WORD.findall(line)]
-    return [
-        _instruction(n, match, labels, of) for n, (match, of) in enumerate(zip(lines, words, strict=True))
-    ]
+    return [_instruction(n, m, labels, of) for n, (m, of) in enumerate(zip(lines, words, strict=True))]
 
 
 def parse_listing(text: str, entry: str) -> list[SassLine]:

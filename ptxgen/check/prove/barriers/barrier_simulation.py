@@ -266,20 +266,18 @@ class Meetings:
             return
         warp, control = state.warps[number], self._control
         merged = dict(warp.merged)
-        merged_next = {
-            n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged
-        }
+        arrived = {n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged}
         begun = dict(warp.begun)
         for node in control.merged_at(block):
             step = control.steps.get(node.id) if self._counting else None
             if step is None:
-                merged_next[node.id] = values.of(control.coming(node, warp.block))
+                arrived[node.id] = values.of(control.coming(node, warp.block))
             elif control.is_back(warp.block, block):
                 counter = merged.get(node.id)
-                merged_next[node.id] = self._terms.next_value(counter) if isinstance(counter, Term) else None
+                arrived[node.id] = self._terms.next_value(counter) if isinstance(counter, Term) else None
             else:
-                merged_next[node.id] = self._begin(node, step, warp.block, values, begun)
-        items = tuple(sorted(merged_next.items(), key=lambda item: item[0]))
+                arrived[node.id] = self._begin(node, step, warp.block, values, begun)
+        items = tuple(sorted(arrived.items(), key=lambda item: item[0]))
         state.warps[number] = Warp(block, 0, items, begun=tuple(begun.items()))
 
     def _begin(

@@ -267,23 +267,21 @@ def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
     return rows
 
 
-def _grouped(descriptors: Lanes, addresses: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
+def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
     """The matrices of `descriptors`, which has a row for each row of the table and a column for each of
-    the variable's addresses in `addresses`; None if a matrix depends on the address.
+    the variable's addresses in `bases`; None if a matrix depends on the address.
     """
     # A matrix that starts up to this many bytes before the variable counts as before it.
     before = _WINDOW - variable.nbytes >> 1
-    start = (start_of(descriptors) - addresses + before) % _WINDOW - before
+    start = (start_of(descriptors) - bases + before) % _WINDOW - before
     rest = descriptors & np.uint64(((1 << 64) - 1) ^ 0xFFFF)
-    count = min(max(_LINE // variable.align, 1), len(addresses))
-    again = np.arange(len(addresses)) % count
+    count = min(max(_LINE // variable.align, 1), len(bases))
+    again = np.arange(len(bases)) % count
     if (start != start[:, again]).any() or (rest != rest[:, again]).any():
         return None
     groups = []
     for n, row in enumerate(rows.tolist()):
-        cases = {
-            _case(int(start[n, c]), int(rest[n, c]), int(addresses[c]) % _LINE): None for c in range(count)
-        }
+        cases = {_case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE): None for c in range(count)}
         groups.append(Group(row, tuple(cases)))
     return groups
 

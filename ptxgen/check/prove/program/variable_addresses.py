@@ -73,7 +73,7 @@ class AddressDependence:
         carry values round.
         """
         if wanted.id not in self._known:
-            needed = _all_inputs(wanted, self._parts, self._known)
+            needed = _inputs(wanted, self._parts, self._known)
             solution: dict[int, Placed] = {}
             changed = True
             while changed:
@@ -206,7 +206,7 @@ class AddressDependence:
 
     def _listed_limit(self, mask: Node) -> int:
         """The largest value of a number, found by listing the counters of loops."""
-        if any(node.kind == "symbol" for node in _all_inputs(mask, self._parts)):
+        if any(node.kind == "symbol" for node in _inputs(mask, self._parts)):
             return _LARGEST  # the value depends on the result of this query
         largest = self._largest(mask)
         return _LARGEST if largest is None else largest
@@ -245,7 +245,7 @@ class AddressDependence:
     def _pointer(self, wanted: Node) -> str:
         """Whether a value is a sum with a pointer in it: `_POINTER`, `_NO_POINTER` or `_PERHAPS`."""
         known = self._pointers
-        needed = _all_inputs(wanted, self._summed, known)
+        needed = _inputs(wanted, self._summed, known)
         solution = dict.fromkeys((node.id for node in needed), "")
         changed = True
         while changed:
@@ -263,7 +263,7 @@ class AddressDependence:
         """Whether an address in another space is a sum with the address of a variable there: the window of
         that space plus any other number may lie in the one of shared memory.
         """
-        leaves = [node for node in _all_inputs(address, self._summed) if not self._summed(node)]
+        leaves = [node for node in _inputs(address, self._summed) if not self._summed(node)]
         return any(map(address_of, leaves)) and all(
             address_of(node) or self._pointing(node, []) == _NO_POINTER for node in leaves
         )
@@ -342,9 +342,7 @@ def _either(parts: Sequence[Placed]) -> Placed:
     return Placed(spaces.pop(), names, max(p.period for p in parts))
 
 
-def _all_inputs(
-    wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()
-) -> list[Node]:
+def _inputs(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()) -> list[Node]:
     """A value and all values that it depends on, by their `parts`, without those in `known`; mostly
     parts come first.
     """
@@ -375,4 +373,4 @@ def ranks_of(values: Values, wanted: Node) -> list[Node]:
             return [value for _, value in values.meeting(node)]
         return node.args
 
-    return [node.args[1] for node in _all_inputs(wanted, parts) if node.kind == "mapped"]
+    return [node.args[1] for node in _inputs(wanted, parts) if node.kind == "mapped"]
