@@ -57,7 +57,7 @@ class MergeBuild(BuiltKernel):
     @property
     def attributes(self) -> LaunchAttributes:
         """The launch may begin before the grid before it has ended, where the kernel waits for that."""
-        return LaunchAttributes(programmatic=self.config.overlaps).kept()
+        return LaunchAttributes(programmatic=self.config.overlaps).canonical()
 
     @property
     def launches(self) -> Launch:

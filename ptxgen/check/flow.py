@@ -45,7 +45,7 @@ def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
         for name in labels:
             where.setdefault(name, index)
     tables = {s.name: s.targets for s in map(body.__getitem__, stops) if isinstance(s, Targets)}
-    found = []
+    graph = []
     start = 0
     for index, (labels, instrs) in enumerate(pieces):
         falls, targets = _exits(instrs, tables)
@@ -53,9 +53,9 @@ def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
         for target in targets:
             if target in where and where[target] not in after:
                 after.append(where[target])
-        found.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
+        graph.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
         start += len(instrs)
-    return tuple(found)
+    return tuple(graph)
 
 
 def reverse_post_order(graph: Sequence[Block]) -> tuple[int, ...]:

@@ -90,19 +90,19 @@ def live_registers(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     that are live at it; (0, 0) if it cannot be reached. The largest are those of `resources`.
     """
     graph = blocks(kernel)
-    found = [(0, 0)] * sum(len(block.instrs) for block in graph)
+    live = [(0, 0)] * sum(len(block.instrs) for block in graph)
     registers, predicates = _live_in_blocks(graph)
     for index in registers:
         block = graph[index]
         pairs = zip(registers[index], predicates[index], strict=True)
-        found[block.start : block.start + len(block.instrs)] = list(pairs)[: len(block.instrs)]
-    return tuple(found)
+        live[block.start : block.start + len(block.instrs)] = list(pairs)[: len(block.instrs)]
+    return tuple(live)
 
 
 def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
     """The largest numbers of 32-bit registers and of predicates that are live at one point."""
     registers, predicates = (
-        max((n for of in found.values() for n in of), default=0) for found in _live_in_blocks(graph)
+        max((n for of in live.values() for n in of), default=0) for live in _live_in_blocks(graph)
     )
     return registers, predicates
 
@@ -169,7 +169,7 @@ def _live(
 
     A register is live at an instruction if it is before it or after it.
     """
-    found = {}
+    live = {}
     for index, after in at_end.items():
         alive = {name for name in after if name in size}
         total = sum(size[name] for name in alive)
@@ -177,7 +177,7 @@ def _live(
         for step in reversed(steps[index]):
             # A result needs a register even if no instruction reads it.
             unread = [name for name in step.writes if name in size and name not in alive]
-            behind = total + sum(size[name] for name in unread)
+            live_after = total + sum(size[name] for name in unread)
             if step.kills:
                 for name in alive.intersection(step.writes):
                     alive.remove(name)
@@ -186,6 +186,6 @@ def _live(
                 if name in size and name not in alive:
                     alive.add(name)
                     total += size[name]
-            backwards.append(max(behind, total))
-        found[index] = backwards[::-1] or [total]
-    return found
+            backwards.append(max(live_after, total))
+        live[index] = backwards[::-1] or [total]
+    return live

@@ -62,9 +62,9 @@ class Names(NamedTuple):
 def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = None) -> Names:
     """The names of a text. Kernels have theirs without the parameters' types, variables without
     their scopes; `instances` are names of kernels by symbol, known from elsewhere. Parameters have
-    their names if the source defines the kernel once, and types if the symbol or the source tells.
+    their names if the source defines the kernel once, and types if the symbol or the source has them.
     """
-    names = {symbol: found for symbol in set(_SYMBOL.findall(ptx)) if (found := _short(symbol))}
+    names = {symbol: short for symbol in set(_SYMBOL.findall(ptx)) if (short := _short(symbol))}
     names.update(instances or {})
     declared = _declared_in(source)
     pointees = {}
@@ -74,7 +74,7 @@ def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = 
         head = ptx[entry.end() : ptx.find(")", entry.end())]
         params = set(re.findall(rf"(?<![\w$]){re.escape(symbol)}_param_\d+", head))
         declarations = declared.get(re.sub(r"<.*", "", name).rpartition("::")[2], ())
-        if len(declarations) != len(params):  # a macro stands for some of them
+        if len(declarations) != len(params):  # a macro expands to some of them
             declarations = ()
         types = _split(_outer(demangled(symbol))[1]) or [re.sub(r"\w+$", "", d) for d in declarations]
         pointees[symbol] = {n: to for n, type in enumerate(types) if (to := _pointee(type)) is not None}
@@ -127,7 +127,7 @@ def _without_result(head: str) -> str:
 
 
 def _outer(declaration: str) -> tuple[str, str, str]:
-    """What stands before, in and after the parentheses of a function's parameters, which are not those
+    """What comes before, in and after the parentheses of a function's parameters, which are not those
     of a template's arguments, such as (mode)1 or &(silu(float)).
     """
     start = depth = 0
@@ -162,11 +162,11 @@ def _declared_in(source: str) -> dict[str, tuple[str, ...]]:
     """The parameters of the kernels that a source defines once, without default values and arrays'
     sizes, as in `const float *x`.
     """
-    found: dict[str, list[tuple[str, ...]]] = {}
+    declared: dict[str, list[tuple[str, ...]]] = {}
     for name, parameters in _DEFINITION.findall(_COMMENT.sub(" ", source)):
         bare = tuple(parameter.partition("=")[0].strip() for parameter in _split(parameters))
-        found.setdefault(name, []).append(tuple(re.sub(r"(\w+)\s*\[[^]]*\]$", r"*\1", b) for b in bare))
-    return {name: several[0] for name, several in found.items() if len(several) == 1}
+        declared.setdefault(name, []).append(tuple(re.sub(r"(\w+)\s*\[[^]]*\]$", r"*\1", b) for b in bare))
+    return {name: several[0] for name, several in declared.items() if len(several) == 1}
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def compile(
         raise LaunchError(f"{_CALLER}: the source must be text, got {shown(source)}; use load for a file")
     _nvrtc()
     arch = find_target(target).name.replace("sm_", "compute_")
-    given = [
+    nvrtc_options = [
         f"-arch={arch}",
         "-lineinfo",
         "-default-device",
@@ -67,7 +67,7 @@ def compile(
         *(f"-D{macro}={_defined(value)}" for macro, value in (defines or {}).items()),
         *options,
     ]
-    return _compiled(source, name, tuple(given), tuple(kernels))
+    return _compiled(source, name, tuple(nvrtc_options), tuple(kernels))
 
 
 @functools.lru_cache(maxsize=32)
@@ -100,12 +100,12 @@ def _translated(
         if int(status):
             log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).strip()
             raise CompileError(f"{name} cannot be compiled:\n{log or nvrtc.nvrtcGetErrorString(status)}")
-        found = {}
+        symbols = {}
         for kernel in kernels:
             status, symbol = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
             _require_done(nvrtc, status)
-            found[symbol.decode()] = kernel
-        return _text(nvrtc, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), found
+            symbols[symbol.decode()] = kernel
+        return _text(nvrtc, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), symbols
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -146,9 +146,9 @@ def _header_folders() -> tuple[str, ...]:
     folders = []
     for library in _HEADERS:
         try:
-            found = pathfinder.find_nvidia_header_directory(library)
+            folder = pathfinder.find_nvidia_header_directory(library)
         except Exception:  # the finder does not know the library
-            found = None
-        if found:
-            folders.append(found)
+            folder = None
+        if folder:
+            folders.append(folder)
     return tuple(folders)

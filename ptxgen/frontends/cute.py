@@ -41,9 +41,9 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
         raise LaunchError(f"{_CALLER}: the function must be a @cute.jit function, got {shown(function)}")
     name = getattr(function, "__name__", "the function")
     with tempfile.TemporaryDirectory() as folder:
-        given = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
+        fixed = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
         try:
-            compiled = cute.compile(function, *map(_on_gpu, args), options=f"{given} {options}".strip())
+            compiled = cute.compile(function, *map(_on_gpu, args), options=f"{fixed} {options}".strip())
         except Exception as error:  # its own classes, and those of Python, by where it fails
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours of a terminal
             raise CompileError(f"{name} cannot be compiled:\n{text.strip()}") from error
@@ -58,14 +58,14 @@ def _on_gpu(value: Any) -> Any:
     runtime = require(_CALLER, "cutlass.cute.runtime", _PACKAGE)
     if type(value) is not runtime._Tensor or value.memspace != runtime.AddressSpace.generic:
         return value
-    found = _global(runtime).__new__(_global(runtime))
-    found.__dict__.update(value.__dict__)
-    return found
+    moved = _global(runtime).__new__(_global(runtime))
+    moved.__dict__.update(value.__dict__)
+    return moved
 
 
 @functools.cache
 def _global(runtime: Any) -> Any:
-    """The class of tensors of arrays on the host that are said to be in global memory."""
+    """The class of tensors of arrays on the host that count as global memory."""
     ir = require(_CALLER, "cutlass._mlir", _PACKAGE).ir
 
     class Global(runtime._Tensor):  # type: ignore[misc]  # of a package without types
@@ -85,7 +85,7 @@ def _global(runtime: Any) -> Any:
 
 def _names(ptx: str, function: Any) -> Names:
     """The names of the Python functions that became kernels, and of their parameters; symbols have
-    the functions' names, and the types of their arguments behind.
+    the functions' names, and the types of their arguments after them.
     """
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
@@ -95,10 +95,10 @@ def _names(ptx: str, function: Any) -> Names:
         rest = symbol.removeprefix(_PREFIX)
         name = next((name for name in known if rest.startswith(f"{name}_")), rest)
         names[symbol] = name
-        found = set(re.findall(rf"\b{symbol}_param_\d+", ptx))
-        params = sorted(found, key=lambda param: int(param.rpartition("_")[2]))
-        own = _parameters(getattr(inner, "__globals__", {}).get(name))
-        shown_as = own if len(own) == len(params) else [p.replace(symbol, name) for p in params]
+        matches = set(re.findall(rf"\b{symbol}_param_\d+", ptx))
+        params = sorted(matches, key=lambda param: int(param.rpartition("_")[2]))
+        parameters = _parameters(getattr(inner, "__globals__", {}).get(name))
+        shown_as = parameters if len(parameters) == len(params) else [p.replace(symbol, name) for p in params]
         names.update(zip(params, shown_as, strict=True))
     return Names(names, {})
 
@@ -107,5 +107,5 @@ def _parameters(kernel: Any) -> list[str]:
     """The parameters of a kernel's function that are no constants of the compilation."""
     if not callable(kernel):
         return []
-    found = inspect.signature(inspect.unwrap(kernel)).parameters.values()
-    return [p.name for p in found if "Constexpr" not in str(p.annotation)]
+    parameters = inspect.signature(inspect.unwrap(kernel)).parameters.values()
+    return [p.name for p in parameters if "Constexpr" not in str(p.annotation)]

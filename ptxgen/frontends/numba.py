@@ -189,7 +189,7 @@ def _without_device(capability: tuple[int, int]) -> Iterator[None]:
 
 
 _compiling = threading.Lock()
-_kept = Kept[tuple[object, ...], Program]()
+_cache = Kept[tuple[object, ...], Program]()
 
 
 def _compile(
@@ -201,12 +201,12 @@ def _compile(
     parts: list[str],
 ) -> Program:
     """The kernel for arguments of these types."""
-    found = find_target(target)
-    number = int("".join(filter(str.isdigit, found.name)))
+    chosen = find_target(target)
+    number = int("".join(filter(str.isdigit, chosen.name)))
     key = (function, types, number, tuple(sorted(options.items())))
-    kept = _kept.get(key)
-    if kept is not None:
-        return kept
+    cached = _cache.get(key)
+    if cached is not None:
+        return cached
     name, capability = function.__name__, divmod(number, 10)
     try:
         with _without_device(capability):
@@ -223,5 +223,5 @@ def _compile(
         )
     symbols[entry.name] = name
     symbols |= {param.name: part for param, part in zip(entry.params, parts, strict=True)}
-    made = Program(ptx, name=name, sources=sources_of(), names=Names(symbols, {}))
-    return _kept.keep(key, made)
+    compiled = Program(ptx, name=name, sources=sources_of(), names=Names(symbols, {}))
+    return _cache.keep(key, compiled)

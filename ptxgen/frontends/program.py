@@ -101,14 +101,14 @@ class Program:
 
     def __getitem__(self, name: str) -> ProgramKernel:
         """The kernel of this name: the source's, or the symbol in the PTX. Raises `LaunchError`."""
-        found = self._kernels.get(name)
+        named = self._kernels.get(name)
         symbols = [kernel for kernel in self._kernels.values() if kernel.kernel.name == name]
-        if found is None and not symbols:
+        if named is None and not symbols:
             raise LaunchError(
                 f"{self.name} has no kernel {shown(name)}{did_you_mean(name, self._kernels)} (it has "
                 f"{', '.join(self._kernels) or 'none'})"
             )
-        return found or symbols[0]
+        return named or symbols[0]
 
     def only(self) -> ProgramKernel:
         """The kernel of a program that has one. Raises `LaunchError` for any other number."""
@@ -250,46 +250,46 @@ class ProgramKernel:
         return outcome
 
     def _schedules(
-        self, given: Schedule | list[Schedule] | tuple[Schedule, ...], arena: DeviceArena | None
+        self, schedule: Schedule | list[Schedule] | tuple[Schedule, ...], arena: DeviceArena | None
     ) -> tuple[Schedule, ...]:
-        found = tuple(given) if isinstance(given, list | tuple) else (given,)
-        if not found:
-            raise LaunchError(f"{self.name}: schedule must be a schedule or several, got {shown(given)}")
-        for order in found:
+        schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
+        if not schedules:
+            raise LaunchError(f"{self.name}: schedule must be a schedule or several, got {shown(schedule)}")
+        for order in schedules:
             schedule_of(order)
-        if len(found) > 1 and arena is not None:
+        if len(schedules) > 1 and arena is not None:
             raise LaunchError(
                 f"{self.name}: an arena keeps what a launch wrote, so that a second schedule would begin "
                 "with other values; give one schedule"
             )
-        return found
+        return schedules
 
-    def block(self, given: Extent | None) -> Extent:
+    def block(self, block: Extent | None) -> Extent:
         """The block of a launch: the one that is given, else that of the PTX. Raises `LaunchError` if neither
         says it.
         """
-        if given is None and not self.kernel.reqntid:
+        if block is None and not self.kernel.reqntid:
             raise LaunchError(f"{self.name}: block must be given, the threads of a CTA: block=256")
-        return self.kernel.reqntid if given is None else given
+        return self.kernel.reqntid if block is None else block
 
-    def arguments(self, given: object) -> list[Any]:
+    def arguments(self, arguments: object) -> list[Any]:
         """The arguments of a launch as `run` takes them, checked: numpy arrays on the memory of arrays,
         structures, and values. Raises `LaunchError`.
         """
-        if isinstance(given, Mapping):
-            given = self._in_order(given)
-        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        if isinstance(arguments, Mapping):
+            arguments = self._in_order(arguments)
+        if not isinstance(arguments, Sequence) or isinstance(arguments, str | bytes):
             raise LaunchError(
                 f"{self.name}: args must be a list with an argument for each parameter "
-                f"({', '.join(self.parameters) or 'none'}), got {shown(given)}"
+                f"({', '.join(self.parameters) or 'none'}), got {shown(arguments)}"
             )
         names = [self.program.readable(param.name) for param in self.kernel.params]
-        names += [f"argument {n}" for n in range(len(names), len(given))]
+        names += [f"argument {n}" for n in range(len(names), len(arguments))]
         sizes = [param_bytes(param) for param in self.kernel.params]
         sizes += [0] * (len(names) - len(sizes))
         values = [
             argument(f"{self.name}: {name}", value, size)
-            for name, value, size in zip(names, given, sizes, strict=False)
+            for name, value, size in zip(names, arguments, sizes, strict=False)
         ]
         self.check_elements(values)
         return values
@@ -307,18 +307,18 @@ class ProgramKernel:
                     f"got {value.dtype}; convert it"
                 )
 
-    def _in_order(self, given: Mapping[Any, object]) -> list[object]:
+    def _in_order(self, named: Mapping[Any, object]) -> list[object]:
         names = [self.program.readable(param.name) for param in self.kernel.params]
-        for name in given:
+        for name in named:
             if name not in names:
                 raise LaunchError(
                     f"{self.name} has no parameter {shown(name)}{did_you_mean(name, names)} (it has "
                     f"{', '.join(names) or 'none'})"
                 )
-        missing = [name for name in names if name not in given]
+        missing = [name for name in names if name not in named]
         if missing:
             raise LaunchError(f"{self.name}: args lacks {', '.join(missing)}; give every parameter")
-        return [given[name] for name in names]
+        return [named[name] for name in names]
 
     def _result(self, result: Result) -> Result:
         reports = tuple(map(self.program.report, result.reports))
@@ -348,12 +348,12 @@ def by_line(reports: Iterable[Report]) -> Iterator[Report]:
 
 
 class FoundError(TrapError):
-    """Sanitizers found something, or the kernel was stopped; `outcome` has all of it."""
+    """Sanitizers found something, or the kernel was stopped; `outcome` has the findings."""
 
     def __init__(self, outcome: Outcome) -> None:
-        found = outcome.findings
-        count = len(found.reports) + len(found.faults)
-        lines = "\n".join(f"  {problem}" for problem in (*found.reports, *found.faults))
+        findings = outcome.findings
+        count = len(findings.reports) + len(findings.faults)
+        lines = "\n".join(f"  {problem}" for problem in (*findings.reports, *findings.faults))
         super().__init__(f"{outcome.name}: {count} problem{'s' * (count > 1)} found:\n{lines}")
         self.outcome = outcome
         self.printed = outcome.printed
@@ -379,7 +379,7 @@ def argument(caller: str, value: object, nbytes: int = 0) -> Any:
     if isinstance(value, tuple):
         return Structure(caller, _members(caller, value), nbytes)
     try:
-        found = view(value, caller)
+        array = view(value, caller)
     except LaunchError as error:
         if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
             raise
@@ -387,14 +387,14 @@ def argument(caller: str, value: object, nbytes: int = 0) -> Any:
             f"{caller} must be an array, a number, None for a null pointer, or bytes for a structure, got "
             f"{shown(value)}"
         ) from error
-    if found.device != HOST:
+    if array.device != HOST:
         raise LaunchError(
-            f"{caller} is on {found.device_name}, but the interpreter runs on the host; copy it to the host"
+            f"{caller} is on {array.device_name}, but the interpreter runs on the host; copy it to the host"
         )
-    return host_array(found)
+    return host_array(array)
 
 
-def _members(caller: str, given: tuple[object, ...]) -> tuple[Any, ...]:
+def _members(caller: str, members: tuple[object, ...]) -> tuple[Any, ...]:
     """The members of a structure, arrays of other libraries as numpy arrays on their memory."""
     return tuple(
         _members(f"{caller}[{n}]", member)
@@ -402,7 +402,7 @@ def _members(caller: str, given: tuple[object, ...]) -> tuple[Any, ...]:
         else member
         if member is None
         else argument(f"{caller}[{n}]", member)
-        for n, member in enumerate(given)
+        for n, member in enumerate(members)
     )
 
 

@@ -43,13 +43,13 @@ class Structure:
 
 
 def _arrays(name: str, members: tuple[Any, ...]) -> list[tuple[str, Any]]:
-    found = []
+    arrays = []
     for n, member in enumerate(members):
         if isinstance(member, tuple):
-            found += _arrays(f"{name}[{n}]", member)
+            arrays += _arrays(f"{name}[{n}]", member)
         elif isinstance(member, np.ndarray):
-            found.append((f"{name}[{n}]", member))
-    return found
+            arrays.append((f"{name}[{n}]", member))
+    return arrays
 
 
 def _packed(name: str, members: tuple[Any, ...], arena: DeviceArena) -> tuple[bytes, int]:

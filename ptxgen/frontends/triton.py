@@ -23,7 +23,7 @@ from ptxgen.tensormap import SWIZZLES, TensorMap
 DEFAULT_TARGET: Final = "sm_80"
 _CALLER: Final = "ptxgen.frontends.triton"
 _SWIZZLE_OF: Final = {number: name for name, number in SWIZZLES.items()}
-# Parameters that Triton puts behind those of the function: pointers to memory for all CTAs.
+# Parameters that Triton appends to those of the function: pointers to memory for all CTAs.
 _SCRATCH: Final = ("global_scratch", "profile_scratch")
 _MOST_SCRATCH: Final = 1 << 34  # bytes
 _OF_RUNS: Final = tuple(
@@ -77,8 +77,8 @@ def launch(
     triton = require(_CALLER, "triton", "triton")
     chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas}
     chosen |= {name: how.pop(name) for name in list(how) if name not in _OF_RUNS} | dict(options or {})
-    given = {name: value for name, value in chosen.items() if value is not None}
-    call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, given)
+    chosen_options = {name: value for name, value in chosen.items() if value is not None}
+    call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, chosen_options)
     compiled = _compile(triton, call, target)
     sizes = _grid(call, grid)
     values = compiled.values(call, sizes)
@@ -134,13 +134,13 @@ class _Call:
 
 def _innermost(triton: Any, kernel: Any) -> Any:
     """The JIT function in its decorators. Raises `LaunchError` for anything else."""
-    found = kernel
-    while isinstance(found, triton.runtime.Autotuner | triton.runtime.Heuristics):
-        found = found.fn
-    if isinstance(found, triton.runtime.JITFunction):
-        return found
+    inner = kernel
+    while isinstance(inner, triton.runtime.Autotuner | triton.runtime.Heuristics):
+        inner = inner.fn
+    if isinstance(inner, triton.runtime.JITFunction):
+        return inner
     why = "is none"
-    if type(found).__name__ == "InterpretedFunction":
+    if type(inner).__name__ == "InterpretedFunction":
         why = "was made under TRITON_INTERPRET=1, which replaces it; unset that"
     raise LaunchError(f"{_CALLER}: the kernel must be a @triton.jit function, and {shown(kernel)} {why}")
 
@@ -148,27 +148,27 @@ def _innermost(triton: Any, kernel: Any) -> Any:
 def _by_name(function: Any, args: Any, constexprs: dict[str, Any]) -> dict[str, Any]:
     names = [param.name for param in function.params]
     if isinstance(args, Mapping):
-        found = dict(args)
+        by_name = dict(args)
     elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
         if len(args) > len(names):
             raise LaunchError(
                 f"{function.__name__} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}"
             )
-        found = dict(zip(names, args, strict=False))
+        by_name = dict(zip(names, args, strict=False))
     else:
         raise LaunchError(
             f"{function.__name__}: args must be a list of arguments, or a mapping by name, got {shown(args)}"
         )
-    for name in (*found, *constexprs):
+    for name in (*by_name, *constexprs):
         if name not in names:
             raise LaunchError(
                 f"{function.__name__} has no parameter {shown(name)}{did_you_mean(name, names)} (it has "
                 f"{', '.join(names)})"
             )
-    twice = [name for name in constexprs if name in found]
+    twice = [name for name in constexprs if name in by_name]
     if twice:
         raise LaunchError(f"{function.__name__}: {twice[0]} is given in args and in constexprs")
-    return {**found, **constexprs}
+    return {**by_name, **constexprs}
 
 
 def _require_all(function: Any, arguments: Mapping[str, Any]) -> None:
@@ -197,13 +197,13 @@ def _config_of(tuner: Any, name: str, arguments: Mapping[str, Any], config: Any)
 
 
 def _grid(call: _Call, grid: Any) -> tuple[int, ...]:
-    given = grid(dict(call.arguments)) if callable(grid) else grid
-    found = extents(given)
-    if found is None:
+    value = grid(dict(call.arguments)) if callable(grid) else grid
+    sizes = extents(value)
+    if sizes is None:
         raise LaunchError(
-            f"{call.function.__name__}: grid must be 1 to 3 positive integers, got {shown(given)}"
+            f"{call.function.__name__}: grid must be 1 to 3 positive integers, got {shown(value)}"
         )
-    return found
+    return sizes
 
 
 # ------------------------------------------------------------------------------------- compilation
@@ -265,7 +265,7 @@ class _Compiled:
         return values
 
 
-_kept = Kept[str, _Compiled]()
+_cache = Kept[str, _Compiled]()
 
 
 def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
@@ -293,13 +293,13 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchError(f"{name} cannot be specialised for these arguments: {error}") from error
     key = f"{source.hash()} {options.hash()} {gpu}"
-    found = _kept.get(key)
-    if found is None:
+    compiled = _cache.get(key)
+    if compiled is None:
         try:
-            found = _kept.keep(key, _translate(call, source, options, backend, gpu))
+            compiled = _cache.keep(key, _translate(call, source, options, backend, gpu))
         except triton.CompilationError as error:
             raise CompileError(f"{name} cannot be compiled:\n{error}") from error
-    return found
+    return compiled
 
 
 def _require_known(caller: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -322,11 +322,11 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     ir.load_dialects(context)
     backend.load_dialects(context)
     generators, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-    made = source.make_ir(gpu, options, generators, modules, context)
+    translated = source.make_ir(gpu, options, generators, modules, context)
     metadata = {"target": gpu, **options.__dict__}
     for stage, translate in stages.items():
         try:
-            made = translate(made, metadata)
+            translated = translate(translated, metadata)
         except RuntimeError as error:  # of the passes, which print the reason on standard error
             raise CompileError(
                 f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
@@ -334,7 +334,7 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
             ) from error
         if stage == "ptx":
             break
-    ptx = str(made)
+    ptx = str(translated)
     names = _names(call, source.signature, metadata["name"])
     program = Program(ptx, name=call.function.__name__, sources=sources_of(), names=names)
     return _Compiled(program, dict(source.signature), metadata)

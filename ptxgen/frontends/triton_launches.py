@@ -36,11 +36,13 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
         if warmup:
             return launched
         names = [param.name for param in kernel.params]
-        own = {name: named.pop(name) for name in list(named) if name not in names}
+        further = {name: named.pop(name) for name in list(named) if name not in names}
         positional = dict(zip(names, args, strict=False))
         arguments = args if len(args) > len(names) else positional
         try:
-            outcome = front.run(kernel, grid, arguments, named, target=target, options=common | own, **how)
+            outcome = front.run(
+                kernel, grid, arguments, named, target=target, options=common | further, **how
+            )
         except FoundError as error:
             outcomes.append(error.outcome)
             raise
@@ -49,12 +51,12 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
 
     def tune(tuner: Any, *args: Any, **named: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        kept = tuner.prune_configs(named) if len(tuner.configs) > 1 else tuner.configs
-        chosen = kept[0].all_kwargs()
-        if kept[0].pre_hook is not None:
-            kept[0].pre_hook({**tuner.nargs, **named, **chosen})
+        configs = tuner.prune_configs(named) if len(tuner.configs) > 1 else tuner.configs
+        chosen = configs[0].all_kwargs()
+        if configs[0].pre_hook is not None:
+            configs[0].pre_hook({**tuner.nargs, **named, **chosen})
         tuner.nargs = None
-        tuner.best_config = kept[0]
+        tuner.best_config = configs[0]
         return tuner.fn.run(*args, **named, **chosen)
 
     before = {kernels: kernels.run} | {of: of.run for of in _tuners(triton.runtime.Autotuner)}
@@ -82,8 +84,8 @@ class _Launched:
         self._kernel = kernel
         self._names = [param.name for param in kernel.params]
         self._variable = [param.name for param in kernel.params if not param.is_constexpr]
-        given = dict(zip(self._names, args, strict=False)) | named
-        self._fixed = {name: value for name, value in given.items() if name not in self._variable}
+        arguments = dict(zip(self._names, args, strict=False)) | named
+        self._fixed = {name: value for name, value in arguments.items() if name not in self._variable}
 
     def __getitem__(self, grid: Any) -> Any:
         """A function that launches the kernel; its arguments are all parameters in order, or those that

@@ -96,7 +96,7 @@ class KernelFunction:
         self._asserts = asserts
         self._proved = proved
         extents = cluster_of(f"kernel {self.name}", cluster)
-        self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).kept()
+        self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).canonical()
         self._target = None if target is None else find_target(target)
         caller = f"kernel {self.name}"
         self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))

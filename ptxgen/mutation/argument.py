@@ -55,8 +55,8 @@ class Reason:
 def _before(mutant: Mutant) -> str:
     """The PTX of the instruction before the change, empty if it is the first."""
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
-    found = [s for s in kernel.body[: mutant.place] if isinstance(s, ir.Instr)]
-    return render_instr(found[-1]) if found else ""
+    earlier = [s for s in kernel.body[: mutant.index] if isinstance(s, ir.Instr)]
+    return render_instr(earlier[-1]) if earlier else ""
 
 
 def _loop(mutant: Mutant) -> int:
@@ -65,13 +65,13 @@ def _loop(mutant: Mutant) -> int:
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
     heads = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
-    found = instrs(kernel)
-    barriers = [n for n, s in found.items() if s.opcode.startswith(_BARRIERS)]
+    instructions = instrs(kernel)
+    barriers = [n for n, s in instructions.items() if s.opcode.startswith(_BARRIERS)]
     ends: dict[int, int] = {}  # end of each loop, by its begin
-    for n, instr in found.items():
+    for n, instr in instructions.items():
         target = instr.operands[0] if instr.opcode.startswith("bra") else None
         head = heads[target.name] if isinstance(target, Symbol) else n
         if any(head < barrier < n for barrier in barriers):
             ends[head] = n
     outer = [head for head in sorted(ends) if not any(h < head < ends[h] for h in ends)]
-    return next((i for i, h in enumerate(outer, 1) if h < mutant.place <= ends[h]), 0)
+    return next((i for i, h in enumerate(outer, 1) if h < mutant.index <= ends[h]), 0)

@@ -47,7 +47,7 @@ def _same_for_every_thread(mutant: Mutant, block: tuple[int, ...]) -> bool:
     if len(mutant.instead) != 1:
         return False
     before, after = _decided(kernel), _decided(mutated)
-    if mutant.place not in before or mutant.place not in after:
+    if mutant.index not in before or mutant.index not in after:
         return False
     read = _read_elsewhere(kernel, before)
     first = _values(mutant.original, kernel, before, read, block)
@@ -60,7 +60,7 @@ def _drops_nothing(mutant: Mutant, block: tuple[int, ...]) -> bool:
     effect in any thread of the block.
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
-    instr = kernel.body[mutant.place]
+    instr = kernel.body[mutant.index]
     guard = instr.guard if isinstance(instr, Instr) else None
     if guard is None or any(instead.guard is not None for instead in mutant.instead):
         return False
@@ -79,8 +79,8 @@ def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
     written = Counter(name for s in instrs(kernel).values() for name in _names(s)[0])
     params = {param.name for param in kernel.params}
     known: set[str] = set()
-    found: dict[int, Instr] = {}
-    for place, instr in instrs(kernel).items():
+    decided: dict[int, Instr] = {}
+    for index, instr in instrs(kernel).items():
         writes, reads = _names(instr)
         if (
             writes
@@ -91,8 +91,8 @@ def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
             and all(_constant(o, params) for o in instr.operands if not isinstance(o, Reg))
         ):
             known.update(writes)
-            found[place] = instr
-    return found
+            decided[index] = instr
+    return decided
 
 
 def _constant(operand: ir.Operand, params: set[str]) -> bool:
@@ -104,14 +104,14 @@ def _constant(operand: ir.Operand, params: set[str]) -> bool:
 
 
 def _read_elsewhere(kernel: ir.Kernel, decided: Mapping[int, Instr]) -> list[Reg]:
-    made = {r.name: r for s in decided.values() for r in s.operands[:1] if isinstance(r, Reg)}
+    results = {r.name: r for s in decided.values() for r in s.operands[:1] if isinstance(r, Reg)}
     others = (s for n, s in instrs(kernel).items() if n not in decided)
     read: set[str] = set()
     for instr in others:
         read.update(_names(instr)[1])
         if instr.guard is not None:
             read.add(instr.guard.register.name)
-    return [made[name] for name in sorted(read & set(made))]
+    return [results[name] for name in sorted(read & set(results))]
 
 
 def _values(
@@ -139,12 +139,12 @@ def _values(
     for n, register in enumerate(registers):
         body += _widened(register, word, half)
         body.append(Instr("st.global.u64", (ir.Address(at, n * 8 * threads), word)))
-    own = tuple(ir.RegisterRange(r.name, r.declared, 0) for r in (at, number, word, half, axis))
+    added = tuple(ir.RegisterRange(r.name, r.declared, 0) for r in (at, number, word, half, axis))
     small = replace(
         kernel,
         params=(ir.Param("out", "u64"),),
         cluster=(),
-        registers=(*kernel.registers, *own),
+        registers=(*kernel.registers, *added),
         body=(*body, Instr("ret", ())),
     )
     out = np.zeros((max(len(registers), 1), threads), np.uint64)

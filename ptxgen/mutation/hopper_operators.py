@@ -14,7 +14,7 @@ from ptxgen.mutation.sites import Change, Site, constant, with_operand
 
 _PRODUCT: Final = "wgmma.mma_async"
 _REGISTER_STEP: Final = 8  # setmaxnreg takes multiples of it
-_BEHIND_D: Final = 3  # of a product: D, A, B, then whether D is given, and what else is literal
+_AFTER_D: Final = 3  # of a product: D, A, B, then whether D is given, and what else is literal
 _LOW_WORD: Final = 0x3FFF  # bits of a field of a descriptor
 _UNIT: Final = 16  # bytes, of an address in a descriptor
 # Fields of a matrix descriptor (PTX ISA, "Matrix Descriptor Format"): name, first bit, and a mask.
@@ -32,8 +32,8 @@ def phases(site: Site) -> Iterator[Change]:
     if instr.opcode.startswith(("mbarrier.try_wait.parity", "mbarrier.test_wait.parity")):
         parity = instr.operands[-1]
         if isinstance(parity, Reg):
-            turn = Instr("xor.b32", (parity, parity, IntImm(1)), instr.guard, instr.origin)
-            yield Change("of the other phase", (turn, instr, turn))
+            flip = Instr("xor.b32", (parity, parity, IntImm(1)), instr.guard, instr.origin)
+            yield Change("of the other phase", (flip, instr, flip))
         return
     if not program.makes_parity(instr):
         return
@@ -50,17 +50,17 @@ def tensor_copies(site: Site) -> Iterator[Change]:
     if not instr.opcode.startswith(("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")):
         return
     yield Change("deleted", ())
-    place = next(n for n, o in enumerate(instr.operands) if isinstance(o, TensorAddress))
-    tensor = instr.operands[place]
+    index = next(n for n, o in enumerate(instr.operands) if isinstance(o, TensorAddress))
+    tensor = instr.operands[index]
     assert isinstance(tensor, TensorAddress)
     at = tensor.coordinates
     for n, (one, other) in enumerate(pairwise(at)):
         swapped = replace(tensor, coordinates=(*at[:n], other, one, *at[n + 2 :]))
-        yield Change(f"coordinates {n} and {n + 1} swapped", with_operand(instr, place, swapped))
+        yield Change(f"coordinates {n} and {n + 1} swapped", with_operand(instr, index, swapped))
     for n, coordinate in enumerate(at):
         if isinstance(coordinate, IntImm):
             moved = replace(tensor, coordinates=(*at[:n], IntImm(coordinate.value + 1), *at[n + 1 :]))
-            yield Change(f"coordinate {n} +1", with_operand(instr, place, moved))
+            yield Change(f"coordinate {n} +1", with_operand(instr, index, moved))
 
 
 def descriptors(site: Site) -> Iterator[Change]:
@@ -93,14 +93,14 @@ def products(site: Site) -> Iterator[Change]:
     if not instr.opcode.startswith(_PRODUCT):
         return
     yield Change("deleted", ())
-    given, *literals = instr.operands[_BEHIND_D:]
-    if isinstance(given, Reg):
+    accumulates, *literals = instr.operands[_AFTER_D:]
+    if isinstance(accumulates, Reg):
         for value, what in ((0, "D is not given"), (1, "D is given")):
-            yield Change(what, with_operand(instr, _BEHIND_D, IntImm(value)))
-    scales = 2  # of A and of B: 1 or -1; behind them is whether an operand is transposed: 0 or 1
+            yield Change(what, with_operand(instr, _AFTER_D, IntImm(value)))
+    scales = 2  # of A and of B: 1 or -1; after them is whether an operand is transposed: 0 or 1
     for n, literal in enumerate(literals):
         assert isinstance(literal, IntImm)
-        at = _BEHIND_D + 1 + n
+        at = _AFTER_D + 1 + n
         what = f"operand {at} negated" if n < scales else f"operand {at} transposed"
         yield Change(what, constant(instr, at, -literal.value if n < scales else 1 - literal.value))
 

@@ -29,15 +29,15 @@ class Journal:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self.file.write_text(whole, encoding="utf-8")
-        found: dict[tuple[str, str], Verdict] = {}
+        verdicts: dict[tuple[str, str], Verdict] = {}
         for number, line in enumerate(whole.splitlines(), 1):
             row: Any = json.loads(line)
             if not isinstance(row, dict) or row.keys() != {"sha256", *_FIELDS} or not _fits(row):
                 raise ValueError(f"line {number} is no verdict")
             if row.pop("sha256") == hashes.get(row["kernel"]):
                 row["also"] = tuple(row["also"])
-                found[row["kernel"], row["name"]] = Verdict(**row)
-        return found
+                verdicts[row["kernel"], row["name"]] = Verdict(**row)
+        return verdicts
 
     def add(self, verdict: Verdict, sha256: str) -> None:
         """Add a verdict on a mutant of the kernel whose text has this hash. Raises `OSError`."""

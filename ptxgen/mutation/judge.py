@@ -101,11 +101,10 @@ class Judge:
 
         Raises `PtxGenError` if a check finds an error in the kernel itself.
         """
-        m, found = self.mutants[number], self._found(number)
+        m, finding = self.mutants[number], self._judged(number)
         texts = (m.name, m.kind, m.before, m.after, m.step, m.mark, m.where)
-        return Verdict(
-            self.kernel.name, *texts, found.caught_by, found.what, found.also, found.problem, found.reach
-        )
+        how = (finding.caught_by, finding.what, finding.also, finding.problem, finding.reach)
+        return Verdict(self.kernel.name, *texts, *how)
 
     def require_right(self) -> None:
         """Raise `PtxGenError` if a check finds an error in the kernel itself, on any problem."""
@@ -161,7 +160,7 @@ class Judge:
             module, kernel.entry, block=kernel.block, params=kernel.params, dynamic_smem=kernel.dynamic_smem
         ).shared
 
-    def _found(self, number: int) -> _Finding:
+    def _judged(self, number: int) -> _Finding:
         """Run the checks in order, and end at the first one that catches the mutant. On problems on which
         its run would be that of the right kernel, which passes, it is not run, but for the first: a sanitizer
         also reads the text.
@@ -173,20 +172,20 @@ class Judge:
         proof = self._proof(module)
         for wrong in (*proof.problems, *proof.violations):
             return _Finding("proof", str(wrong))
-        told, same = [], True
+        infected, same = [], True
         for nth, problem in enumerate(self.kernel.problems):
             if self.reach(problem).infected[number]:
-                told.append(nth)
+                infected.append(nth)
             elif nth:
                 continue
-            found, ran = self._run(module, problem, nth)
-            if found is not None:
-                return found
+            finding, ran = self._run(module, problem, nth)
+            if finding is not None:
+                return finding
             same = same and ran is not None and ran.results == self.right(problem).results
-        found = self._scheduled(module, told)
-        if found is None and len(proof.unknown) > allowed:
-            found = _Finding("unproved", str(proof.unknown[0]))
-        return found or self._survivor(number, told, same=same)
+        finding = self._scheduled(module, infected)
+        if finding is None and len(proof.unknown) > allowed:
+            finding = _Finding("unproved", str(proof.unknown[0]))
+        return finding or self._survivor(number, infected, same=same)
 
     def _run(
         self, module: Module, problem: Any, number: int, schedule: str = LOCKSTEP
@@ -206,19 +205,20 @@ class Judge:
         first, *others = noticed
         return _Finding(first, noticed[first], tuple(others), number), ran
 
-    def _scheduled(self, module: Module, told: list[int]) -> _Finding | None:
-        for number in [n for n in told if n < self.kernel.scheduled]:
+    def _scheduled(self, module: Module, infected: list[int]) -> _Finding | None:
+        for number in [n for n in infected if n < self.kernel.scheduled]:
             for schedule in (f"pct:{seed}" for seed in self.kernel.seeds):
-                found, _ = self._run(module, self.kernel.problems[number], number, schedule)
-                if found is not None:
-                    also = (found.caught_by, *found.also)
-                    return replace(found, caught_by="schedule", what=f"{schedule}: {found.what}", also=also)
+                finding, _ = self._run(module, self.kernel.problems[number], number, schedule)
+                if finding is not None:
+                    also = (finding.caught_by, *finding.also)
+                    what = f"{schedule}: {finding.what}"
+                    return replace(finding, caught_by="schedule", what=what, also=also)
         return None
 
-    def _survivor(self, number: int, told: list[int], *, same: bool) -> _Finding:
+    def _survivor(self, number: int, infected: list[int], *, same: bool) -> _Finding:
         mutant = self.mutants[number]
         known = reason(mutant, self.kernel.block, self.reasons, same=same)
-        if told:
+        if infected:
             how_far = NOT_PROPAGATED if same else WITHIN_TOLERANCE
         else:
             executed = any(self.reach(p).executed[number] for p in self.kernel.problems)

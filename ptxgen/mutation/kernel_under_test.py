@@ -65,7 +65,7 @@ class KernelUnderTest:
         self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any
     ) -> Ran:
         """Run `module`, the kernel or a mutant of it, on a problem; `how` are keywords of `launch`,
-        by default the interpreter, besides those of the problem's launch.
+        by default the interpreter, in addition to those of the problem's launch.
         """
         prepared = self.prepare(problem)
         done = launch(module, self.entry, **prepared.how, raise_on_report=False, **how)

@@ -25,14 +25,14 @@ from ptxgen.text import render_instr
 class Mutant:
     """A module with one mistake. `name` is unique among the mutants of a kernel.
 
-    `place` is the index of the statement in the kernel's body; `before` and `after` are its PTX,
+    `index` is that of the statement in the kernel's body; `before` and `after` are its PTX,
     `after` is empty for a deleted statement. `step` is the heading of its step of the algorithm,
-    `mark` the mark of its source (`ptxgen/dsl/source_regions.py`), `where` the place of its source line.
+    `mark` the mark of its source (`ptxgen/dsl/source_regions.py`), `where` the location of its source line.
     """
 
     name: str
     kind: str
-    place: int
+    index: int
     before: str
     after: str
     step: str
@@ -54,7 +54,7 @@ class Mutant:
         the statement; empty if the source is not at hand.
         """
         kernel = next(k for k in self.original.kernels if k.name == self.entry)
-        statement = kernel.body[self.place]
+        statement = kernel.body[self.index]
         assert isinstance(statement, Instr)
         source = None if statement.origin is None else statement.origin.source
         if source is None:
@@ -62,8 +62,8 @@ class Mutant:
         return source.text or linecache.getline(source.file, source.line).strip()
 
     def _mutated(self, kernel: ir.Kernel) -> ir.Kernel:
-        before, behind = kernel.body[: self.place], kernel.body[self.place + 1 :]
-        return replace(kernel, body=(*before, *self.instead, *behind))
+        before, after = kernel.body[: self.index], kernel.body[self.index + 1 :]
+        return replace(kernel, body=(*before, *self.instead, *after))
 
 
 class _Operator(NamedTuple):
@@ -135,7 +135,7 @@ def _stages(site: Site) -> Iterator[Change]:
 
 def _masks(site: Site) -> Iterator[Change]:
     """Conditions that are dropped or negated, except conditions of loops."""
-    program, place, instr = site
+    program, index, instr = site
     head = _head(instr)
     if head == "selp" and not program.makes_shared_address(instr):
         d, a, b, _ = instr.operands
@@ -145,12 +145,12 @@ def _masks(site: Site) -> Iterator[Change]:
     if head in ("and", "or") and instr.opcode.endswith(".pred"):
         other = {"and": "or.pred", "or": "and.pred"}[head]
         yield Change("and for or", with_operand(instr, opcode=other))
-    if instr.guard is None or program.loop_branch(place) or program.awaits(instr):
+    if instr.guard is None or program.loop_branch(index) or program.awaits(instr):
         return
     free = () if head == "bra" else (_guarded(instr, None),)
     yield Change("dropped", free)
-    turned = instr.guard._replace(negated=not instr.guard.negated)
-    yield Change("inverted", (_guarded(instr, turned),))
+    inverted = instr.guard._replace(negated=not instr.guard.negated)
+    yield Change("inverted", (_guarded(instr, inverted),))
 
 
 _WIDER: Final = {
@@ -174,10 +174,10 @@ def _bounds(site: Site) -> Iterator[Change]:
 
 def _loop_bounds(site: Site) -> Iterator[Change]:
     """Loop bounds off by one, and loop branches that are never taken."""
-    program, place, instr = site
+    program, index, instr = site
     if program.loop_condition(instr):
         yield from _comparison(instr)
-    if program.loop_branch(place) and instr.guard is not None and not program.awaits(instr):
+    if program.loop_branch(index) and instr.guard is not None and not program.awaits(instr):
         yield Change("never taken", ())
 
 
@@ -263,16 +263,16 @@ def mutants(module: ir.Module, entry: str, kinds: Sequence[str] = tuple(KINDS)) 
 
 def _of_kind(program: Program, kind: str) -> Iterator[Mutant]:
     step = ""
-    for place, statement in enumerate(program.kernel.body):
+    for index, statement in enumerate(program.kernel.body):
         if isinstance(statement, ir.Note):
             step = statement.text
         if not isinstance(statement, Instr):
             continue
-        for what, instead in _OPERATORS[kind].changes(Site(program, place, statement)):
+        for what, instead in _OPERATORS[kind].changes(Site(program, index, statement)):
             yield Mutant(
-                name=f"{kind}: {what} @{place}",
+                name=f"{kind}: {what} @{index}",
                 kind=kind,
-                place=place,
+                index=index,
                 before=render_instr(statement),
                 after=" ".join(render_instr(instr) for instr in instead),
                 step=step,

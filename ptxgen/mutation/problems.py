@@ -63,13 +63,13 @@ def kernels_under_test(
         launch = problem.launch
         key = (launch.kernel.program.ptx, launch.kernel.kernel.name, _block(launch), launch.how.get("shared"))
         groups.setdefault(key, []).append(problem)
-    found: list[KernelUnderTest] = []
+    kernels: list[KernelUnderTest] = []
     for of_kernel in groups.values():
         name = of_kernel[0].launch.kernel.name
-        earlier = sum(kernel.name.partition(" #")[0] == name for kernel in found)
+        earlier = sum(kernel.name.partition(" #")[0] == name for kernel in kernels)
         name += f" #{earlier + 1}" if earlier else ""
-        found.append(_kernel(name, [_Repeated(p, expect, tolerance) for p in of_kernel]))
-    return found
+        kernels.append(_kernel(name, [_Repeated(p, expect, tolerance) for p in of_kernel]))
+    return kernels
 
 
 def _kernel(name: str, repeated: Sequence[_Repeated]) -> KernelUnderTest:
@@ -88,20 +88,20 @@ def _kernel(name: str, repeated: Sequence[_Repeated]) -> KernelUnderTest:
 
 
 def _block(launch: Prepared) -> tuple[int, ...]:
-    found = launch.kernel.block(launch.block)
-    return tuple(found) if isinstance(found, Sequence) else (found,)
+    block = launch.kernel.block(launch.block)
+    return tuple(block) if isinstance(block, Sequence) else (block,)
 
 
 def _bounds(repeated: Sequence[_Repeated]) -> dict[str, Any]:
     """What the proof may know of parameters: tensor maps, and the least and greatest integer of a problem."""
-    found: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for n, param in enumerate(repeated[0].kernel.params):
         values = [each.values[n] for each in repeated if n < len(each.values)]
         if values and isinstance(values[0], TensorMap):
-            found[param.name] = values[0]
+            bounds[param.name] = values[0]
         elif not param.count and all(isinstance(v, int | np.integer) and v >= 0 for v in values):
-            found[param.name] = (min(map(int, values)), max(map(int, values)))
-    return found
+            bounds[param.name] = (min(map(int, values)), max(map(int, values)))
+    return bounds
 
 
 class _Repeated:
@@ -139,8 +139,8 @@ class _Repeated:
         self._saved.restore()
         launch, arena = self.problem.launch, DeviceArena()
         symbols = launch.kernel.program.symbols(self.how.get("symbols"))
-        given = {"grid": launch.grid, "block": _block(launch), "args": packed_in(arena, self.values)}
-        return {**given, **self.how, "symbols": symbols, "arena": arena}
+        arguments = {"grid": launch.grid, "block": _block(launch), "args": packed_in(arena, self.values)}
+        return {**arguments, **self.how, "symbols": symbols, "arena": arena}
 
     @functools.cached_property
     def _right(self) -> Mapping[str, Array]:

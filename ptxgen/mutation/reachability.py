@@ -1,4 +1,4 @@
-"""Where a mutant is told from its kernel: the runs that execute its instruction, and those in which that
+"""Where a mutant differs from its kernel: the runs that execute its instruction, and those in which that
 does anything else.
 
 One run of the kernel with probes before each changed instruction says it of all mutants. A probe notes that
@@ -58,36 +58,36 @@ def reach(kernel: KernelUnderTest, watched: ir.Module, mutants: Sequence[Mutant]
 
     kernel.run(watched, problem, launch=launch)
     first: dict[int, int] = {}  # the mutant that notes for all of its instruction
-    of = [len(mutants) + first.setdefault(mutant.place, n) for n, mutant in enumerate(mutants)]
+    of = [len(mutants) + first.setdefault(mutant.index, n) for n, mutant in enumerate(mutants)]
     return Reach(notes[of].astype(bool), notes[: len(mutants)].astype(bool))
 
 
 def probed(module: ir.Module, entry: str, mutants: Sequence[Mutant]) -> ir.Module:
     """A module with probes for the mutants of its kernel `entry`. The kernel has one more parameter, the
-    last: an array of bytes. One for each mutant, in their order, becomes 1 where the mutant is told from the
+    last: an array of bytes. One for each mutant, in their order, becomes 1 where the mutant differs from the
     kernel; then one for each, of which that of the first mutant of an instruction becomes 1 where a thread
     reaches it.
     """
-    by_place: dict[int, list[tuple[int, Mutant]]] = {}
+    by_index: dict[int, list[tuple[int, Mutant]]] = {}
     for number, mutant in enumerate(mutants):
-        by_place.setdefault(mutant.place, []).append((number, mutant))
+        by_index.setdefault(mutant.index, []).append((number, mutant))
     (kernel,) = (k for k in module.kernels if k.name == entry)
-    own = {r.name: r for r in (_AT, _ONE, _DIFFERS, _MEETS)}
+    registers = {r.name: r for r in (_AT, _ONE, _DIFFERS, _MEETS)}
     body: list[ir.Statement] = [
         Instr("ld.param.u64", (_AT, Address(Symbol(_NOTES)))),
         Instr("mov.u32", (_ONE, IntImm(1))),
     ]
-    for place, statement in enumerate(kernel.body):
-        for nth, (number, mutant) in enumerate(by_place.get(place, ())):
+    for index, statement in enumerate(kernel.body):
+        for nth, (number, mutant) in enumerate(by_index.get(index, ())):
             assert isinstance(statement, Instr)
             if nth == 0:
                 body.append(_note(len(mutants) + number))
-            body += _probe(mutant, statement, number, own)
+            body += _probe(mutant, statement, number, registers)
         body.append(statement)
     watched = replace(
         kernel,
         params=(*kernel.params, ir.Param(_NOTES, "u64")),
-        registers=(*kernel.registers, *(ir.RegisterRange(r.name, r.declared, 0) for r in own.values())),
+        registers=(*kernel.registers, *(ir.RegisterRange(r.name, r.declared, 0) for r in registers.values())),
         body=tuple(body),
     )
     return replace(module, kernels=tuple(watched if k is kernel else k for k in module.kernels))
@@ -97,9 +97,9 @@ def _note(number: int, guard: Guard | None = None) -> Instr:
     return Instr("st.global.u8", (Address(_AT, number), _ONE), guard)
 
 
-def _probe(mutant: Mutant, before: Instr, number: int, own: dict[str, Reg]) -> Iterator[Instr]:
+def _probe(mutant: Mutant, before: Instr, number: int, registers: dict[str, Reg]) -> Iterator[Instr]:
     """The instructions that note of a thread, about to execute `before`, that the mutant does something
-    else. `own` has the registers of all probes.
+    else. `registers` has the registers of all probes.
     """
     guard = before.guard
     if len(mutant.instead) == 1:
@@ -109,7 +109,7 @@ def _probe(mutant: Mutant, before: Instr, number: int, own: dict[str, Reg]) -> I
         elif after.guard != guard:  # other threads execute it
             guard = None
         elif (result := _result(before)) is not None and result == _result(after):
-            yield from _compared(before, after, result, own)
+            yield from _compared(before, after, result, registers)
             if guard is not None:
                 opposite = "not.pred" if guard.negated else "mov.pred"
                 yield Instr(opposite, (_MEETS, guard.register))
@@ -127,10 +127,11 @@ def _result(instr: Instr) -> Reg | None:
     return first if isinstance(first, Reg) else None
 
 
-def _compared(before: Instr, after: Instr, result: Reg, own: dict[str, Reg]) -> Iterator[Instr]:
+def _compared(before: Instr, after: Instr, result: Reg, registers: dict[str, Reg]) -> Iterator[Instr]:
     """Instructions that make _DIFFERS true where the results of two instructions have other bits."""
     kind = result.declared
-    pair = [own.setdefault(name, Reg(name, kind)) for name in (f"%probe_old_{kind}", f"%probe_new_{kind}")]
+    names = (f"%probe_old_{kind}", f"%probe_new_{kind}")
+    pair = [registers.setdefault(name, Reg(name, kind)) for name in names]
     for register, instr in zip(pair, (before, after), strict=True):
         yield Instr(instr.opcode, (register, *instr.operands[1:]))
     compare = "xor.pred" if kind == "pred" else f"setp.ne.b{TYPES[kind].bits}"

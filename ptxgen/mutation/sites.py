@@ -28,7 +28,7 @@ class Site(NamedTuple):
     """An instruction and its index in the body of a kernel."""
 
     program: Program
-    place: int
+    position: int
     instr: Instr
 
 
@@ -64,10 +64,10 @@ class Program:
             return []
         spaces = [w.partition("::")[0] for w in instr.opcode.split(".")]
         spaces = [s for s in spaces if s in _SPACES]
-        places = [n for n, o in enumerate(instr.operands) if isinstance(o, Address)]
+        addresses = [n for n, o in enumerate(instr.operands) if isinstance(o, Address)]
         # An mbarrier after the two addresses of a copy is in shared memory, too.
-        spaces += ["shared"] * (len(places) - len(spaces))
-        return [n for n, space in zip(places, spaces, strict=False) if space == "shared"]
+        spaces += ["shared"] * (len(addresses) - len(spaces))
+        return [n for n, space in zip(addresses, spaces, strict=False) if space == "shared"]
 
     def makes_shared_address(self, instr: Instr) -> bool:
         """Whether the result of `instr` goes into the address of an access to shared memory."""
@@ -93,9 +93,9 @@ class Program:
                 return regions[(n + 1) % len(regions)].offset - region.offset
         return 0
 
-    def loop_branch(self, place: int) -> bool:
-        """Whether statement `place` is a loop's back branch, or a branch that skips a loop."""
-        return place in self._loops
+    def loop_branch(self, index: int) -> bool:
+        """Whether statement `index` is a loop's back branch, or a branch that skips a loop."""
+        return index in self._loops
 
     def loop_condition(self, instr: Instr) -> bool:
         """Whether `instr` writes the predicate of a `loop_branch`."""
@@ -146,16 +146,16 @@ class Program:
 
     def _slice(self, wanted: set[str]) -> frozenset[str]:
         """The registers from which those `wanted` are computed, and these."""
-        found: set[str] = set()
+        names: set[str] = set()
         while wanted:
-            found |= wanted
+            names |= wanted
             wanted = {
                 name
                 for n, (written, read) in self._written.items()
                 if wanted.intersection(written) and not _loads(self._instrs[n])
                 for name in read
-            } - found
-        return frozenset(found)
+            } - names
+        return frozenset(names)
 
 
 def _loads(instr: Instr) -> bool:

@@ -73,7 +73,7 @@ def fences(site: Site) -> Iterator[Change]:
 def mbarriers(site: Site) -> Iterator[Change]:
     """Changes of mbarriers: arrivals, counts, bytes, phases and waits."""
     instr = site.instr
-    if site.program.awaits(instr) and site.program.loop_branch(site.place):
+    if site.program.awaits(instr) and site.program.loop_branch(site.position):
         yield Change("not waited for", ())
     if instr.opcode.startswith("cp.async.mbarrier"):
         yield Change("deleted", ())

@@ -55,13 +55,13 @@ def judges(
 
 
 def _problem(
-    kernel: Any, number: int, given: Sequence[Any], block: Any, entry: str | None, how: Mapping[str, Any]
+    kernel: Any, number: int, problem: Sequence[Any], block: Any, entry: str | None, how: Mapping[str, Any]
 ) -> Problem:
-    if not isinstance(given, tuple | list) or len(given) not in _PARTS:
+    if not isinstance(problem, tuple | list) or len(problem) not in _PARTS:
         raise LaunchError(
-            f"problem {number} must be (grid, arguments) or (grid, arguments, statics), got {shown(given)}"
+            f"problem {number} must be (grid, arguments) or (grid, arguments, statics), got {shown(problem)}"
         )
-    grid, arguments, *more = given
+    grid, arguments, *more = problem
     statics = dict(more[0]) if more else {}
     if statics and not isinstance(kernel, KernelFunction):
         if isinstance(kernel, str | Path | Program):

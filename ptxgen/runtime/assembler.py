@@ -238,24 +238,24 @@ def find_assembler(kind: str | None = None, target: str | None = None) -> Assemb
 @functools.cache
 def _find(kind: str | None, target: str | None, named: Path | None) -> Assembler:
     refused = []
-    for place_kind, probe in _places(named):
-        if kind not in (None, place_kind):
+    for probed_kind, probe in _probes(named):
+        if kind not in (None, probed_kind):
             continue
         try:
-            found = probe()
+            assembler = probe()
         except BackendError as error:
             refused.append(str(error))
             continue
-        if target is None or found.knows(target):
-            return found
-        refused.append(f"{found} does not know {target}")
+        if target is None or assembler.knows(target):
+            return assembler
+        refused.append(f"{assembler} does not know {target}")
     wanted = kind or "PTX assembler"
     knowing = f" that knows {target}" if target else ""
     reasons = "".join(f"\n  {reason}" for reason in refused)
     raise BackendError(f"no {wanted}{knowing} found:{reasons}\nto get one: {INSTALL}")
 
 
-def _places(named: Path | None) -> Iterator[tuple[str, Callable[[], Assembler]]]:
+def _probes(named: Path | None) -> Iterator[tuple[str, Callable[[], Assembler]]]:
     """The kinds to try, in order, each with a probe that raises BackendError if there is none."""
     if named is not None:
         # A user who names a ptxas wants that one, or the reason why it cannot be used.

@@ -73,7 +73,7 @@ class Advisory:
         return self.code in RUINOUS or self.text.startswith(RUINOUS_BEGINNING)
 
 
-_SAID: Final = re.compile(
+_MESSAGE: Final = re.compile(
     r"^(?:\w+ +)?(?:.*?, line (?P<line>\d+); )?(?P<severity>error|fatal|warning|info) *: "
     r"(?:\((?P<code>C\d+)\) )?(?P<text>.*?) *$",
     re.MULTILINE,
@@ -92,13 +92,13 @@ class _Remark:
 
 def _remarks(log: str) -> list[_Remark]:
     """Each line of the log that has a severity, in order, without repetitions."""
-    found: dict[_Remark, None] = {}
-    for said in _SAID.finditer(log):
-        named = _LINE_IN_TEXT.search(said["text"])
-        line = said["line"] or (named[1] if named else None)
-        remark = _Remark(said["severity"], said["code"] or "", said["text"], int(line) if line else None)
-        found[remark] = None
-    return list(found)
+    remarks: dict[_Remark, None] = {}
+    for match in _MESSAGE.finditer(log):
+        named = _LINE_IN_TEXT.search(match["text"])
+        line = match["line"] or (named[1] if named else None)
+        remark = _Remark(match["severity"], match["code"] or "", match["text"], int(line) if line else None)
+        remarks[remark] = None
+    return list(remarks)
 
 
 def _errors(log: str) -> list[_Remark]:
@@ -122,8 +122,8 @@ def advisories_of(log: str) -> tuple[Advisory, ...]:
 
 def _number(pattern: str, text: str) -> int | None:
     """The sum of the integers that `pattern` matches in `text`, or None if it matches none."""
-    found = re.findall(pattern, text)
-    return sum(map(int, found)) if found else None
+    numbers = re.findall(pattern, text)
+    return sum(map(int, numbers)) if numbers else None
 
 
 def kernels_of(log: str) -> tuple[KernelUsage, ...]:
@@ -200,11 +200,11 @@ def refusal(assembler: str, log: str, ptx: str, target: str, outcome: str) -> st
 
 
 def _error(error: _Remark, ptx: str, target: str) -> str:
-    place = f"line {error.line}: " if error.line else ""
+    where = f"line {error.line}: " if error.line else ""
     quoted = re.search(r"'([^']+)'", error.text)
     token = quoted[1] if quoted else ""
     hint = _hint(error.text, ptx, target)
-    return f"\n\n{place}{error.text}{hint}{_excerpt(ptx, error.line, token)}"
+    return f"\n\n{where}{error.text}{hint}{_excerpt(ptx, error.line, token)}"
 
 
 def _hint(text: str, ptx: str, target: str) -> str:
@@ -238,10 +238,10 @@ def _excerpt(ptx: str, number: int | None, token: str) -> str:
 def _marker(line: str, token: str) -> str:
     # Whole words only: `%f1` is not in `%f12`, but `.u65` is in `add.u65`.
     begin = r"\b" if token[:1].isalnum() else ""
-    found = [at.start() for at in re.finditer(rf"{begin}{re.escape(token)}(?!\w)", line)]
+    starts = [at.start() for at in re.finditer(rf"{begin}{re.escape(token)}(?!\w)", line)]
     # If the token occurs twice on the line, it is unknown which one is meant: mark the statement.
-    if len(found) == 1 and token:
-        return f"{' ' * found[0]}^{'~' * (len(token) - 1)}"
+    if len(starts) == 1 and token:
+        return f"{' ' * starts[0]}^{'~' * (len(token) - 1)}"
     statement = line.strip()
     return f"{' ' * line.find(statement)}^{'~' * (len(statement) - 1)}"
 

@@ -20,7 +20,7 @@ class LaunchAttributes:
     cooperative: bool = False
     programmatic: bool = False
 
-    def kept(self) -> LaunchAttributes:
+    def canonical(self) -> LaunchAttributes:
         """These attributes; `NO_ATTRIBUTES` itself if nothing is asked for, which launches look for."""
         return NO_ATTRIBUTES if self == NO_ATTRIBUTES else self
 

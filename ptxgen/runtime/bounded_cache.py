@@ -1,4 +1,4 @@
-"""Results that are kept by key, in bounded memory."""
+"""Results cached by key, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MOST: Final = 512  # decoding has a new key at every step
 
 
 class Kept(dict[_Key, _Value], Generic[_Key, _Value]):
-    """Results by key. All are forgotten before there are too many."""
+    """Results by key. The cache is emptied when it is full."""
 
     def keep(self, key: _Key, value: _Value) -> _Value:
-        """Keep a result, and return it."""
+        """Cache a result, and return it."""
         if len(self) >= _MOST:
             self.clear()
         self[key] = value

@@ -224,19 +224,19 @@ class DiskCache:
     def clear(self) -> tuple[Usage, tuple[Path, ...]]:
         """Remove every entry and temporary file that begins with the cache's first line.
 
-        Returns the number and size of the removed files, and the paths of files that were kept
+        Returns the number and size of the removed files, and the paths of files that remain
         because only their names are like those of the cache.
         """
         self._require_private()
-        removed, kept = [], []
+        removed, refused = [], []
         for file in itertools.chain(*self._scan()):
             path = self.directory / file.name
             if _begins_like_ours(path):
                 path.unlink(missing_ok=True)
                 removed.append(file.nbytes)
             else:
-                kept.append(path)
-        return Usage(len(removed), sum(removed)), tuple(kept)
+                refused.append(path)
+        return Usage(len(removed), sum(removed)), tuple(refused)
 
     def _path(self, key: CacheKey) -> Path:
         return self.directory / f"{key.digest}.entry"
@@ -258,8 +258,8 @@ class DiskCache:
         """The entries and the temporary files; both lists are empty if there is no directory."""
         entries: list[_File] = []
         temporaries: list[_File] = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as found:
-            for item in found:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as items:
+            for item in items:
                 if not (match := _OUR_NAME.fullmatch(item.name)):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # removed since the listing

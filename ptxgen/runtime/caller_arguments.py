@@ -22,7 +22,7 @@ def gpu_of(caller: str, cuda: object) -> CudaBackend:
 
 
 def cache_of(caller: str, cache: object) -> ModuleCache | None:
-    """The module cache passed to the function `caller`; None stands for the process's own cache.
+    """The module cache passed to the function `caller`; None is the process's own cache.
 
     Raises `ConfigError` if `cache` is neither None nor a `ModuleCache`.
     """

@@ -99,9 +99,9 @@ class CudaBackend:
 
     def version(self, target: Target) -> str:
         """The compiler that `compile` uses for `target`: `"ptxas 13.0.88"`, or the driver."""
-        found = self._assembler(target)
-        if found is not None:
-            return f"{found.name} {found.version}"
+        assembler = self._assembler(target)
+        if assembler is not None:
+            return f"{assembler.name} {assembler.version}"
         return f"driver {driver_name(self._driver.version)}" if self.available() else "driver"
 
     def compile(self, text: str, target: Target) -> bytes:
@@ -111,21 +111,21 @@ class CudaBackend:
         than the driver's, since the driver does not load its cubins. Raises `AssemblerError` if the
         text is refused.
         """
-        found = self._assembler(target)
-        if found is None:
+        assembler = self._assembler(target)
+        if assembler is None:
             return text.encode()
-        return found.assemble(text, target.name).cubin
+        return assembler.assemble(text, target.name).cubin
 
     def _assembler(self, target: Target) -> Assembler | None:
         try:
-            found = find_assembler(target=target.name)
+            assembler = find_assembler(target=target.name)
         except BackendError:
             return None
         # CUDA Compatibility guide, "Minor Version Compatibility": a driver loads the cubins of all
         # toolkits of its own major version and of earlier major versions.
-        generation = int(found.version.split(".")[0])
+        generation = int(assembler.version.split(".")[0])
         too_new = self.available() and generation > self._driver.version // 1000
-        return None if too_new else found
+        return None if too_new else assembler
 
     def load(self, program: bytes, entry: str, dynamic_shared: int, ordinal: int) -> LoadedKernel:
         """The kernel `entry` of `program`, a cubin or PTX text, on device `ordinal`.
@@ -178,21 +178,21 @@ class CudaBackend:
             )
 
     def _config(self, plan: LaunchPlan, stream: int) -> Any:
-        """The `CUlaunchConfig` of a launch, which is kept for those that follow."""
+        """The `CUlaunchConfig` of a launch, which is cached for the launches that follow."""
         key = plan.grid, plan.block, plan.dynamic_shared, plan.attributes, stream
-        found = self._configs.get(key)
-        if found is None:
-            found = self._configs.keep(key, launch_config(self._driver.require(), plan, stream))
-        return found
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs.keep(key, launch_config(self._driver.require(), plan, stream))
+        return config
 
     def encode(self, of: TensorMap, ordinal: int) -> bytes:
         """The 128 bytes of a tensor map of an address on device `ordinal`, as a kernel's parameter."""
         assert isinstance(of.base, int)  # an array has another address here
         key = of.base, of.layout
-        found = self._maps.get(key)
-        if found is None:
-            found = self._maps.keep(key, encode_for_gpu(self._driver, of, of.base, ordinal))
-        return found
+        encoded = self._maps.get(key)
+        if encoded is None:
+            encoded = self._maps.keep(key, encode_for_gpu(self._driver, of, of.base, ordinal))
+        return encoded
 
     def run(self, program: bytes, plan: LaunchPlan, *, stream: int = 0) -> None:
         """Load `program` on the current device and launch `plan` there; see `load`, `launch`."""

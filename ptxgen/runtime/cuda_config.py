@@ -36,6 +36,6 @@ def launch_config(cuda: Any, plan: LaunchPlan, stream: int) -> Any:
 
 
 def _attribute(cuda: Any, which: Any) -> Any:
-    made = cuda.CUlaunchAttribute()
-    made.id = which
-    return made
+    attribute = cuda.CUlaunchAttribute()
+    attribute.id = which
+    return attribute

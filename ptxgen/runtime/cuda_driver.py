@@ -44,7 +44,7 @@ class DeviceProperties:
 
 
 class Driver:
-    """The driver behind `cuda.bindings.driver`, or behind `module`, which has the same functions.
+    """The driver as `cuda.bindings.driver` binds it, or `module`, which has the same functions.
 
     A failed call raises `BackendError`. A call that reports that the context is destroyed, and
     every call after it, raises `PoisonedContextError`, and the driver is never called again.
@@ -116,7 +116,7 @@ class Driver:
         answer = self.answer(name, arguments, doing)
         if answer[0]:
             raise self.error(name, answer[0], doing)
-        return answer[1] if answer[1:] else None  # no call behind an allocation: any may be interrupted
+        return answer[1] if answer[1:] else None  # no call after an allocation: any may be interrupted
 
     def attempt(self, name: str, *arguments: Any, doing: str) -> tuple[Any, Any]:
         """Call the driver function `name`; returns its unchecked CUresult and its result."""
@@ -208,7 +208,7 @@ class Driver:
     # ---------------------------------------------------------------------------------- contexts
 
     def context(self, ordinal: int) -> Any:
-        """The primary context of device `ordinal`, kept until `close`."""
+        """The primary context of device `ordinal`, held until `close`."""
         self.check_ordinal(ordinal)
         with self._lock:
             if ordinal not in self._contexts:

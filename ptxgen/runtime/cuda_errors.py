@@ -49,7 +49,7 @@ _REPORT: Final = "see the CUDA Driver API manual for this error"
 # "PTX Release History". Listed are versions whose minor numbers differ; the rest follow the rule.
 _CUDA_OF_PTX: Final = {(8, 6): (12, 7), (8, 7): (12, 8), (8, 8): (12, 9)}
 _FIRST_COMMON_PTX: Final = 7  # PTX 7.x is CUDA 11.x, 8.x is 12.x, 9.x is 13.x
-_PTX_BEHIND_CUDA: Final = 4
+_CUDA_AHEAD_OF_PTX: Final = 4
 
 
 def failure(call: str, name: str, code: int, text: str, doing: str) -> str:
@@ -106,7 +106,7 @@ def too_new(text: str, entry: str, driver: int) -> str:
             f"{driver_name(driver)}, can read; begin it with .version and .target"
         )
     major, minor = version
-    needed = _CUDA_OF_PTX.get(version, (major + _PTX_BEHIND_CUDA, minor))
+    needed = _CUDA_OF_PTX.get(version, (major + _CUDA_AHEAD_OF_PTX, minor))
     since = f" (CUDA {needed[0]}.{needed[1]} or later reads it)" if major >= _FIRST_COMMON_PTX else ""
     return (
         f"cannot load {entry}: its text is PTX {major}.{minor}{since}, the installed driver is for "
@@ -129,5 +129,5 @@ def no_entry(entry: str, text: str) -> str:
 
 
 def _ptx_version(text: str) -> tuple[int, int] | None:
-    found = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
+    return (int(match[1]), int(match[2])) if match else None

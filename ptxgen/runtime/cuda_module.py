@@ -49,7 +49,7 @@ class LoadedKernel:
         return self.device.ordinal
 
     def arguments(self, slots: tuple[ParamSlot, ...]) -> ArgumentBlock:
-        """The argument block with the layout `slots`; kept for the next launch with that layout."""
+        """The argument block with the layout `slots`; cached for the next launch with that layout."""
         for block in self._arguments:
             if block.slots is slots or block.slots == slots:
                 return block

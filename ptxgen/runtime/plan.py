@@ -198,7 +198,7 @@ def pack(plan: LaunchPlan) -> bytes:
 
 
 def _packed(value: LaunchValue) -> int | float | bytes:
-    """A value as it is packed."""
+    """A value as `struct` packs it: a tensor map as its bytes, any other as it is."""
     if not isinstance(value, TensorMap):
         return value
     assert isinstance(value.base, int)  # see `LaunchPlan`
@@ -222,8 +222,8 @@ class ArgumentBlock:
         self._pack_into = layout.pack_into
         self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
         start = ctypes.addressof(self._buffer)
-        places = [start + slot.offset for slot in slots]
-        self._pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
+        addresses = [start + slot.offset for slot in slots]
+        self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self.address = ctypes.addressof(self._pointers)
 
     def write(self, plan: LaunchPlan) -> None:

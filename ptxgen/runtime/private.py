@@ -1,4 +1,4 @@
-"""Files that nobody but this user can have written: what is read from a cache is run.
+"""Files that no other user can have written: what is read from a cache is run.
 
 Everything that this project keeps in the cache's directory, and reads back to run it, passes
 `private_folder` for its folder and `open_private` for the file itself.
@@ -21,7 +21,7 @@ class NotPrivateError(Exception):
 
 
 def refusal(directory: Path) -> str | None:
-    """Why another user could write entries of `directory`; None if nobody can, or it is absent."""
+    """Why another user could write entries of `directory`; None if no other user can, or if it is absent."""
     if not directory.is_absolute():
         return f"{directory} is not an absolute path"
     try:

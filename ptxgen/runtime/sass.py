@@ -2,7 +2,7 @@
 
 nvdisasm is NVIDIA's and optional (`pip install nvidia-cuda-nvdisasm`). Its printed text is parsed:
 labels, and lines with an address, a predicate, an opcode and operands, and the words of instructions,
-whose upper one has what the assembler tells the scheduler (Jia et al., "Dissecting the NVIDIA Volta GPU
+whose upper one has the control information for the scheduler (Jia et al., "Dissecting the NVIDIA Volta GPU
 Architecture via Microbenchmarking", 2018, section 2.1).
 """
 
@@ -69,7 +69,7 @@ _FAR: Final = "CALL.REL.NOINC"
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the assembler tells the scheduler with an instruction: the clocks until the warp may issue
+    """The control information of an instruction for the scheduler: the clocks until the warp may issue
     the next one, the scoreboards that it waits for, and those that it sets when its result is written
     and when its operands have been read (None: none).
     """
@@ -134,19 +134,19 @@ class SassLine:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop: `path` is what a warp executes in one turn, `size` counts all its instructions."""
+    """A loop: `path` is what a warp executes in one iteration, `size` counts all its instructions."""
 
     path: tuple[SassInstr, ...]
     size: int
 
     @property
     def products(self) -> int:
-        """The number of tensor-core instructions in a turn."""
+        """The number of tensor-core instructions in an iteration."""
         return sum(instr.name in (_OF_WARPS, *_OF_WARPGROUPS) for instr in self.path)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a warp on tensor cores in a turn."""
+        """Multiply-adds of a warp on tensor cores in an iteration."""
         return sum(instr.macs for instr in self.path)
 
 
@@ -158,20 +158,20 @@ class Disassembler:
 
     def instructions(self, cubin: bytes) -> list[SassInstr]:
         """The code of a cubin with one kernel. Raises `BackendError` if nvdisasm fails."""
-        return parse_sass(self._said(cubin, "-c", "-hex"))
+        return parse_sass(self._output(cubin, "-c", "-hex"))
 
     def listing(self, cubin: bytes, entry: str) -> list[SassLine]:
         """The lines of the kernel `entry` of a cubin, with the source lines in its line table (of
         `ptxas -lineinfo`). Raises `BackendError` if nvdisasm fails.
         """
-        return parse_listing(self._said(cubin, "-c", "-g"), entry)
+        return parse_listing(self._output(cubin, "-c", "-g"), entry)
 
-    def _said(self, cubin: bytes, *options: str) -> str:
+    def _output(self, cubin: bytes, *options: str) -> str:
         with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
             file = Path(folder, "kernel.cubin")
             file.write_bytes(cubin)
             try:
-                said = subprocess.run(
+                run = subprocess.run(
                     [str(self.path), *options, str(file)],
                     capture_output=True,
                     text=True,
@@ -187,65 +187,65 @@ class Disassembler:
                 ) from error
             except (OSError, subprocess.SubprocessError) as error:
                 raise BackendError(f"{self.path} cannot be run: {error}; {INSTALL}") from error
-        return said.stdout
+        return run.stdout
 
 
 @functools.cache
 def find_disassembler() -> Disassembler:
     """nvdisasm on PATH, of the pip package, or of the toolkit; raises `BackendError` if missing."""
-    found = shutil.which("nvdisasm") or _packaged()
-    if not found:
+    path = shutil.which("nvdisasm") or _packaged()
+    if not path:
         raise BackendError(f"there is no nvdisasm; to get one: {INSTALL}")
-    return Disassembler(Path(found).absolute())
+    return Disassembler(Path(path).absolute())
 
 
 def _packaged() -> str | None:
     try:
         pathfinder: Any = importlib.import_module("cuda.pathfinder")
-        found: str | None = pathfinder.find_nvidia_binary_utility("nvdisasm")
+        path: str | None = pathfinder.find_nvidia_binary_utility("nvdisasm")
     except (ImportError, AttributeError, RuntimeError):
         return None
-    return found
+    return path
 
 
 def parse_sass(text: str) -> list[SassInstr]:
-    """The instructions that `nvdisasm -c` printed, with their controls if it was told `-hex`."""
+    """The instructions that `nvdisasm -c` printed, with their controls if its option `-hex` was set."""
     labels: dict[str, int] = {}
     lines: list[re.Match[str]] = []
     words: list[list[int]] = []
     for line in text.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(lines)
-        elif said := _LINE.match(line):
-            lines.append(said)
+        elif match := _LINE.match(line):
+            lines.append(match)
             words.append([])
         if words:
             words[-1] += [int(word, 16) for word in _WORD.findall(line)]
-    return [_instruction(n, said, labels, of) for n, (said, of) in enumerate(zip(lines, words, strict=True))]
+    return [_instruction(n, m, labels, of) for n, (m, of) in enumerate(zip(lines, words, strict=True))]
 
 
 def parse_listing(text: str, entry: str) -> list[SassLine]:
     """The lines of the kernel `entry` in what `nvdisasm -c -g` printed, which may be of several
-    functions. The padding behind the last instruction is left out: NOPs, and a branch to itself.
+    functions. The padding after the last instruction is left out: NOPs, and a branch to itself.
     """
     section = _of_function(text, entry)
     instrs = iter(parse_sass("\n".join(section)))
-    found: list[SassLine] = []
+    lines: list[SassLine] = []
     source = 0
     for line in section:
         if at := _SOURCE.match(line):
             source = int(at[1])
         elif label := _LABEL.match(line):
-            found.append(SassLine(label[1], -1, source, None))
-        elif said := _LINE.match(line):
-            found.append(SassLine(said["text"].rstrip(), int(said["address"], 16), source, next(instrs)))
-    while found and (found[-1].instr is None or found[-1].instr.name == "NOP"):
-        found.pop()
-    if found and found[-1].instr is not None and found[-1].instr.name == "BRA":
-        target = _TARGET.search(found[-1].text)
-        if len(found) > 1 and target is not None and found[-2].text == target[1]:
-            del found[-2:]
-    return found
+            lines.append(SassLine(label[1], -1, source, None))
+        elif match := _LINE.match(line):
+            lines.append(SassLine(match["text"].rstrip(), int(match["address"], 16), source, next(instrs)))
+    while lines and (lines[-1].instr is None or lines[-1].instr.name == "NOP"):
+        lines.pop()
+    if lines and lines[-1].instr is not None and lines[-1].instr.name == "BRA":
+        target = _TARGET.search(lines[-1].text)
+        if len(lines) > 1 and target is not None and lines[-2].text == target[1]:
+            del lines[-2:]
+    return lines
 
 
 def _of_function(text: str, entry: str) -> list[str]:
@@ -257,26 +257,26 @@ def _of_function(text: str, entry: str) -> list[str]:
 
 
 def _section(line: str) -> str:
-    found = _SECTION.match(line)
-    return found[1] if found else ""
+    match = _SECTION.match(line)
+    return match[1] if match else ""
 
 
 def _instruction(
-    place: int, said: re.Match[str], labels: Mapping[str, int], words: Sequence[int]
+    index: int, match: re.Match[str], labels: Mapping[str, int], words: Sequence[int]
 ) -> SassInstr:
-    opcode, rest = said["opcode"], said["rest"]
+    opcode, rest = match["opcode"], match["rest"]
     name = opcode.partition(".")[0]
     control = Control.of(words[1]) if len(words) > 1 else None
     if name in ("EXIT", "RET"):
-        return SassInstr(opcode, None, said["guard"] is not None, rest.strip(), control)
+        return SassInstr(opcode, None, match["guard"] is not None, rest.strip(), control)
     target = _TARGET.search(rest)
-    if target is not None and opcode.startswith(_FAR) and labels.get(target[1], place + 1) <= place:
-        # A branch back that is too far for BRA. A call goes forward, to what lies behind the kernel.
-        return SassInstr(opcode, labels[target[1]], said["guard"] is not None, rest.strip(), control)
+    if target is not None and opcode.startswith(_FAR) and labels.get(target[1], index + 1) <= index:
+        # A branch back that is too far for BRA. A call goes forward, to code after the kernel.
+        return SassInstr(opcode, labels[target[1]], match["guard"] is not None, rest.strip(), control)
     if name != "BRA" or target is None:
         return SassInstr(opcode, operands=rest.strip(), control=control)
     # `BRA P1, …` and `BRA.DIV UR4, …` have their condition in the operands.
-    conditional = said["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
+    conditional = match["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
     return SassInstr(opcode, labels.get(target[1]), conditional, rest.strip(), control)
 
 
@@ -284,15 +284,15 @@ def _instruction(
 
 
 def main_loop(instrs: Sequence[SassInstr]) -> Loop | None:
-    """The loop with the most tensor-core instructions in a turn and, among equals, the fewest other
+    """The loop with the most tensor-core instructions in an iteration and, among equals, the fewest other
     instructions: the loop of an attention kernel over tiles that no mask cuts. A loop around another such
     loop, as persistent kernels have one, does not count. None if no loop has tensor-core instructions.
     """
-    found = [(body, loop) for body, loop in _loops(instrs) if loop.products]
+    loops = [(body, loop) for body, loop in _loops(instrs) if loop.products]
     inner = [
         loop
-        for body, loop in found
-        if not any(other < body and min(other) != min(body) for other, _ in found)
+        for body, loop in loops
+        if not any(other < body and min(other) != min(body) for other, _ in loops)
     ]
     return max(inner, key=lambda loop: (loop.products, -len(loop.path)), default=None)
 
@@ -335,14 +335,14 @@ def _blocks(instrs: Sequence[SassInstr]) -> dict[int, _Block]:
     starts = {0} | {i.jumps_to for i in instrs if i.jumps_to is not None}
     starts |= {at + 1 for at, i in enumerate(instrs) if i.jumps_to is not None}
     starts |= {at + 1 for at, i in enumerate(instrs) if not i.falls_through}
-    places = sorted(at for at in starts if at < len(instrs))
-    found = {}
-    for begin, end in zip(places, [*places, len(instrs)][1:], strict=True):
+    begins = sorted(at for at in starts if at < len(instrs))
+    blocks = {}
+    for begin, end in zip(begins, [*begins, len(instrs)][1:], strict=True):
         last = instrs[end - 1]
         ways = [] if last.jumps_to is None else [last.jumps_to]
         ways += [end] if last.falls_through and end < len(instrs) else []
-        found[begin] = _Block(end, tuple(way for way in ways if way in places))
-    return found
+        blocks[begin] = _Block(end, tuple(way for way in ways if way in begins))
+    return blocks
 
 
 def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
@@ -411,8 +411,8 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
     warp weighs tiles again. Else it is the shortest. None of kernels that are built in another way.
     """
     blocks = _blocks(instrs)
-    found = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]
-    with_products = [body for body, names in found if not names.isdisjoint(_OF_WARPGROUPS)]
+    loops = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]
+    with_products = [body for body, names in loops if not names.isdisjoint(_OF_WARPGROUPS)]
     inner = [b for b in with_products if not any(o < b and min(o) != min(b) for o in with_products)]
     if len(inner) not in (1, 2) or len({min(body) for body in inner}) != len(inner):
         return None

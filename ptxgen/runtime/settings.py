@@ -67,14 +67,14 @@ class Settings:
 
         Raises ConfigError, which names the variable, for an invalid value.
         """
-        found = os.environ if environ is None else environ
-        directory = _cache_dir(found.get("PTXGEN_CACHE_DIR", ""))
+        variables = os.environ if environ is None else environ
+        directory = _cache_dir(variables.get("PTXGEN_CACHE_DIR", ""))
         return cls(
             cache_dir=directory,
-            cache_bytes=_cache_bytes(found.get("PTXGEN_CACHE_SIZE", "")),
-            cache_on_disk=_choice(found, "PTXGEN_CACHE", ("on", "off")) == "on" and directory is not None,
-            ptxas=_ptxas(found.get("PTXGEN_PTXAS", "")),
-            backend=_choice(found, "PTXGEN_BACKEND", (AUTO, *BACKENDS)),
+            cache_bytes=_cache_bytes(variables.get("PTXGEN_CACHE_SIZE", "")),
+            cache_on_disk=_choice(variables, "PTXGEN_CACHE", ("on", "off")) == "on" and directory is not None,
+            ptxas=_ptxas(variables.get("PTXGEN_PTXAS", "")),
+            backend=_choice(variables, "PTXGEN_BACKEND", (AUTO, *BACKENDS)),
         )
 
     @property

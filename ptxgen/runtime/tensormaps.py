@@ -35,7 +35,7 @@ def encode_for_gpu(driver: Driver, of: TensorMap, address: int, ordinal: int) ->
         cuda.CUtensorMapFloatOOBfill(OOB_FILLS[of.oob_fill]),
     )
     with driver.on(ordinal, doing):  # a thread without a context is refused (CUDA_ERROR_INVALID_CONTEXT)
-        made = driver.call("cuTensorMapEncodeTiled", *arguments, doing=doing)
-    data = b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+        encoded = driver.call("cuTensorMapEncodeTiled", *arguments, doing=doing)
+    data = b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
     assert len(data) == NBYTES
     return data

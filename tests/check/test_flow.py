@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from ptxgen.check.flow import Block, blocks, predecessors, reverse_post_order
 from ptxgen.ir import Guard, Instr, Kernel, Label, Note, Reg, Statement, Symbol
 
@@ -47,29 +49,22 @@ def test_two_labels_in_a_row_name_one_block():
     assert found[0].successors == (1,)
 
 
-def test_an_unguarded_branch_does_not_fall_through():
-    assert edges(bra("$end"), ADD, Label("$end"), RET) == [(2,), (2,), ()]
-
-
-def test_a_guarded_return_goes_on():
-    assert edges(Instr("ret", (), P), RET) == [(1,), ()]
-
-
-def test_trap_and_exit_end_the_flow():
-    assert edges(Instr("trap"), Instr("exit"), RET) == [(), (), ()]
-
-
-def test_a_branch_with_modifiers_is_a_branch():
-    assert edges(Instr("bra.uni", (Symbol("$end"),)), Label("$end"), RET) == [(1,), ()]
-
-
-def test_a_branch_to_the_next_block_is_one_edge():
-    assert edges(bra("$next", P), Label("$next"), RET) == [(1,), ()]
-
-
-def test_a_missing_label_is_no_edge_and_the_first_of_two_is_meant():
-    assert edges(bra("$nowhere"), RET) == [(), ()]
-    assert edges(bra("$a"), Label("$a"), RET, Label("$a"), RET)[0] == (1,)
+@pytest.mark.parametrize(
+    ("body", "successors"),
+    [
+        ((bra("$end"), ADD, Label("$end"), RET), [(2,), (2,), ()]),
+        ((Instr("ret", (), P), RET), [(1,), ()]),
+        ((Instr("trap"), Instr("exit"), RET), [(), (), ()]),
+        ((Instr("bra.uni", (Symbol("$end"),)), Label("$end"), RET), [(1,), ()]),
+        ((bra("$next", P), Label("$next"), RET), [(1,), ()]),  # to the next block: one edge
+        ((bra("$nowhere"), RET), [(), ()]),
+        ((bra("$a"), Label("$a"), RET, Label("$a"), RET), [(1,), (), ()]),  # of two labels the first
+    ],
+)
+def test_a_block_has_the_successors_of_its_last_instruction(
+    body: tuple[Statement, ...], successors: list[tuple[int, ...]]
+):
+    assert edges(*body) == successors
 
 
 def test_a_last_block_that_goes_on_falls_through_to_nothing():

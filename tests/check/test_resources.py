@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ptxgen.check.resources import Resources, resources
 from ptxgen.ir import Kernel, Region, Shared
 from ptxgen.parse import parse
@@ -56,55 +58,40 @@ def test_a_barrier_named_by_a_register_may_be_any():
     assert resources(kernel("ret;"), SM80).barriers == 0
 
 
-def test_values_that_are_needed_at_once_are_counted():
-    assert live("mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2; ret;") == (2, 0)
-    assert live("mov.u32 %r1, 1; add.u32 %r2, %r1, 1; add.u32 %r3, %r2, 1; ret;") == (1, 0)
+LOOP = """mov.u32 %r1, 1; mov.u32 %r2, 0;
+$loop: add.u32 %r3, %r1, 1; add.u32 %r4, %r3, 1; add.u32 %r2, %r2, %r4; setp.lt.u32 %p1, %r2, 9; """
+LOOPS = """mov.u32 %r5, 5; mov.u32 %r6, 6; setp.eq.u32 %p1, %r5, %r6;
+$outer: mov.u32 %r1, 1;
+$inner: {} @%p1 bra $inner;
+mov.u32 %r2, 2; mov.u32 %r3, 3; add.u32 %r2, %r2, %r3; @%p1 bra $outer;"""
+GUARDED = """mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; mov.u32 %r2, 5; mov.u32 %r3, 6;
+{} add.u32 %r4, %r2, %r3;"""
+VECTOR = "mov.u32 %r1, 0; ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];"
+PREDICATES = """mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; setp.eq.u32 %p2, %r1, 2;
+@%p1 mov.u32 %r1, 2; @%p2 mov.u32 %r1, 3; st.shared.u32 [%r1], %r1;"""
 
 
-def test_64_bits_are_two_registers_and_16_bits_one():
-    assert live("mov.u64 %rd1, 1; ret;") == (2, 0)
-    assert live("mov.u16 %rs1, 1; ret;") == (1, 0)
-
-
-def test_predicates_are_counted_on_their_own():
-    body = """mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; setp.eq.u32 %p2, %r1, 2;
-    @%p1 mov.u32 %r1, 2; @%p2 mov.u32 %r1, 3; st.shared.u32 [%r1], %r1; ret;"""
-    assert live(body) == (1, 2)
-
-
-def test_what_a_loop_needs_again_lives_through_it():
-    body = """mov.u32 %r1, 1; mov.u32 %r2, 0;
-    $loop: add.u32 %r3, %r1, 1; add.u32 %r4, %r3, 1; add.u32 %r2, %r2, %r4;
-    setp.lt.u32 %p1, %r2, 9; @%p1 bra $loop; ret;"""
-    assert live(body) == (3, 1)  # r1 and r2 for the next turn, and r3 or r4
-    assert live(body.replace("@%p1 bra $loop;", "")) == (2, 1)
-
-
-def test_a_guarded_write_keeps_the_old_value_alive():
-    head = "mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; mov.u32 %r2, 5; mov.u32 %r3, 6;"
-    tail = "add.u32 %r4, %r2, %r3; ret;"
-    assert live(f"{head} @%p1 mov.u32 %r2, 7; {tail}") == (2, 1)
-    assert live(f"{head} mov.u32 %r2, 7; {tail}") == (2, 1)
-    assert live(f"{head} mov.u32 %r1, 7; @%p1 mov.u32 %r2, %r1; {tail}") == (3, 1)
-
-
-def test_a_vector_and_an_address_count_all_their_registers():
-    body = "mov.u32 %r1, 0; ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1]; "
-    assert live(f"{body} ret;") == (4, 0)
-    assert live(f"{body} st.shared.v4.f32 [%r1], {{%f1, %f2, %f3, %f4}}; ret;") == (5, 0)
-
-
-def test_code_that_cannot_be_reached_needs_no_registers():
-    assert live("ret; mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2; ret;") == (0, 0)
-
-
-def test_what_an_inner_loop_needs_is_kept_through_the_outer_loop():
-    loops = """
-    mov.u32 %r5, 5; mov.u32 %r6, 6; setp.eq.u32 %p1, %r5, %r6;
-    $outer: mov.u32 %r1, 1;
-    $inner: {} @%p1 bra $inner;
-    mov.u32 %r2, 2; mov.u32 %r3, 3; add.u32 %r2, %r2, %r3;
-    @%p1 bra $outer;
-    ret;"""
-    assert live(loops.format("")) == (2, 1)
-    assert live(loops.format("add.u32 %r1, %r5, %r6;")) == (4, 1)
+@pytest.mark.parametrize(
+    ("body", "registers", "predicates"),
+    [
+        ("mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2;", 2, 0),
+        ("mov.u32 %r1, 1; add.u32 %r2, %r1, 1; add.u32 %r3, %r2, 1;", 1, 0),
+        ("mov.u64 %rd1, 1;", 2, 0),
+        ("mov.u16 %rs1, 1;", 1, 0),
+        (PREDICATES, 1, 2),
+        (f"{LOOP} @%p1 bra $loop;", 3, 1),  # r1 and r2 for the next iteration, and r3 or r4
+        (LOOP, 2, 1),
+        (GUARDED.format("@%p1 mov.u32 %r2, 7;"), 2, 1),  # the old value is live until the guarded write
+        (GUARDED.format("mov.u32 %r2, 7;"), 2, 1),
+        (GUARDED.format("mov.u32 %r1, 7; @%p1 mov.u32 %r2, %r1;"), 3, 1),
+        (VECTOR, 4, 0),
+        (f"{VECTOR} st.shared.v4.f32 [%r1], {{%f1, %f2, %f3, %f4}};", 5, 0),
+        ("ret; mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2;", 0, 0),  # it cannot be reached
+        (LOOPS.format(""), 2, 1),
+        (LOOPS.format("add.u32 %r1, %r5, %r6;"), 4, 1),  # an inner loop's needs live through the outer one
+    ],
+)
+def test_registers_and_predicates_that_are_live_at_once_are_counted(
+    body: str, registers: int, predicates: int
+) -> None:
+    assert live(f"{body} ret;") == (registers, predicates)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from frontends.lines import line_of
+from messages import message
 
-from ptxgen.errors import BackendError, CompileError, LaunchError, TrapError, UnsupportedTargetError
+from ptxgen.errors import BackendError, CompileError, TrapError, UnsupportedTargetError
 from ptxgen.frontends import cuda
 from ptxgen.frontends.cub import named_headers
 from ptxgen.frontends.program import FoundError, Outcome, Program
@@ -176,12 +177,11 @@ def test_a_race_names_the_two_lines(program: Program) -> None:
 
 def test_an_access_outside_an_array_names_the_line_and_the_parameter(program: Program) -> None:
     x, y = floats(40), floats(64)
-    with pytest.raises(TrapError) as error:
-        program["saxpy"].run(1, 64, [64, 2.0, x, y])
+    error = message(lambda: program["saxpy"].run(1, 64, [64, 2.0, x, y]), TrapError)
     line = line_of(SOURCE, "y[i] = a * x[i] + y[i];")
-    assert str(error.value).splitlines()[0] == "saxpy: 1 problem found:"
-    assert f"(kernels.cu:{line}: if (i < n) y[i] = a * x[i] + y[i];): thread (40, 0, 0)" in str(error.value)
-    assert "0 bytes after the end of x (" in str(error.value)
+    assert error.splitlines()[0] == "saxpy: 1 problem found:"
+    assert f"(kernels.cu:{line}: if (i < n) y[i] = a * x[i] + y[i];): thread (40, 0, 0)" in error
+    assert "0 bytes after the end of x (" in error
 
 
 def test_what_was_printed_before_a_kernel_was_stopped_is_kept() -> None:
@@ -213,12 +213,6 @@ def test_inlined_code_names_the_call(program: Program) -> None:
 
 
 # ---- what is wrong says so ----------------------------------------------------------------------
-
-
-def message(call: Any, kind: type[Exception] = LaunchError) -> str:
-    with pytest.raises(kind) as error:
-        call()
-    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -193,13 +193,17 @@ def saying(log: str, exit_code: int = 0) -> str:
     return f"cat <<'END' >&2\n{log}\nEND\n{cubin}\nexit {exit_code}"
 
 
-def message_of(error: pytest.ExceptionInfo[BaseException], assembler: object = None) -> str:
-    """The whole message, with the assembler's version and path masked."""
-    return str(error.value).replace(str(assembler), "THIS")
-
-
 def before_the_log(message: str) -> str:
     return message.split("\n\nits log:\n", 1)[0]
+
+
+def refusal(
+    assembler: Assembler, text: str = SAXPY, target: str = "sm_80", kind: type[Exception] = AssemblerError
+) -> str:
+    """The whole message of an assembly that fails, with the assembler's version and path masked."""
+    with pytest.raises(kind) as error:
+        assembler.assemble(text, target)
+    return str(error.value).replace(str(assembler), "THIS")
 
 
 # ---- real assemblers
@@ -258,10 +262,9 @@ def test_every_kernel_is_reported_by_name(either: Assembler) -> None:
 @pytest.mark.ptxas
 def test_a_refusal_shows_every_offending_line(either: Assembler) -> None:
     text = SAXPY.replace("fma.rn.f32 %f3", "fma.rn.f32 %f9").replace("%rd2, %rd2,", "%rd2 %rd2,")
-    with pytest.raises(AssemblerError) as error:
-        either.assemble(text, "sm_80")
+    refused = refusal(either, text)
     assert (
-        before_the_log(message_of(error, either))
+        before_the_log(refused)
         == """\
 THIS refused the PTX for sm_80: 2 errors
 
@@ -281,7 +284,7 @@ line 27: Parsing error near '%rd2': syntax error
       28 |   st.global.f32 [%rd2], %f3;
       29 | done:"""
     )
-    assert "Ptx assembly aborted due to errors" in message_of(error)
+    assert "Ptx assembly aborted due to errors" in refused
 
 
 @pytest.mark.ptxas
@@ -297,10 +300,8 @@ def test_a_refusal_is_the_same_in_every_process(ptxas: Assembler) -> None:
 
 @pytest.mark.ptxas
 def test_ptxas_that_ignores_setmaxnreg_is_an_error(ptxas: Assembler) -> None:
-    with pytest.raises(AssemblerError) as error:
-        ptxas.assemble(SETMAXNREG, "sm_90a")
     assert (
-        before_the_log(message_of(error, ptxas))
+        before_the_log(refusal(ptxas, SETMAXNREG, "sm_90a"))
         == """\
 THIS took the PTX for sm_90a, but with an advisory that ruins the kernel:
 
@@ -323,10 +324,8 @@ def test_nvjitlink_never_takes_setmaxnreg() -> None:
     except BackendError as reason:
         pytest.skip(str(reason))
     text = SETMAXNREG.replace("warps()", "warps() .maxntid 384,1,1 .minnctapersm 1")
-    with pytest.raises(AssemblerError) as error:
-        library.assemble(text, "sm_90a")
     assert (
-        before_the_log(message_of(error, library))
+        before_the_log(refusal(library, text, "sm_90a"))
         == """\
 THIS took the PTX for sm_90a, but with an advisory that ruins the kernel:
 
@@ -338,9 +337,9 @@ compilation units.
 
 @pytest.mark.ptxas
 def test_an_injected_wait_is_an_error_that_shows_its_line(ptxas: Assembler) -> None:
-    with pytest.raises(AssemblerError) as error:
-        ptxas.assemble(WGMMA_WITHOUT_WAIT, "sm_90a")
-    first, said, *rest = before_the_log(message_of(error, ptxas)).replace("\n\n", "\n").split("\n")
+    first, said, *rest = (
+        before_the_log(refusal(ptxas, WGMMA_WITHOUT_WAIT, "sm_90a")).replace("\n\n", "\n").split("\n")
+    )
     assert first == "THIS took the PTX for sm_90a, but with an advisory that ruins the kernel:"
     assert said.startswith("C7517 ")  # its words changed from 13.0 to 13.5
     assert rest == [
@@ -358,14 +357,12 @@ def test_an_injected_wait_is_an_error_that_shows_its_line(ptxas: Assembler) -> N
 def test_a_target_the_assembler_lost_is_named(either: Assembler) -> None:
     assert either.knows("sm_90a")
     assert not either.knows("sm_20")
-    with pytest.raises(AssemblerError) as error:
-        either.assemble(SAXPY, "sm_20")
     said = {
         "ptxas": "1 error\n\nValue 'sm_20' is not defined for option 'gpu-name'",
         "nvJitLink": "without a reason (ERROR_UNSUPPORTED_ARCH (17))",
     }[either.name]
     colon = ":" if either.name == "ptxas" else ""
-    assert before_the_log(message_of(error, either)).removesuffix("\n\nits log is empty") == (
+    assert before_the_log(refusal(either, SAXPY, "sm_20")).removesuffix("\n\nits log is empty") == (
         f"THIS refused the PTX for sm_20{colon} {said}\n"
         f"  this assembler does not know sm_20; to get another: {INSTALL}"
     )
@@ -373,10 +370,8 @@ def test_a_target_the_assembler_lost_is_named(either: Assembler) -> None:
 
 @pytest.mark.ptxas
 def test_a_text_for_a_newer_gpu_is_refused_with_both_names(either: Assembler) -> None:
-    with pytest.raises(AssemblerError) as error:
-        either.assemble(SETMAXNREG, "sm_80")
     assert (
-        before_the_log(message_of(error, either))
+        before_the_log(refusal(either, SETMAXNREG))
         == """\
 THIS refused the PTX for sm_80: 1 error
 
@@ -387,9 +382,7 @@ SM version specified by .target is higher than default SM version assumed
 
 @pytest.mark.ptxas
 def test_a_text_of_a_future_version_asks_for_a_newer_assembler(either: Assembler) -> None:
-    with pytest.raises(AssemblerError) as error:
-        either.assemble(SAXPY.replace(".version 8.0", ".version 99.0"), "sm_80")
-    message = before_the_log(message_of(error, either))
+    message = before_the_log(refusal(either, SAXPY.replace(".version 8.0", ".version 99.0")))
     current = message.split("current version is ")[1].split("\n")[0]
     assert message == (
         "THIS refused the PTX for sm_80: 1 error\n\n"
@@ -404,8 +397,6 @@ def test_a_text_of_a_future_version_asks_for_a_newer_assembler(either: Assembler
 
 @pytest.mark.ptxas
 def test_an_empty_text_is_refused(either: Assembler) -> None:
-    with pytest.raises(AssemblerError) as error:
-        either.assemble("", "sm_80")
     said = {
         "ptxas": ": 1 error\n\n"
         "line 1: Missing .version directive at start of file 'kernel.ptx'\n"
@@ -413,7 +404,7 @@ def test_an_empty_text_is_refused(either: Assembler) -> None:
         "         | ^",
         "nvJitLink": " without a reason (ERROR_INVALID_INPUT (3))\n\nits log is empty",
     }[either.name]
-    assert before_the_log(message_of(error, either)) == f"THIS refused the PTX for sm_80{said}"
+    assert before_the_log(refusal(either, "")) == f"THIS refused the PTX for sm_80{said}"
 
 
 @pytest.mark.ptxas
@@ -568,9 +559,7 @@ def test_an_optimisation_level_that_is_none_is_refused() -> None:
 
 def test_death_by_a_signal_is_the_fault_of_the_assembler(fake: Callable[..., Path]) -> None:
     broken = Ptxas.at(fake("echo working >&2; kill -SEGV $$"))
-    with pytest.raises(BackendError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    assert message_of(error, broken) == (
+    assert refusal(broken, kind=BackendError) == (
         "THIS died of SIGSEGV while it assembled for sm_80; this is its fault, "
         "not the text's: try another version through PTXGEN_PTXAS\n\nits log:\nworking"
     )
@@ -578,9 +567,7 @@ def test_death_by_a_signal_is_the_fault_of_the_assembler(fake: Callable[..., Pat
 
 def test_death_behind_a_shell_script_is_recognised(fake: Callable[..., Path]) -> None:
     broken = Ptxas.at(fake(f"exit {128 + signal.SIGABRT}"))
-    with pytest.raises(BackendError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    assert message_of(error, broken) == (
+    assert refusal(broken, kind=BackendError) == (
         "THIS died of SIGABRT while it assembled for sm_80; this is its fault, "
         "not the text's: try another version through PTXGEN_PTXAS\n\nits log is empty"
     )
@@ -589,9 +576,7 @@ def test_death_behind_a_shell_script_is_recognised(fake: Callable[..., Path]) ->
 def test_death_after_a_reason_is_a_refusal(fake: Callable[..., Path]) -> None:
     log = "ptxas fatal   : Unresolved extern function 'f'"
     broken = Ptxas.at(fake(f'echo "{log}" >&2; kill -SEGV $$'))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    assert message_of(error, broken) == (
+    assert refusal(broken) == (
         f"THIS refused the PTX for sm_80: 1 error\n\nUnresolved extern function 'f'\n\nits log:\n{log}"
     )
 
@@ -608,9 +593,7 @@ def test_an_assembler_that_does_not_finish_is_stopped(fake: Callable[..., Path])
 
 def test_a_refusal_without_a_reason_says_how_it_ended(fake: Callable[..., Path]) -> None:
     broken = Ptxas.at(fake(r"printf 'caf\351\n'; exit 3"))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    assert message_of(error, broken) == (
+    assert refusal(broken) == (
         "THIS refused the PTX for sm_80 without a reason (exit 3)\n\nits log:\ncaf\ufffd"
     )
 
@@ -620,9 +603,7 @@ def test_a_refusal_without_a_reason_says_how_it_ended(fake: Callable[..., Path])
 )
 def test_success_without_a_cubin_is_an_error(fake: Callable[..., Path], body: str, size: int) -> None:
     broken = Ptxas.at(fake(body))
-    with pytest.raises(BackendError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    assert message_of(error, broken) == (
+    assert refusal(broken, kind=BackendError) == (
         f"THIS reported success for sm_80 but made no cubin ({size} bytes that are not an ELF "
         "file); try another version through PTXGEN_PTXAS\n\nits log is empty"
     )
@@ -640,9 +621,7 @@ def test_a_missing_temporary_directory_is_an_error(
 ) -> None:
     good = Ptxas.at(fake())
     monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(BackendError) as error:
-        good.assemble(SAXPY, "sm_80")
-    before, after = str(error.value).split("[Errno 2]")
+    before, after = refusal(good, kind=BackendError).split("[Errno 2]")
     assert before == "kernel.ptx cannot be written to a temporary directory for the assembler: "
     assert after.endswith("; name one with free space in TMPDIR")
 
@@ -849,10 +828,8 @@ def test_all_ruinous_advisories_are_shown(fake: Callable[..., Path]) -> None:
         "ptxas info    : (C7999) Potential Performance Loss: something new"
     )
     broken = Ptxas.at(fake(saying(log)))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(SAXPY, "sm_80")
     assert (
-        message_of(error, broken)
+        refusal(broken)
         == f"""\
 THIS took the PTX for sm_80, but with 2 advisories that ruin the kernel:
 
@@ -875,9 +852,7 @@ its log:
 def test_many_errors_and_a_long_log_are_cut(fake: Callable[..., Path]) -> None:
     line = "ptxas kernel.ptx, line 999; error   : "
     broken = Ptxas.at(fake(saying("\n".join(f"{line}{at:0100}" for at in range(40)), 255)))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(SAXPY, "sm_80")
-    head, log = message_of(error, broken).split("\n\nits log:\n")
+    head, log = refusal(broken).split("\n\nits log:\n")
     assert head == (
         "THIS refused the PTX for sm_80: 40 errors\n\n"
         + "\n\n".join(f"line 999: {at:0100}" for at in range(10))
@@ -890,9 +865,7 @@ def test_many_errors_and_a_long_log_are_cut(fake: Callable[..., Path]) -> None:
 
 def test_tabs_and_long_lines_keep_the_marker_in_place(fake: Callable[..., Path]) -> None:
     broken = Ptxas.at(fake(saying("ptxas kernel.ptx, line 1; error   : bad 'bar'", 255)))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(f"\tfoo bar {'x' * 200}", "sm_80")
-    assert before_the_log(message_of(error, broken)) == (
+    assert before_the_log(refusal(broken, f"\tfoo bar {'x' * 200}")) == (
         "THIS refused the PTX for sm_80: 1 error\n\n"
         "line 1: bad 'bar'\n"
         f">      1 |         foo bar {'x' * 144} …\n"
@@ -902,9 +875,7 @@ def test_tabs_and_long_lines_keep_the_marker_in_place(fake: Callable[..., Path])
 
 def test_a_line_behind_the_end_of_the_text_is_not_shown(fake: Callable[..., Path]) -> None:
     broken = Ptxas.at(fake(saying("ptxas kernel.ptx, line 2; error   : too short", 255)))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble("ret;", "sm_80")
-    assert before_the_log(message_of(error, broken)) == (
+    assert before_the_log(refusal(broken, "ret;")) == (
         "THIS refused the PTX for sm_80: 1 error\n\nline 2: too short"
     )
 
@@ -923,9 +894,7 @@ def test_the_marker_points_at_a_whole_word_that_occurs_once(
     fake: Callable[..., Path], line: str, token: str, marker: str
 ) -> None:
     broken = Ptxas.at(fake(saying(f"ptxas kernel.ptx, line 1; error   : bad '{token}'", 255)))
-    with pytest.raises(AssemblerError) as error:
-        broken.assemble(line, "sm_80")
-    assert before_the_log(message_of(error, broken)).endswith(f"| {line}\n         | {marker}")
+    assert before_the_log(refusal(broken, line)).endswith(f"| {line}\n         | {marker}")
 
 
 def test_a_kernel_that_is_not_there_is_named(fake: Callable[..., Path]) -> None:

@@ -381,18 +381,15 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, name: str) ->
     monkeypatch.setattr(driver, name, slowly)
 
 
-def test_threads_that_ask_at_once_ask_the_driver_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["cuInit", "cuDevicePrimaryCtxRetain"])
+def test_threads_that_open_the_driver_or_a_device_at_once_open_it_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = FakeDriver()
     backend = CudaBackend(driver)
-    slow_down(monkeypatch, driver, "cuInit")
-    together(lambda: backend.available())
-    assert driver.names() == list(OPENING)
-
-
-def test_threads_that_open_a_device_at_once_open_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, driver = opened()
-    slow_down(monkeypatch, driver, "cuDevicePrimaryCtxRetain")
+    slow_down(monkeypatch, driver, name)
     together(lambda: backend.synchronize(ordinal=0))
+    assert [call for call in driver.names() if call in OPENING] == list(OPENING)
     assert driver.retained == [1]
 
 
@@ -522,30 +519,25 @@ def test_shared_memory_is_opted_in_to_once_and_only_if_needed() -> None:
     assert [launch.dynamic_shared for launch in driver.launches] == [49153, 100_000, 232_448, 0]
 
 
-def test_too_much_shared_memory_is_refused_before_any_device_call() -> None:
+def too_much(needs: str, parts: str, beyond: int) -> str:
+    """The message for a kernel that needs more shared memory than an A100 has."""
+    has = f"({parts}), device 0 (Fake A100, sm_80) has 166912: {beyond} too many"
+    return f"{needs} bytes of shared memory per block {has}; use a smaller tile, block_q or head_dim"
+
+
+def test_too_much_shared_memory_is_refused_before_any_device_call_or_unloaded() -> None:
     backend, driver = opened(A100)
-    message = (
-        "saxpy needs 180224 bytes of shared memory per block (all dynamic), device 0 (Fake A100, "
-        "sm_80) has 166912: 13312 too many; use a smaller tile, block_q or head_dim"
-    )
+    message = too_much("saxpy needs 180224", "all dynamic", 13312)
     assert message_of(lambda: backend.load(CUBIN, "saxpy", 180_224, 0), LaunchError) == message
     assert driver.calls == []
-
-
-def test_too_much_shared_memory_with_the_static_part_is_refused_and_unloaded() -> None:
-    backend, driver = opened(A100)
-    message = (
-        "tiled needs 169096 bytes of shared memory per block (165000 dynamic and 4096 static), "
-        "device 0 (Fake A100, sm_80) has 166912: 2184 too many; use a smaller tile, block_q or "
-        "head_dim"
-    )
     program = cubin(STATIC)
-    assert message_of(lambda: backend.load(program, "tiled", 165_000, 0), LaunchError) == message
-    assert driver.modules == {}
-    backend.load(program, "tiled", 0, 0)
-    assert message_of(lambda: backend.load(program, "tiled", 165_000, 0), LaunchError) == message
-    assert "cuFuncSetAttribute" not in driver.names()
-    assert driver.stack == []
+    message = too_much("tiled needs 169096", "165000 dynamic and 4096 static", 2184)
+    for is_loaded in (False, True):
+        assert message_of(lambda: backend.load(program, "tiled", 165_000, 0), LaunchError) == message
+        assert bool(driver.modules) == is_loaded
+        assert "cuFuncSetAttribute" not in driver.names()
+        assert driver.stack == []
+        backend.load(program, "tiled", 0, 0)
 
 
 def test_the_largest_shared_memory_fits() -> None:

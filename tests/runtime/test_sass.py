@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import message as message_of
 
 from ptxgen.errors import BackendError
 from ptxgen.runtime import sass
@@ -153,9 +154,7 @@ def test_the_mix_names_what_there_is() -> None:
 def test_without_nvdisasm_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(sass, "_packaged", lambda: None)
-    with pytest.raises(BackendError) as caught:
-        find_disassembler.__wrapped__()
-    assert str(caught.value) == (
+    assert message_of(find_disassembler.__wrapped__, BackendError) == (
         "there is no nvdisasm; to get one: pip install nvidia-cuda-nvdisasm, or put a CUDA "
         "toolkit's nvdisasm on PATH"
     )
@@ -184,9 +183,9 @@ def test_a_failing_nvdisasm_is_told(
         raise problem
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(BackendError) as caught:
-        Disassembler(Path("/x/nvdisasm")).instructions(b"cubin")
-    assert str(caught.value) == message
+    assert (
+        message_of(lambda: Disassembler(Path("/x/nvdisasm")).instructions(b"cubin"), BackendError) == message
+    )
 
 
 @pytest.mark.ptxas

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from fake_driver import A100, FakeDriver, real
+from messages import message
 
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda_driver import Driver
@@ -95,9 +95,7 @@ def test_the_numbers_of_names_are_the_drivers() -> None:
 
 def test_a_map_that_the_driver_refuses_is_an_error_that_describes_it() -> None:
     of = TensorMap(4096, box=(64,), dtype="bf16", dims=(256,))
-    with pytest.raises(BackendError) as refused:
-        encode_for_gpu(Driver(Encoder(status=1)), of, 4096, 0)
-    assert str(refused.value) == (
+    assert message(lambda: encode_for_gpu(Driver(Encoder(status=1)), of, 4096, 0), BackendError) == (
         "cannot make the tensor map of a bf16 tensor with dims (256,) and box (64,): "
         "cuTensorMapEncodeTiled returned CUDA_ERROR_INVALID_VALUE (1), invalid value; see the CUDA "
         "Driver API manual for this error"

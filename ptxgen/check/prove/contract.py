@@ -32,7 +32,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class GlobalArray:
-    """An array behind a pointer parameter: elements of `nbytes` contiguous bytes, a dense row, say,
+    """An array that a pointer parameter points to: elements of `nbytes` contiguous bytes, a dense row, say,
     which may be as long as an expression says. The address of an element is the pointer plus, for
     each axis, index times stride.
 
@@ -150,8 +150,8 @@ class Promised:
 
     def size(self, size: Size) -> Poly:
         """An expression as a polynomial; each dividend in it must be at least 0."""
-        found = self._contract.value(size, self.known, self._div)
-        return found if isinstance(found, Poly) else Poly.of(found)
+        value = self._contract.value(size, self.known, self._div)
+        return value if isinstance(value, Poly) else Poly.of(value)
 
     def _div(self, a: Poly | int, b: Poly | int) -> Poly:
         above, below = (p if isinstance(p, Poly) else Poly.of(p) for p in (a, b))

@@ -22,14 +22,14 @@ import numpy as np
 from ptxgen.check.flow import blocks
 from ptxgen.check.prove.contract import GlobalArray, GlobalContract, Promised
 from ptxgen.check.prove.global_verdicts import GlobalProof
-from ptxgen.check.prove.listing.search import Found, InstrSite
+from ptxgen.check.prove.listing.search import Finding, InstrSite
 from ptxgen.check.prove.polynomials import Atoms, Poly, TooLargeError
 from ptxgen.check.prove.program.domain import Domain
 from ptxgen.check.prove.program.global_accesses import GlobalTouch, global_touches
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths
 from ptxgen.check.prove.program.values import Node, Values, param_bits
-from ptxgen.check.prove.program.variable_addresses import GENERIC, Places
+from ptxgen.check.prove.program.variable_addresses import GENERIC, AddressDependence
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
 from ptxgen.check.prove.symbolic.examples import Examples
 from ptxgen.check.prove.symbolic.goals import Facts
@@ -42,7 +42,7 @@ from ptxgen.tensormap import NBYTES
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
-_NO_BOUND: Final = (1 << 31) - 1  # the highest value of a size that nothing is said of
+_NO_BOUND: Final = (1 << 31) - 1  # the highest value of a size without bounds of its own
 
 
 def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
@@ -51,8 +51,8 @@ def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
     """
     kernel, shape = subject.kernel, subject.shape
     _check(kernel, contract)
-    found = [*_Prover(subject, contract).run(), *subject.left_out(_count)]
-    return GlobalProof(kernel.name, (shape.x, shape.y, shape.z), merged(found))
+    verdicts = [*_Prover(subject, contract).run(), *subject.left_out(_count)]
+    return GlobalProof(kernel.name, (shape.x, shape.y, shape.z), merged(verdicts))
 
 
 def _count(instr: Instr) -> int:
@@ -84,7 +84,7 @@ class _Prover:
         self._maps = {p.name for p in kernel.params if p.count == NBYTES and p.type == "b8"}
         self._values = Values(self._graph, specials, shared, {}, params)
         self._paths = Paths(self._graph, self._values)
-        self._places = Places(self._values, Domain(shape, {}).range)
+        self._dependence = AddressDependence(self._values, Domain(shape, {}).range)
         self._atoms = Atoms()
         self._promised = Promised(contract, self._atoms)
         self._symbolic = Symbolic(self._graph, self._values, self._paths, shape, self._atoms, self._promised)
@@ -101,85 +101,85 @@ class _Prover:
                 site = InstrSite(block.index, position, instr)
                 source = self._subject.whole.sources[block.start + position]
                 for which, touch in enumerate(global_touches(instr)):
-                    found = self._judged(site, touch)
-                    if found is not None:
-                        yield judged(source, which, found)
+                    finding = self._judged(site, touch)
+                    if finding is not None:
+                        yield judged(source, which, finding)
 
-    def _judged(self, site: InstrSite, touch: GlobalTouch) -> Found | None:
+    def _judged(self, site: InstrSite, touch: GlobalTouch) -> Finding | None:
         """The verdict on an access; None if the access is to another space."""
         if touch.address.base is None and touch.reason:
-            return Found(UNKNOWN, touch.reason)
+            return Finding(UNKNOWN, touch.reason)
         if touch.box is not None:
             return self._boxed(site, touch.box)
         base, offset = self._values.address(touch.address, site.block, site.position)
-        if touch.generic and self._places.of(base).space == GENERIC:
+        if touch.generic and self._dependence.of(base).space == GENERIC:
             return None  # an access to shared memory
         try:
-            found = self._proved(site, touch, base, offset)
+            finding = self._proved(site, touch, base, offset)
         except TooLargeError:
-            found = Found(UNKNOWN, "its address is made of too many products")
-        if found.verdict == PROVED or touch.reason:
-            return found
-        found = found._replace(reason=found.reason + self._symbolic.goals.given_up)
+            finding = Finding(UNKNOWN, "its address is made of too many products")
+        if finding.verdict == PROVED or touch.reason:
+            return finding
+        finding = finding._replace(reason=finding.reason + self._symbolic.goals.ran_out)
         if self._examples is None:
             self._examples = Examples(
                 self._subject.kernel, self._homes, self._values, self._shape, self._contract
             )
         example = self._examples.find(site, touch)
         if example is None:
-            return found
+            return finding
         if isinstance(example, int):
-            given_up = f"; the search for a launch that goes wrong ended after {example} steps"
-            return found._replace(reason=found.reason + given_up)
+            ended = f"; the search for a launch that goes wrong ended after {example} steps"
+            return finding._replace(reason=finding.reason + ended)
         witness = Witness(example.thread, example.values, example.offset)
-        return Found(VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness)
+        return Finding(VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness)
 
     # ------------------------------------------------------------------------------ one access
 
-    def _boxed(self, site: InstrSite, box: TensorAddress) -> Found:
+    def _boxed(self, site: InstrSite, box: TensorAddress) -> Finding:
         """The verdict on a tensor copy. It reads zeros outside of the array of its tensor map, and
         writes nothing there (PTX ISA, "Tensors").
         """
         name = self._values.parameter(box.base, site.block, site.position)
         array = next((a for a in self._contract.arrays if a.pointer == name), None)
         if array is None or name not in self._maps or box.offset:
-            return Found(UNKNOWN, "its tensor map is not a parameter with an array in the contract")
+            return Finding(UNKNOWN, "its tensor map is not a parameter with an array in the contract")
         rank, dims = len(array.axes) + 1, len(box.coordinates)
         if rank != dims:
             reason = f"the copy has {dims} dimensions, but the array {name} has {rank}"
-            return Found(UNKNOWN, reason, name)
-        return Found(PROVED, "its tensor map keeps it inside the array", name)
+            return Finding(UNKNOWN, reason, name)
+        return Finding(PROVED, "its tensor map keeps it inside the array", name)
 
-    def _proved(self, site: InstrSite, touch: GlobalTouch, base: Node, offset: int) -> Found:
+    def _proved(self, site: InstrSite, touch: GlobalTouch, base: Node, offset: int) -> Finding:
         address = self._symbolic.poly(base) + offset
         array = next((a for a in self._contract.arrays if self._is_of(address, a)), None)
         if array is None:
             reason = "its address is not the sum of a pointer parameter and offsets"
-            return Found(UNKNOWN, f"{reason}{self._unbounded()}")
+            return Finding(UNKNOWN, f"{reason}{self._unbounded()}")
         if touch.reason:
-            return Found(UNKNOWN, touch.reason, array.pointer)
+            return Finding(UNKNOWN, touch.reason, array.pointer)
         reached = self._facts(site)
-        found = Found(PROVED, "no thread gets there", array.pointer)
-        for nbytes, given in self._sizes(site, touch):
-            facts, lanes = self._split((*reached, *given))
+        finding = Finding(PROVED, "no thread gets there", array.pointer)
+        for nbytes, size_facts in self._sizes(site, touch):
+            facts, lanes = self._split((*reached, *size_facts))
             size = nbytes.constant
             if isinstance(size, np.ndarray):
                 lanes = lanes & (size > 0)
             if not lanes.any() or (isinstance(size, int) and size <= 0):
                 continue
-            found = self._inside(address, array, nbytes, touch.nbytes or _BULK_ALIGN, facts, lanes)
-            if found.verdict != PROVED:
-                return found
-        return found
+            finding = self._inside(address, array, nbytes, touch.nbytes or _BULK_ALIGN, facts, lanes)
+            if finding.verdict != PROVED:
+                return finding
+        return finding
 
     def _unbounded(self) -> str:
-        """A cure for sums and products that may wrap because sizes have no bounds of their own."""
-        found = [name for name, (_, high) in self._contract.bounds.items() if high >= _NO_BOUND]
-        if not found:
+        """Advice on sums and products that may wrap because sizes have no bounds of their own."""
+        names = [name for name, (_, high) in self._contract.bounds.items() if high >= _NO_BOUND]
+        if not names:
             return ""
         return (
-            f"; if a sum or a product of 32 bits on the way to it may wrap, bounds of {' and '.join(found)} "
-            f"may exclude that, such as bounds={{{found[0]!r}: (1, 65535)}}"
+            f"; if a sum or a product of 32 bits on the way to it may wrap, bounds of {' and '.join(names)} "
+            f"may exclude that, such as bounds={{{names[0]!r}: (1, 65535)}}"
         )
 
     def _is_of(self, address: Poly, array: GlobalArray) -> bool:
@@ -190,14 +190,14 @@ class _Prover:
     def _facts(self, site: InstrSite) -> Facts:
         guard = site.instr.guard
         if guard is None:
-            found = self._reached.get(site.block)
-            if found is None:
-                found = self._symbolic.facts(self._paths.reach(site.block))
-                self._reached[site.block] = found
-            return found
+            facts = self._reached.get(site.block)
+            if facts is None:
+                facts = self._symbolic.facts(self._paths.reach(site.block))
+                self._reached[site.block] = facts
+            return facts
         node = self._values.at(guard.register, site.block, site.position)
-        own = self._symbolic.facts(Formula((Literal(node, guard.negated),)))
-        return (*self._symbolic.facts(self._paths.reach(site.block)), *own)
+        guard_facts = self._symbolic.facts(Formula((Literal(node, guard.negated),)))
+        return (*self._symbolic.facts(self._paths.reach(site.block)), *guard_facts)
 
     def _sizes(self, site: InstrSite, touch: GlobalTouch) -> Iterator[tuple[Poly, Facts]]:
         """The numbers of bytes that may be accessed, each with the facts that hold for it."""
@@ -225,22 +225,22 @@ class _Prover:
         hold.
         """
         lanes = np.ones(self._shape.threads, np.bool_)
-        kept: list[Poly] = []
+        varying: list[Poly] = []
         for fact in facts:
             constant = fact.terms.get((), 0)
             others = Poly({m: c for m, c in fact.terms.items() if m})
             if others.terms:
-                kept.append(fact)
+                varying.append(fact)
             lanes &= np.asarray(constant) >= -self._atoms.bounds(others)[1]
-        return tuple(kept), lanes
+        return tuple(varying), lanes
 
     def _inside(
         self, address: Poly, array: GlobalArray, nbytes: Poly, need: int, facts: Facts, lanes: Lanes
-    ) -> Found:
+    ) -> Finding:
         """The verdict on `nbytes` bytes at an address that must be a multiple of `need` bytes:
         proved if they lie in one element.
         """
-        found = Found(UNKNOWN, "its address is not made of whole multiples of strides")
+        finding = Finding(UNKNOWN, "its address is not made of whole multiples of strides")
         tried: list[Poly] = []
         for proper in (True, False):
             parts = self._parts(address - self._promised.known[array.pointer], array, proper)
@@ -250,12 +250,12 @@ class _Prover:
             reason = self._why_not(array, indices, rest, nbytes, facts, lanes)
             if not reason:
                 return self._aligned(array, rest, need, lanes)
-            found = Found(UNKNOWN, reason)
-        return found._replace(allocation=array.pointer)
+            finding = Finding(UNKNOWN, reason)
+        return finding._replace(allocation=array.pointer)
 
     def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
         """The index along each axis, and the remainder of the offset."""
-        found = []
+        indices = []
         for axis in array.axes:
             stride = self._promised.size(axis.stride).terms
             if len(stride) != 1:
@@ -265,7 +265,7 @@ class _Prover:
                 whole = Poly(
                     {m: c // factor for m, c in offset.terms.items() if not m or not np.any(c % factor)}
                 )
-                found.append(whole)
+                indices.append(whole)
                 offset = offset - whole * factor
                 continue
             # A size may be a stride and also occur in an index, for example the index of the last
@@ -275,8 +275,8 @@ class _Prover:
             if split is None:
                 return None
             index, offset = split
-            found.append(index)
-        return [*found, offset]
+            indices.append(index)
+        return [*indices, offset]
 
     def _why_not(
         self, array: GlobalArray, indices: list[Poly], rest: Poly, nbytes: Poly, facts: Facts, lanes: Lanes
@@ -295,7 +295,7 @@ class _Prover:
         return ""
 
     def _holds(self, goal: Poly, facts: Facts, lanes: Lanes) -> bool:
-        """Whether `goal` is shown to be at least 0. Results are kept, since most accesses share
+        """Whether `goal` is shown to be at least 0. Results are cached, since most accesses share
         goals.
         """
         holds = self._symbolic.goals.holds
@@ -310,7 +310,7 @@ class _Prover:
             self._held[here] = holds(goal, facts, lanes)
         return self._held[here]
 
-    def _aligned(self, array: GlobalArray, rest: Poly, need: int, lanes: Lanes) -> Found:
+    def _aligned(self, array: GlobalArray, rest: Poly, need: int, lanes: Lanes) -> Finding:
         low, high = self._atoms.bounds(rest)
         start = rest.terms.get((), 0)
         if not isinstance(start, int):
@@ -321,5 +321,5 @@ class _Prover:
             reason = f"its address is not shown to be a multiple of {need} bytes"
             if array.align % need:
                 reason += f"; {array.pointer} and its rows are promised at multiples of {array.align}"
-            return Found(UNKNOWN, reason, array.pointer)
-        return Found(PROVED, "", array.pointer, low, high + need - 1)
+            return Finding(UNKNOWN, reason, array.pointer)
+        return Finding(PROVED, "", array.pointer, low, high + need - 1)

@@ -38,11 +38,11 @@ class GlobalProof:
         return tuple(v for v in self.accesses if v.verdict == UNKNOWN)
 
     def __str__(self) -> str:
-        found = Counter(v.verdict for v in self.accesses)
+        numbers = Counter(v.verdict for v in self.accesses)
         counts = ", ".join(
-            f"{found[v]} of {len(self.accesses)} global accesses {v}"
+            f"{numbers[v]} of {len(self.accesses)} global accesses {v}"
             for v in (PROVED, VIOLATION, UNKNOWN)
-            if v == PROVED or found[v]
+            if v == PROVED or numbers[v]
         )
         return f"{self.kernel}: {counts}"
 

@@ -18,7 +18,7 @@ _MOST_TERMS: Final = 1 << 10  # terms of a product
 _MOST_DEGREE: Final = 12
 _MOST_DEEP: Final = 40  # nesting of atoms in atoms
 _MOST: Final = 1 << 62  # the largest coefficient, so that int64 never overflows
-UNBOUNDED: Final = 1 << 200  # stands for an infinite bound
+UNBOUNDED: Final = 1 << 200  # an infinite bound
 
 
 class TooLargeError(ArithmeticError):
@@ -168,15 +168,15 @@ class Poly:
         """The factor of `by * divisor`, and the rest; None if a coefficient is no multiple of `by`.
         With `proper` the monomial `divisor` alone stays in the rest.
         """
-        found, rest = {}, {}
+        quotient, rest = {}, {}
         for m, c in self.terms.items():
             if not _contains(m, divisor) or (proper and m == divisor):
                 rest[m] = c
             elif np.any(c % by):
                 return None
             else:
-                found[_without(m, divisor)] = _plain(c // by)
-        return Poly(found), Poly(rest)
+                quotient[_without(m, divisor)] = _plain(c // by)
+        return Poly(quotient), Poly(rest)
 
     def for_thread(self, thread: int) -> Poly:
         """The polynomial with the coefficients of one thread."""
@@ -206,16 +206,16 @@ ONE: Final = Poly.of(1)
 
 
 class Case(NamedTuple):
-    """One value of an `either` atom: taken where each of `given` is at least 0."""
+    """One value of an `either` atom: taken where each of `conditions` is at least 0."""
 
     value: Poly
-    given: tuple[Poly, ...]
+    conditions: tuple[Poly, ...]
 
 
 class Atom(NamedTuple):
     """An integer variable of polynomials, with bounds `low` and `high`.
 
-    `kind` is `size` or `index` (a parameter, or a special register), `unknown`, `turn` (the number
+    `kind` is `size` or `index` (a parameter, or a special register), `unknown`, `iteration` (the number
     of completed iterations of the loop at its block), or a function of the polynomials `args`:
     `div` (rounded down; args[1] is positive, args[0] at least 0), `rem`, `min`, `max`; `either` has
     one of the values of `cases`. An `unknown` atom may have another value in another iteration of
@@ -273,7 +273,7 @@ class Atoms:
     def either(self, cases: tuple[Case, ...]) -> Poly:
         """An atom that has one of several values."""
         bounds = [self.bounds(case.value) for case in cases]
-        key = ("either", *[(c.value.key, *[g.key for g in c.given]) for c in cases])
+        key = ("either", *[(c.value.key, *[g.key for g in c.conditions]) for c in cases])
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
         return self._atom(key, "either", "either", low, high, cases=cases).poly
 
@@ -288,18 +288,18 @@ class Atoms:
         args: tuple[Poly, ...] = (),
         cases: tuple[Case, ...] = (),
     ) -> Atom:
-        found = self._by_key.get(key)
-        if found is None:
-            found = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
-            parts = [*args, *(p for c in cases for p in (c.value, *c.given))]
+        atom = self._by_key.get(key)
+        if atom is None:
+            atom = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
+            parts = [*args, *(p for c in cases for p in (c.value, *c.conditions))]
             below = max((self._depths[a] for p in parts for a in p.atoms()), default=-1)
             if below == _MOST_DEEP:
                 raise TooLargeError
             self._depths.append(below + 1)
-            self._all.append(found)
-            self._settled.append(self._is_settled(found))
-            self._by_key[key] = found
-        return found
+            self._all.append(atom)
+            self._settled.append(self._is_settled(atom))
+            self._by_key[key] = atom
+        return atom
 
     def _is_settled(self, atom: Atom) -> bool:
         if atom.args:
@@ -340,22 +340,22 @@ class Atoms:
                 yield atom
                 todo += atom.args
                 for case in atom.cases:
-                    todo += (case.value, *case.given)
+                    todo += (case.value, *case.conditions)
 
     def replaced(self, poly: Poly, atom: int, by: Poly) -> Poly:
         """The polynomial with `by` in place of an atom, also inside other atoms."""
         return self._with_another(poly, atom, by, {})
 
     def _with_another(self, poly: Poly, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
-        found = ZERO
+        result = ZERO
         for m, c in poly.terms.items():
             term = Poly({(): c})
             for number in m:
                 if number not in known:
                     known[number] = self._replaced(number, atom, by, known)
                 term = term * known[number]
-            found = found + term
-        return found
+            result = result + term
+        return result
 
     def _replaced(self, number: int, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
         if number == atom:
@@ -369,8 +369,8 @@ class Atoms:
 
         if old.cases:
             values = replaced(c.value for c in old.cases)
-            given = (replaced(c.given) for c in old.cases)
-            return self.either(tuple(map(Case, values, given)))
+            conditions = (replaced(c.conditions) for c in old.cases)
+            return self.either(tuple(map(Case, values, conditions)))
         return self.function_of(old.kind, *replaced(old.args))
 
     def all_replaced(self, polys: Iterable[Poly], atom: int, by: Poly) -> tuple[Poly, ...]:

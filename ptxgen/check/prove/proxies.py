@@ -1,12 +1,12 @@
 """Ordinary stores to shared memory that an asynchronous operation reads without a proxy fence.
 
 Copies in bulk and of tensors, and `wgmma`, belong to the asynchronous proxy: they see an ordinary store
-only behind a `fence.proxy.async` of the thread that stored (PTX ISA, "Async proxy"). Found are reads where
+only after a `fence.proxy.async` of the thread that stored (PTX ISA, "Async proxy"). Reported are reads where
 
 * a way through the text leads from a store of the same bytes to the read, passes no fence, and not more
   than one barrier nor any other wait, so that no copy can have written the bytes since; or
 * no copy writes the bytes anywhere, and a way leads from a store to the read and passes no fence; or
-* no copy writes the bytes anywhere, and no fence is behind any store that may have written them, nor
+* no copy writes the bytes anywhere, and no fence follows any store that may have written them, nor
   before the read, as where one role stores and another one reads.
 
 Other fences may be missing, so nothing here shows that a kernel is right.
@@ -98,33 +98,33 @@ def unfenced_reads(
     """A problem for each store that an asynchronous read does not see. `touched` has all accesses to shared
     memory, `static` the variables there that begin at an address of their own.
     """
-    found = _sorted(search, touched)
-    if not found.reads or any(_is_call(instr) for b in graph.order for instr in graph.blocks[b].instrs):
+    accesses = _sorted(search, touched)
+    if not accesses.reads or any(_is_call(instr) for b in graph.order for instr in graph.blocks[b].instrs):
         return ()
-    return tuple(_found(_Ways(graph), sources, found, static))
+    return tuple(_unfenced(_Ways(graph), sources, accesses, static))
 
 
 def _is_call(instr: Instr) -> bool:
     return instr.opcode.startswith("call")  # of a function that may have a fence
 
 
-def _found(
-    ways: _Ways, sources: Sequence[Source], found: _Sorted, static: frozenset[str]
+def _unfenced(
+    ways: _Ways, sources: Sequence[Source], accesses: _Sorted, static: frozenset[str]
 ) -> Iterator[Problem]:
-    told: set[_Site] = set()  # stores, each of which is told of once
-    for read in found.reads:
+    reported: set[_Site] = set()  # each store is reported once
+    for read in accesses.reads:
         span = read.span
         if span is None or not read.is_certain:
             continue
-        meeting = [store for store in found.stores if store.span is not None and store.span.meets(span)]
-        is_filled = any(fill.span is None or fill.span.may_meet(span, static) for fill in found.fills)
+        meeting = [store for store in accesses.stores if store.span is not None and store.span.meets(span)]
+        is_filled = any(fill.span is None or fill.span.may_meet(span, static) for fill in accesses.fills)
         most = 1 if is_filled else None
         unseen = next((s for s in meeting if ways.of(s.site, most).leads_to(read.site)), None)
-        if unseen is None and meeting and not is_filled and not ways.is_behind_fence(read.site):
-            may_be = [s for s in found.stores if s.span is None or s.span.may_meet(span, static)]
+        if unseen is None and meeting and not is_filled and not ways.is_after_fence(read.site):
+            may_be = [s for s in accesses.stores if s.span is None or s.span.may_meet(span, static)]
             unseen = None if any(ways.of(s.site, None).is_fenced for s in may_be) else meeting[0]
-        if unseen is not None and unseen.site[:2] not in told:
-            told.add(unseen.site[:2])
+        if unseen is not None and unseen.site[:2] not in reported:
+            reported.add(unseen.site[:2])
             yield _problem(ways.graph, sources, unseen.site, read.site)
 
 
@@ -143,17 +143,19 @@ def _problem(graph: Graph, sources: Sequence[Source], store: InstrSite, read: In
 
 
 def _sorted(search: Search, touched: Iterable[Touched]) -> _Sorted:
-    made = _Sorted([], [], [])
+    accesses = _Sorted([], [], [])
     for one in touched:
         opcode, which = one.site.instr.opcode, _operand(one)
         if opcode.startswith(_PRODUCT) or (opcode.startswith(_BULK) and which == "src"):
-            made.reads.append(_read(search, one))
+            accesses.reads.append(_read(search, one))
         elif opcode.startswith((*_BULK, *_FROM_REGISTERS)):
             if which == "dst":
-                made.fills.append(_Access(one.site, _fill(search, one)))
+                accesses.fills.append(_Access(one.site, _fill(search, one)))
         elif opcode.startswith(_STORES):
-            made.stores.append(_Access(one.site, _span(search, one) if one.found.verdict == PROVED else None))
-    return made
+            accesses.stores.append(
+                _Access(one.site, _span(search, one) if one.finding.verdict == PROVED else None)
+            )
+    return accesses
 
 
 def _operand(one: Touched) -> str:
@@ -173,20 +175,20 @@ def _read(search: Search, one: Touched) -> _Access:
         most = matrix.rows * _WIDEST_ROW
     else:
         most = one.touch.fixed + one.touch.scale * (number.value if isinstance(number, IntImm) else 0)
-    is_region = one.found.allocation in search.regions
+    is_region = one.finding.allocation in search.regions
     return _Access(one.site, span, is_region or span.high - span.low <= most)
 
 
 def _fill(search: Search, one: Touched) -> _Span | None:
     """What an asynchronous write may write: if the size is not known, all up to the end of the allocation."""
-    return _span(search, one, whole=one.found.verdict != PROVED)
+    return _span(search, one, whole=one.finding.verdict != PROVED)
 
 
 def _span(search: Search, one: Touched, *, whole: bool = False) -> _Span | None:
     """The bytes of an access; with `whole` up to the end of its allocation, and from its beginning if it is
     not known where they are. None if they are not known.
     """
-    name, first, last = one.found.allocation, one.found.first, one.found.last
+    name, first, last = one.finding.allocation, one.finding.first, one.finding.last
     home = search.regions.get(name) or search.homes.get(name)
     if home is None or (whole and not home.known):
         return None
@@ -219,7 +221,7 @@ class _Ways:
             self._known[key] = _Way(self, start, most)
         return self._known[key]
 
-    def is_behind_fence(self, site: InstrSite) -> bool:
+    def is_after_fence(self, site: InstrSite) -> bool:
         """Whether a way leads from a fence to an instruction."""
         if any(n < site.position for n, mark in self.marks[site.block] if mark == _FENCE):
             return True
@@ -264,7 +266,7 @@ class _Way:
         return barriers is not None and self._passed(site.block, 0, site.position, barriers) is not None
 
     def _passed(self, block: int, first: int, last: int | None, barriers: int) -> int | None:
-        """The number of barriers behind instructions of a block; None if the way ends there."""
+        """The number of barriers after instructions of a block; None if the way ends there."""
         for n, mark in self._marks[block]:
             if n < first or (last is not None and n >= last):
                 continue

@@ -26,7 +26,7 @@ from ptxgen.check.prove.convergence.judging import ConvergenceProver
 from ptxgen.check.prove.convergence.sites import WARPGROUP, is_site
 from ptxgen.check.prove.listing.descriptors import Descriptors
 from ptxgen.check.prove.listing.rows import Effort, SpentError
-from ptxgen.check.prove.listing.search import Found, InstrSite, Search
+from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import Graph
@@ -75,9 +75,9 @@ def shared_proof(
         known = _count("dynamic_smem", dynamic_smem, 0)
     dynamic_align = _count("dynamic_align", dynamic_align, 1)
     dynamic = known or 0
-    given = _parameters(kernel, {} if params is None else params)
+    inputs = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    prover = _Prover(subject.whole, shape, variables, given, steps)
+    prover = _Prover(subject.whole, shape, variables, inputs, steps)
     accesses, barriers, unfenced = prover.run()
     convergence = [*prover.convergence(), *subject.left_out(is_site)]
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
@@ -104,7 +104,7 @@ def _judged_of(instr: Instr, variables: bool) -> int:
 # ------------------------------------------------------------------------------ arguments
 
 
-class _Given(NamedTuple):
+class _Inputs(NamedTuple):
     """The parameters with known values, the bounds of others, and the tensor maps."""
 
     known: dict[str, int]
@@ -112,21 +112,21 @@ class _Given(NamedTuple):
     maps: dict[str, TensorMap]
 
 
-def _count(name: str, given: object, least: int) -> int:
-    found = integer(given, least, _MOST_BYTES)
-    if found is None:
+def _count(name: str, value: object, least: int) -> int:
+    count = integer(value, least, _MOST_BYTES)
+    if count is None:
         raise LaunchError(
-            f"prove: {name} must be an integer from {least} to {_MOST_BYTES}, got {shown(given)}"
+            f"prove: {name} must be an integer from {least} to {_MOST_BYTES}, got {shown(value)}"
         )
-    return found
+    return count
 
 
-def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
+def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Inputs:
     names = [p.name for p in kernel.params]
     if not isinstance(params, Mapping):
         raise LaunchError(f"prove: params must be a mapping from names to bounds, got {shown(params)}")
-    given = _Given({}, {}, {})
-    known, ranges = given.known, given.ranges
+    inputs = _Inputs({}, {}, {})
+    known, ranges = inputs.known, inputs.ranges
     for name, bound in params.items():
         if name not in names:
             raise LaunchError(
@@ -134,7 +134,7 @@ def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
             )
         number, ends = integer(bound, _LOWEST, _HIGHEST), _ends(bound)
         if isinstance(bound, TensorMap):
-            given.maps[name] = bound
+            inputs.maps[name] = bound
         elif number is not None:
             known[name] = number
         elif isinstance(bound, range) and len(bound) and bound.step > 0:
@@ -146,7 +146,7 @@ def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
                 f"prove: the bounds of {name} must be a number, the lowest and the highest, "
                 f"or a range with a positive step, got {shown(bound)}"
             )
-    return given
+    return inputs
 
 
 def _ends(bound: object) -> tuple[int, int] | None:
@@ -178,7 +178,7 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 class _Prover:
     def __init__(
-        self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given, steps: int
+        self, whole: Inlined, shape: Shape, variables: dict[str, Home], inputs: _Inputs, steps: int
     ) -> None:
         kernel = whole.kernel
         self._sources = whole.sources
@@ -186,27 +186,27 @@ class _Prover:
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
         params = param_bits(kernel)
         ctas = math.prod(kernel.cluster) if kernel.cluster else 0
-        ranges = dict(given.ranges)
+        ranges = dict(inputs.ranges)
         if ctas:
             specials["%cluster_nctarank"] = ctas
             params[_RANK] = WORD
             ranges[_RANK] = spaced(0, ctas - 1, 1)
-        self._values = Values(self._graph, specials, frozenset(found), given.known, params)
+        self._values = Values(self._graph, specials, frozenset(variables), inputs.known, params)
         self._paths = Paths(self._graph, self._values)
         self._effort = Effort(steps)
         regions = {}
         if kernel.dynamic_shared:
-            of = found[kernel.dynamic_shared]
+            of = variables[kernel.dynamic_shared]
             regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
         self._search = Search(
             self._values,
             self._paths,
             shape,
             ranges,
-            found,
+            variables,
             regions,
             kernel.dynamic_shared,
-            given.maps,
+            inputs.maps,
             self._effort,
             ctas,
         )
@@ -247,11 +247,11 @@ class _Prover:
             self._effort.allow(_STEPS_OF_ACCESS)
             try:
                 if touch.matrix is None:
-                    found = self._search.judge(site, touch)
+                    finding = self._search.judge(site, touch)
                 else:
-                    found = self._descriptors.judge(site, touch, touch.matrix)
+                    finding = self._descriptors.judge(site, touch, touch.matrix)
             except SpentError:
-                found = Found(UNKNOWN, _SPENT)
-            if found is not None:
-                touched.append(Touched(site, touch, found))
-                yield judged(source, which, found)
+                finding = Finding(UNKNOWN, _SPENT)
+            if finding is not None:
+                touched.append(Touched(site, touch, finding))
+                yield judged(source, which, finding)

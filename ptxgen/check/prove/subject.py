@@ -11,7 +11,7 @@ from typing import Final
 
 from ptxgen.arguments import extents
 from ptxgen.check.problems import where_from
-from ptxgen.check.prove.listing.search import Found
+from ptxgen.check.prove.listing.search import Finding
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
 from ptxgen.check.prove.program.shared_accesses import Home, homes
@@ -43,10 +43,10 @@ class Subject:
         """The variables in shared memory that the kernel and its functions may name. Dynamic
         variables have `dynamic` bytes, None if that is not known.
         """
-        found = homes(self.module, self.kernel, dynamic, dynamic_align)
+        variables = homes(self.module, self.kernel, dynamic, dynamic_align)
         for function in self.whole.functions:
-            found |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
-        return found
+            variables |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
+        return variables
 
     def left_out(self, is_judged: Callable[[Instr], int]) -> Iterator[Judged]:
         """An unknown verdict for each access in functions that are left out. `is_judged` gives the
@@ -114,26 +114,21 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
     )
 
 
-def judged(source: Source, which: int, found: Found) -> Judged:
+def judged(source: Source, which: int, finding: Finding) -> Judged:
     """The verdict on access number `which` of an instruction, from the result of a search."""
-    verdict = verdict_of(source, found.verdict, found.reason)
-    return (
-        source,
-        which,
-        replace(
-            verdict, allocation=found.allocation, first=found.first, last=found.last, witness=found.witness
-        ),
-    )
+    verdict, reason, allocation, first, last, witness = finding
+    of_all = verdict_of(source, verdict, reason)
+    return source, which, replace(of_all, allocation=allocation, first=first, last=last, witness=witness)
 
 
 def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:
     """One verdict for each access; an access in a function that is called several times gets the worst."""
-    found: dict[tuple[str, int, int], Verdict] = {}
+    verdicts: dict[tuple[str, int, int], Verdict] = {}
     for source, which, verdict in judged:
         key = (source.owner, source.number, which)
-        known = found.get(key)
-        found[key] = verdict if known is None else _worse(known, verdict)
-    return tuple(found.values())
+        known = verdicts.get(key)
+        verdicts[key] = verdict if known is None else _worse(known, verdict)
+    return tuple(verdicts.values())
 
 
 def _worse(a: Verdict, b: Verdict) -> Verdict:

@@ -111,9 +111,9 @@ class Proof:
             kinds.append(("warp instructions", self.convergence))
         counts = []
         for verdict in (PROVED, VIOLATION, UNKNOWN):
-            found = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in kinds]
-            if verdict == PROVED or any(found):
-                each = [f"{n} of {len(v)} {name}" for n, (name, v) in zip(found, kinds, strict=True)]
+            numbers = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in kinds]
+            if verdict == PROVED or any(numbers):
+                each = [f"{n} of {len(v)} {name}" for n, (name, v) in zip(numbers, kinds, strict=True)]
                 counts.append(f"{', '.join(each[:-1])} and {each[-1]} {verdict}")
         return f"{self.kernel}: {', '.join(counts)}"
 
@@ -133,11 +133,11 @@ class Proof:
         names = dict.fromkeys(v.allocation for v in self.accesses)
         for name in names:
             of = [v for v in self.accesses if v.allocation == name]
-            found = Counter(v.verdict for v in of)
+            count = Counter(v.verdict for v in of)
             known = [v for v in of if v.last >= v.first]
             extent = f"{min(v.first for v in known)} to {max(v.last for v in known)}" if known else "-"
             lines.append(
-                f"{name or '-':<16} {found[PROVED]:>7} {found[VIOLATION]:>10} {found[UNKNOWN]:>8}  {extent}"
+                f"{name or '-':<16} {count[PROVED]:>7} {count[VIOLATION]:>10} {count[UNKNOWN]:>8}  {extent}"
             )
         return "\n".join(lines)
 

@@ -2,8 +2,8 @@
 
 `ptxgen.check.verify.definitions` asks whether every path through a body writes a register before it
 reads it, and takes all paths for possible. The registers that it suspects are examined again here,
-with two facts that compilers rely on: a guarded branch tells the value of the guard's register on
-either side, so that a register written behind one `@%p bra` may be read behind another; and a `mov`
+with two facts that compilers rely on: a guarded branch fixes the value of the guard's register on
+either side, so that a register written after one `@%p bra` may be read after another; and a `mov`
 copies an undefined value without using it, so that only a use of the copy is a mistake.
 
 For each suspect, a fact at a point of the body is either that the register has been written, or
@@ -39,10 +39,10 @@ class _Action:
 
 
 def used_undefined(
-    graph: Sequence[Block], suspects: Mapping[str, Instr], given: Collection[str]
+    graph: Sequence[Block], suspects: Mapping[str, Instr], defined: Collection[str]
 ) -> Mapping[str, Instr]:
     """The suspects that some path uses before it defines them, each with the first instruction that
-    reads it. `given` are the registers that have a value at the entry.
+    reads it. `defined` are the registers that have a value at the entry.
     """
     actions = {i: [_action(x) for x in graph[i].instrs] for i in reverse_post_order(graph)}
     copies = _copies(actions)
@@ -52,14 +52,14 @@ def used_undefined(
     facts = _Facts(graph, actions, names)
     if facts.bits * len(actions) > _MOST_FACTS:
         return suspects
-    wrong = facts.wrong_uses(given)
-    found = {}
+    wrong = facts.wrong_uses(defined)
+    undefined = {}
     for name, instr in suspects.items():
         if name in wrong:
-            found[name] = wrong[name]
+            undefined[name] = wrong[name]
         elif _reached(name, copies) & wrong.keys():
-            found[name] = instr
-    return found
+            undefined[name] = instr
+    return undefined
 
 
 def guarded_writes(graph: Sequence[Block]) -> set[str]:
@@ -117,9 +117,9 @@ class _Facts:
         self._start = {name: n * self._width for n, name in enumerate(names)}
         self.bits = self._width * len(names)
 
-    def wrong_uses(self, given: Collection[str]) -> Mapping[str, Instr]:
+    def wrong_uses(self, defined: Collection[str]) -> Mapping[str, Instr]:
         """The registers that some path uses before it has written them, with the first such use."""
-        at_start = self._at_start(given)
+        at_start = self._at_start(defined)
         wrong: dict[str, Instr] = {}
         for index in sorted(self._actions):
             state = at_start[index]
@@ -133,11 +133,11 @@ class _Facts:
                 state = self._after(state, action)
         return wrong
 
-    def _at_start(self, given: Collection[str]) -> Mapping[int, int]:
+    def _at_start(self, defined: Collection[str]) -> Mapping[int, int]:
         """The facts at the start of each block."""
         everything = (1 << self.bits) - 1
         entry = 0
-        for name in given:
+        for name in defined:
             entry = self._with(entry, name, self._all)
         at_start = dict.fromkeys(self._actions, everything)
         at_end = dict.fromkeys(self._actions, everything)
@@ -165,7 +165,7 @@ class _Facts:
             return state
         head = last.opcode.partition(".")[0]
         falls = to == index + 1
-        # A branch whose target is also the next block tells nothing there.
+        # A branch whose target is also the next block decides nothing there.
         if head not in JUMPS | ENDS or (falls and head == "brx"):
             return state
         if falls and head == "bra" and len(block.successors) == 1:

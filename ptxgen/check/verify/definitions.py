@@ -72,12 +72,12 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[Reg, Inst
     if not bit:
         return {}
     at_start = _written_before(graph, uses, order, bit)
-    found: dict[Reg, Instr] = {}
+    reads: dict[Reg, Instr] = {}
     for index in sorted(order):
         for register, instr in uses[index].exposed.items():
             if not at_start[index] & bit[register]:
-                found.setdefault(register, instr)
-    return found
+                reads.setdefault(register, instr)
+    return reads
 
 
 def _written_before(

@@ -39,7 +39,7 @@ def part_kind(part: Any) -> object:
 
 class PartKinds(dict[object, object]):
     """The kinds of parts in one body; None for a register that the body declares otherwise. `ranges` are
-    those of the body, and `class_of` tells how it declares a register that is in none of these.
+    those of the body, and `class_of` gives how it declares a register that is in none of these.
     """
 
     def __init__(self, ranges: Iterable[RegisterRange], class_of: Callable[[str], str | None]) -> None:
@@ -59,7 +59,7 @@ class PartKinds(dict[object, object]):
 
 def parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> Parts | None:
     """What gives the parts of all operands that are of the same classes as these: their registers, the
-    written ones first, and behind them all else that a shape depends on. None if registers and other items
+    written ones first, and after them all else that a shape depends on. None if registers and other items
     may be mixed in one operand. `wanted` has each operand of the row with the operand that is there.
     """
     written: list[str] = []
@@ -86,7 +86,7 @@ def parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> Parts | None:
                 pass
             case _:
                 return None
-    # The number of parts tells the length of one vector.
+    # The number of parts is the length of one vector.
     sources = [*written, *read, *others, *lengths[1:]]
     if sources == [f"o[{i}]" for i in range(len(wanted))]:
         return tuple

@@ -91,8 +91,8 @@ class Shape:
     registers need. `is_address` says whether the results may be addresses, `has_residue` whether the
     residue of the only one can be known, and `rule` gives it (None: of a loaded pointer).
 
-    `parts` tells quickly whether another instruction with this opcode has this shape, if its operands are of
-    the same classes: it gives its registers, the written ones first and `registers` in number, and behind
+    `parts` decides quickly whether another instruction with this opcode has this shape, if its operands are
+    of the same classes: it gives its registers, the written ones first and `registers` in number, and after
     them all else that the shape depends on. The shape is this one if the `part_kind` of each part is that in
     `kinds`, which is None where that does not tell.
     """
@@ -428,7 +428,7 @@ def _ranges(op: Op, operands: tuple[Operand, ...]) -> Iterator[Limit]:
         type = wanted.type
         if wanted.literal is not None:
             yield Limit(index, (wanted.literal,), str(wanted.literal))
-        elif (limit := _own_limit(op, wanted)) is not None:
+        elif (limit := _named_limit(op, wanted)) is not None:
             yield Limit(index, *limit)
         elif type is pred:
             yield Limit(index, (-1, 0, 1), "0 or 1")
@@ -436,7 +436,7 @@ def _ranges(op: Op, operands: tuple[Operand, ...]) -> Iterator[Limit]:
             yield Limit(index, *_integers(op, wanted, type))
 
 
-def _own_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
+def _named_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
     """The fields of the `Limit` of a literal whose legal values do not follow from its type; else None."""
     head, name = _head(op), wanted.name
     if head == "setmaxnreg":

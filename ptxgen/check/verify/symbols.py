@@ -166,12 +166,12 @@ class Symbols:
         return self.prototypes.get(name)
 
     def _passed(
-        self, name: str, what: str, formal: tuple[Param, ...], given: tuple[object, ...]
+        self, name: str, what: str, formal: tuple[Param, ...], arguments: tuple[object, ...]
     ) -> Iterator[str]:
-        if len(formal) != len(given):
-            yield f"{name} has {len(formal)} {what}s, got {len(given)}"
+        if len(formal) != len(arguments):
+            yield f"{name} has {len(formal)} {what}s, got {len(arguments)}"
             return
-        for number, (param, item) in enumerate(zip_longest(formal, given), 1):
+        for number, (param, item) in enumerate(zip_longest(formal, arguments), 1):
             wrong = self._unfit(param, item)
             if wrong:
                 yield f"{what} {number} of {name} must be {_described(param)}, got {wrong}"

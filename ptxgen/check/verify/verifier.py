@@ -68,48 +68,48 @@ def verify(module: Module) -> tuple[Problem, ...]:
     shared memory and its budget, block sizes, and that control does not run off a kernel's end.
     """
     require_module("verify", module)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     suggestions = Suggestions()
     limits: Target | None = None
     try:
         limits = target_named(module.target)
     except UnsupportedTargetError as error:
-        found.append(Problem("target", str(error)))
+        problems.append(Problem("target", str(error)))
     if limits is not None and module.version < limits.ptx:
         message = (
             f"{limits.name} needs PTX {_dotted(limits.ptx)}, but the module says PTX "
             f"{_dotted(module.version)}; raise its version"
         )
-        found.append(Problem("target", message))
-    found += [
+        problems.append(Problem("target", message))
+    problems += [
         Problem("text", f"the header line {line!r} does not fit a comment line")
         for line in module.header
         if not _fits_a_line(line)
     ]
     if module.version[1] not in range(_MINORS.get(module.version[0], _ANY_MINOR)):
         message = f"there is no PTX {_dotted(module.version)}; use the version before or after it"
-        found.append(Problem("target", message))
-    found += module_name_problems(module)
-    found += module_problems(module)
+        problems.append(Problem("target", message))
+    problems += module_name_problems(module)
+    problems += module_problems(module)
     bodies: tuple[Kernel | Function, ...] = (*module.functions, *module.kernels)
     for body in bodies:
-        found += name_problems(body)
-        found += declaration_problems(body, limits)
+        problems += name_problems(body)
+        problems += declaration_problems(body, limits)
         if body.body is not None:
-            found += _BodyCheck(module, body, limits, suggestions).problems()
-    return tuple(dict.fromkeys(found))
+            problems += _BodyCheck(module, body, limits, suggestions).problems()
+    return tuple(dict.fromkeys(problems))
 
 
 def require_valid(module: Module) -> None:
     """Raise `VerifyError` with all problems of a module; its message shows the first 20."""
-    found = verify(module)
-    if not found:
+    problems = verify(module)
+    if not problems:
         return
-    shown = [f"{number}. {problem}" for number, problem in enumerate(found[:_SHOWN], 1)]
-    if len(found) > _SHOWN:
-        shown.append(f"… and {len(found) - _SHOWN} more")
-    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    raise VerifyError("\n".join([f"the module has {count}:", *shown]), found)
+    shown = [f"{number}. {problem}" for number, problem in enumerate(problems[:_SHOWN], 1)]
+    if len(problems) > _SHOWN:
+        shown.append(f"… and {len(problems) - _SHOWN} more")
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    raise VerifyError("\n".join([f"the module has {count}:", *shown]), problems)
 
 
 class _BodyCheck:
@@ -124,14 +124,14 @@ class _BodyCheck:
         self.body = body
         self.limits = limits
         self.index = 0  # index of the instruction being checked
-        self.found: list[tuple[int, Problem]] = []
+        self.by_index: list[tuple[int, Problem]] = []
         self.ranges = {r.prefix: r for r in body.registers if r.count}
         self.passed = _passed_in_registers(body)
         self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
         self.known.update(self.passed)
         for name in self.known:  # what a range declares, too, counts as the range's
-            if (found := range_of(name, self.ranges)) is not None:
-                self.known[name] = found.declared
+            if (declaration := range_of(name, self.ranges)) is not None:
+                self.known[name] = declaration.declared
         self.others = [s for s in body.body or () if s.__class__ is not Instr]
         self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
         self.symbols = Symbols(module, body, self.others, suggestions)
@@ -139,7 +139,7 @@ class _BodyCheck:
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
         self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
         self.integers: list[Definition] = []
-        self.unruled: set[Reg] = set()  # registers of integers of which no rule tells the residue
+        self.unruled: set[Reg] = set()  # registers of integers whose residue no rule determines
         self.accesses: list[tuple[int, Instr, Shape]] = []
 
     def problems(self) -> Iterator[Problem]:
@@ -150,8 +150,8 @@ class _BodyCheck:
         self._alignment()
         self._statements()
         self._end(graph)
-        self.found.sort(key=lambda pair: pair[0])
-        return (problem for _, problem in self.found)
+        self.by_index.sort(key=lambda pair: pair[0])
+        return (problem for _, problem in self.by_index)
 
     def _report(self, kind: str, message: str, instr: Instr | None = None, *, certain: bool = True) -> None:
         name, what = self.body.name, "kernel" if isinstance(self.body, Kernel) else "function"
@@ -159,7 +159,7 @@ class _BodyCheck:
             problem = problem_in(kind, message, name, instr, what, certain)
         else:
             problem = Problem(kind, message, name, what=what)
-        self.found.append((self.index, problem))
+        self.by_index.append((self.index, problem))
 
     # ---------------------------------------------------------------------------------- the walk
 
@@ -230,8 +230,8 @@ class _BodyCheck:
     def _class_of(self, name: str) -> str | None:
         """The class of a register as the body declares it, or as it was used first if it is not declared."""
         known = self.known.get(name)
-        if known is None and (found := range_of(name, self.ranges)) is not None:
-            known = self.known[name] = found.declared
+        if known is None and (declaration := range_of(name, self.ranges)) is not None:
+            known = self.known[name] = declaration.declared
         return known
 
     def _guarded(self, instr: Instr, writes: Sequence[Reg], reads: Sequence[Reg], uses: Uses) -> None:

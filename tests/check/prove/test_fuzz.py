@@ -30,29 +30,10 @@ WORDS = 24  # of the variable in shared memory
 ACCESSES = 24  # of a kernel
 # How many accesses are run, each counted once for each run of its kernel, and how many runs.
 NIGHTLY = (100_000, 48)
-QUICK = (150, 4)
+QUICK = (90, 4)
 CORNERS = (
-    0,
-    1,
-    2,
-    7,
-    15,
-    16,
-    31,
-    32,
-    33,
-    0x7F,
-    0x80,
-    0xFF,
-    0x100,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x10000,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFE,
-    0xFFFFFFFF,
+    *(0, 1, 2, 7, 15, 16, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000),
+    *(0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF),
 )
 SIGNED = (-4, 60)  # bounds of the parameter c
 SMALL = (0, 40)  # of d

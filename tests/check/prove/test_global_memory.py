@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finding_tables import cases
+from messages import message as message_of
 
 import flash.contract.catalogue
 import flash.device.epilogue
@@ -28,7 +30,7 @@ from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.polynomials import Poly, TooLargeError
 from ptxgen.check.prove.symbolic import goals as global_goals
 from ptxgen.check.prove.verdicts import Verdict
-from ptxgen.errors import LaunchError, VerifyError
+from ptxgen.errors import VerifyError
 from ptxgen.parse import parse
 
 THREADS = 64
@@ -79,346 +81,235 @@ IN_SPAN = (
     + Y_AT
     + "st.global.u32 [%rd3], %r0;"
 )
-NOT_LESS = "its index along the axis of stride 4 * row_stride is not shown to be less than n"
 Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than m"
-NO_SUM = "its address is not the sum of a pointer parameter and offsets"
-# Each: the body, the verdict, how the reason begins.
-PATTERNS: dict[str, tuple[str, str, str]] = {
-    "as many blocks as there are": (
-        "mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a guard": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end;"
-        + ROW
-        + "st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};",
-        "proved",
-        "",
-    ),
-    "a guard of the instruction": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "no guard": ("mov.u32 %r5, %r0;" + ROW + "st.global.u32 [%rd3], %r0;", "violation", "byte "),
-    "a guard with one row too many": (
-        "mov.u32 %r5, %r0; setp.le.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "the guard turned round": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@!%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a guard of data": (
-        "mov.u32 %r5, %r0; ld.global.u32 %r6, [%rd1]; setp.lt.s32 %p1, %r5, %r6;"
-        + ROW
-        + "@%p1 st.global.u32 [%rd3], %r0;",
-        "unknown",
-        NOT_LESS,
-    ),
-    "an unsigned guard of a difference": (
-        "sub.s32 %r5, %r0, 3; setp.lt.u32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "a signed guard of a difference": (
-        "sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "two guards in one predicate": (
-        "sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 0;"
-        "and.pred %p3, %p1, %p2;" + ROW + "@%p3 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "either of two guards": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 9;"
-        "or.pred %p3, %p1, %p2;" + ROW + "@%p3 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "past the end of a row": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.v2.u32 [%rd3+60], {%r0, %r0};",
-        "violation",
-        "byte ",
-    ),
-    "before the beginning of a row": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3-4], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "misaligned": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.v2.u32 [%rd3+4], {%r0, %r0};",
-        "unknown",
-        "its address is not shown to be a multiple of 8 bytes",
-    ),
-    "more alignment than the pointer has": (
-        "st.global.u64 [%rd1], %rd1;",
-        "violation",
-        "byte 0 of Y is in no element",
-    ),
-    "a clamped row": (
-        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;"
-        + ROW
-        + "ld.global.u32 %r7, [%rd3];",
-        "proved",
-        "",
-    ),
-    "a clamped row of none": (
-        "sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;" + ROW + "ld.global.u32 %r7, [%rd3];",
-        "violation",
-        "byte ",
-    ),
-    "a row chosen": (
-        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1;"
-        "selp.b32 %r5, %r0, 0, %p2;" + ROW + "ld.global.u32 %r7, [%rd3];",
-        "proved",
-        "",
-    ),
-    "a row chosen by branches": (
-        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; mov.u32 %r5, 0; setp.lt.s32 %p2, %r0, %r1;"
-        "@!%p2 bra L; mov.u32 %r5, %r0;\nL:" + ROW + "ld.global.u32 %r7, [%rd3];",
-        "proved",
-        "",
-    ),
-    "a wrong row chosen": (
-        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1;"
-        "selp.b32 %r5, 0, %r0, %p2;" + ROW + "ld.global.u32 %r7, [%rd3];",
-        "violation",
-        "byte ",
-    ),
-    "the grid": (
-        GLOBAL_THREAD + "setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "the grid without a guard": (GLOBAL_THREAD + Y_AT + "st.global.u32 [%rd3], %r0;", "violation", "byte "),
-    "the first thread of each block": (
-        "shl.b32 %r5, %r3, 6;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "the number of a block taken apart": (
-        "shr.u32 %r5, %r3, 3; and.b32 %r6, %r3, 7; mad.lo.s32 %r5, %r5, 512, 0;"
-        "mad.lo.s32 %r5, %r6, 64, %r5;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "unknown",
-        Y_NOT_LESS,
-    ),
-    "rounded down": (
-        GLOBAL_THREAD + "and.b32 %r5, %r5, -64;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "a quotient": (THIRD + "setp.lt.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "proved", ""),
-    "a quotient that is one too many": (
-        THIRD + "setp.le.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a quotient that is rounded down": (
-        GLOBAL_THREAD
-        + "mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
-        + Y_AT
-        + "@%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "a quotient that is rounded down to one too many": (
-        GLOBAL_THREAD
-        + "mul.lo.u32 %r6, %r2, 3; setp.le.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
-        + Y_AT
-        + "@%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a remainder": ("rem.u32 %r5, %r0, %r2;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""),
-    "a remainder of one more": (
-        "add.u32 %r4, %r2, 1; rem.u32 %r5, %r0, %r4;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a product in 32 bits": (
-        "cvt.u32.u64 %r6, %rd2; setp.lt.s32 %p1, %r0, %r1; mul.lo.s32 %r5, %r0, %r6;"
-        "cvt.s64.s32 %rd3, %r5; add.s64 %rd3, %rd0, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a product that fits 32 bits": (
-        "setp.lt.s32 %p1, %r0, %r2; mul.lo.s32 %r5, %r0, 4; cvt.s64.s32 %rd3, %r5;"
-        "add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "bytes in 32 bits": (
-        GLOBAL_THREAD + "setp.lt.s32 %p1, %r5, %r2; shl.b32 %r5, %r5, 2; cvt.s64.s32 %rd3, %r5;"
-        "add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
-        "unknown",
-        "its bytes are not shown to be among the 4 of a row",
-    ),
-    "a wrong stride": (
-        "setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0;@%p1 st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
-    "a loop over rows": (
-        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
-        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
-        "proved",
-        "",
-    ),
-    "a loop with its test on top": (
-        LOOP + "L: setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; st.global.u32 [%rd5], %r0;"
-        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; bra L;",
-        "proved",
-        "",
-    ),
-    "a loop with a turn too many": (
-        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
-        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.le.s32 %p1, %r5, %r1; @%p1 bra L;",
-        "violation",
-        "byte ",
-    ),
-    "a loop without its first test": (
-        LOOP + "L: st.global.u32 [%rd5], %r0;"
-        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
-        "violation",
-        "byte ",
-    ),
-    "a loop that counts less than it moves": (
-        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
-        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 63; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
-        "violation",
-        "byte ",
-    ),
-    "a counter that may overflow": (
-        "mov.u32 %r5, %r0;\nL: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M;"
-        + Y_AT
-        + "st.global.u32 [%rd3], %r0;\nM: ld.shared.u32 %r9, [buf]; setp.ne.s32 %p2, %r9, 0;"
-        "@%p2 bra L;",
-        "unknown",
-        NO_SUM,
-    ),
-    "an index from memory": (
-        "ld.shared.u32 %r5, [buf];" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "unknown",
-        NO_SUM,
-    ),
-    "an index from memory, compared": (
-        "ld.shared.u32 %r5, [buf]; setp.lt.u32 %p1, %r5, %r2; cvt.u64.u32 %rd3, %r5;"
-        "shl.b64 %rd3, %rd3, 2; add.u64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "an index from memory, clamped": (
-        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.u32 %r5, %r5, %r6;"
-        + Y_AT
-        + "st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "an index from memory, clamped as one with a sign": (
-        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.s32 %r5, %r5, %r6;"
-        + Y_AT
-        + "st.global.u32 [%rd3], %r0;",
-        "unknown",
-        "its index along the axis of stride 4 is not shown to be 0 or more",
-    ),
-    "an index from memory, not below zero": (
-        "ld.shared.u32 %r5, [buf]; max.s32 %r5, %r5, 0;" + Y_AT + "st.global.u32 [%rd3], %r0;",
-        "unknown",
-        Y_NOT_LESS,
-    ),
-    "rows between two numbers from memory": (SPAN + "max.u32 %r7, %r7, %r6;" + IN_SPAN, "proved", ""),
-    "rows between two numbers from memory of which one is not clamped": (
-        "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;"
-        "max.u32 %r7, %r7, %r6;" + IN_SPAN,
-        "unknown",
-        Y_NOT_LESS,
-    ),
-    "a guard with a number from memory, clamped": (
-        "mov.u32 %r5, %r0;" + SPAN + "setp.lt.s32 %p1, %r5, %r6;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "a guard with a number from memory, clamped to one too many": (
-        "mov.u32 %r5, %r0; ld.shared.u32 %r6, [buf]; add.u32 %r8, %r2, 1; min.u32 %r6, %r6, %r8;"
-        "setp.lt.s32 %p1, %r5, %r6;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
-        "unknown",
-        Y_NOT_LESS,
-    ),
-    "copied where it is there": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf;"
-        + ROW
-        + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
-        "proved",
-        "",
-    ),
-    "copied always": (
-        "mov.u32 %r5, %r0; mov.u32 %r7, buf;" + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16;",
-        "violation",
-        "byte ",
-    ),
-    "copied where it is not": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 0, 16, %p1; mov.u32 %r7, buf;"
-        + ROW
-        + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
-        "violation",
-        "byte ",
-    ),
-    "a part copied": (
-        "mov.u32 %r5, 0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; mov.u32 %r7, buf; mul.lo.u32 "
-        "%r8, %r0, 16; min.u32 %r9, %r8, 64; sub.u32 %r9, 64, %r9; min.u32 %r9, %r9, 16;"
-        + ROW
-        + "cvt.u64.u32 %rd4, %r8; add.u64 %rd3, %rd3, %rd4;"
-        "cp.async.cg.shared.global [%r7], [%rd3], 16, %r9;",
-        "proved",
-        "",
-    ),
-    "a bulk copy": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;"
-        + ROW
-        + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 64;",
-        "proved",
-        "",
-    ),
-    "a bulk copy that is too long": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;"
-        + ROW
-        + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 80;",
-        "violation",
-        "byte ",
-    ),
-    "an atomic operation": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 atom.global.add.u32 %r6, [%rd3], 1;",
-        "proved",
-        "",
-    ),
-    "a generic address": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 st.u32 [%rd3], %r0;",
-        "proved",
-        "",
-    ),
-    "a pointer that the contract does not know": (
-        "ld.param.u64 %rd3, [Z]; st.global.u32 [%rd3], %r0;",
-        "unknown",
-        NO_SUM,
-    ),
-    "threads that never come": (
-        "setp.gt.u32 %p1, %r0, 63; @%p1 st.global.u32 [%rd0+4096], %r0;",
-        "proved",
-        "no thread gets there",
-    ),
-}
+# Each program: its verdict, and how the reason begins.
+CASES = cases(
+    """
+# as many blocks as there are
+mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0; <Y_AT> st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a guard
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; <ROW>
+st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};
+=> proved
+# a guard of the instruction
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# no guard
+mov.u32 %r5, %r0; <ROW> st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a guard with one row too many
+mov.u32 %r5, %r0; setp.le.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# the guard turned round
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @!%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a guard of data
+mov.u32 %r5, %r0; ld.global.u32 %r6, [%rd1]; setp.lt.s32 %p1, %r5, %r6; <ROW>
+@%p1 st.global.u32 [%rd3], %r0;
+=> unknown: its index along the axis of stride 4 * row_stride is not shown to be less than n
+# an unsigned guard of a difference
+sub.s32 %r5, %r0, 3; setp.lt.u32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a signed guard of a difference
+sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# two guards in one predicate
+sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 0; and.pred %p3, %p1, %p2; <ROW>
+@%p3 st.global.u32 [%rd3], %r0;
+=> proved
+# either of two guards
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 9; or.pred %p3, %p1, %p2; <ROW>
+@%p3 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# past the end of a row
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.v2.u32 [%rd3+60], {%r0, %r0};
+=> violation: byte
+# before the beginning of a row
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3-4], %r0;
+=> violation: byte
+# misaligned
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.v2.u32 [%rd3+4], {%r0, %r0};
+=> unknown: its address is not shown to be a multiple of 8 bytes
+# more alignment than the pointer has
+st.global.u64 [%rd1], %rd1;
+=> violation: byte 0 of Y is in no element
+# a clamped row
+setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6; <ROW>
+ld.global.u32 %r7, [%rd3];
+=> proved
+# a clamped row of none
+sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6; <ROW> ld.global.u32 %r7, [%rd3];
+=> violation: byte
+# a row chosen
+setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1; selp.b32 %r5, %r0, 0, %p2; <ROW>
+ld.global.u32 %r7, [%rd3];
+=> proved
+# a row chosen by branches
+setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; mov.u32 %r5, 0; setp.lt.s32 %p2, %r0, %r1; @!%p2 bra L;
+mov.u32 %r5, %r0; L:<ROW> ld.global.u32 %r7, [%rd3];
+=> proved
+# a wrong row chosen
+setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1; selp.b32 %r5, 0, %r0, %p2; <ROW>
+ld.global.u32 %r7, [%rd3];
+=> violation: byte
+# the grid
+<GLOBAL_THREAD> setp.lt.s32 %p1, %r5, %r2; <Y_AT> @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# the grid without a guard
+<GLOBAL_THREAD> <Y_AT> st.global.u32 [%rd3], %r0;
+=> violation: byte
+# the first thread of each block
+shl.b32 %r5, %r3, 6; <Y_AT> st.global.u32 [%rd3], %r0;
+=> proved
+# the number of a block taken apart
+shr.u32 %r5, %r3, 3; and.b32 %r6, %r3, 7; mad.lo.s32 %r5, %r5, 512, 0; mad.lo.s32 %r5, %r6, 64, %r5; <Y_AT>
+st.global.u32 [%rd3], %r0;
+=> unknown: its index along the axis of stride 4 is not shown to be less than m
+# rounded down
+<GLOBAL_THREAD> and.b32 %r5, %r5, -64; <Y_AT> st.global.u32 [%rd3], %r0;
+=> proved
+# a quotient
+<THIRD> setp.lt.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a quotient that is one too many
+<THIRD> setp.le.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a quotient that is rounded down
+<GLOBAL_THREAD> mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3; <Y_AT>
+@%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a quotient that is rounded down to one too many
+<GLOBAL_THREAD> mul.lo.u32 %r6, %r2, 3; setp.le.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3; <Y_AT>
+@%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a remainder
+rem.u32 %r5, %r0, %r2; <Y_AT> st.global.u32 [%rd3], %r0;
+=> proved
+# a remainder of one more
+add.u32 %r4, %r2, 1; rem.u32 %r5, %r0, %r4; <Y_AT> st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a product in 32 bits
+cvt.u32.u64 %r6, %rd2; setp.lt.s32 %p1, %r0, %r1; mul.lo.s32 %r5, %r0, %r6; cvt.s64.s32 %rd3, %r5;
+add.s64 %rd3, %rd0, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a product that fits 32 bits
+setp.lt.s32 %p1, %r0, %r2; mul.lo.s32 %r5, %r0, 4; cvt.s64.s32 %rd3, %r5; add.s64 %rd3, %rd1, %rd3;
+@%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# bytes in 32 bits
+<GLOBAL_THREAD> setp.lt.s32 %p1, %r5, %r2; shl.b32 %r5, %r5, 2; cvt.s64.s32 %rd3, %r5;
+add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> unknown: its bytes are not shown to be among the 4 of a row
+# a wrong stride
+setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0; @%p1 st.global.u32 [%rd3], %r0;
+=> violation: byte
+# a loop over rows
+<LOOP> setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; L: st.global.u32 [%rd5], %r0; add.s64 %rd5, %rd5, %rd7;
+add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;
+=> proved
+# a loop with its test on top
+<LOOP> L: setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; st.global.u32 [%rd5], %r0; add.s64 %rd5, %rd5, %rd7;
+add.s32 %r5, %r5, 64; bra L;
+=> proved
+# a loop with a turn too many
+<LOOP> setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; L: st.global.u32 [%rd5], %r0; add.s64 %rd5, %rd5, %rd7;
+add.s32 %r5, %r5, 64; setp.le.s32 %p1, %r5, %r1; @%p1 bra L;
+=> violation: byte
+# a loop without its first test
+<LOOP> L: st.global.u32 [%rd5], %r0; add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64;
+setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;
+=> violation: byte
+# a loop that counts less than it moves
+<LOOP> setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; L: st.global.u32 [%rd5], %r0; add.s64 %rd5, %rd5, %rd7;
+add.s32 %r5, %r5, 63; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;
+=> violation: byte
+# a counter that may overflow
+mov.u32 %r5, %r0; L: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M; <Y_AT>
+st.global.u32 [%rd3], %r0; M: ld.shared.u32 %r9, [buf]; setp.ne.s32 %p2, %r9, 0; @%p2 bra L;
+=> unknown: its address is not the sum of a pointer parameter and offsets
+# an index from memory
+ld.shared.u32 %r5, [buf]; <Y_AT> st.global.u32 [%rd3], %r0;
+=> unknown: its address is not the sum of a pointer parameter and offsets
+# an index from memory, compared
+ld.shared.u32 %r5, [buf]; setp.lt.u32 %p1, %r5, %r2; cvt.u64.u32 %rd3, %r5; shl.b64 %rd3, %rd3, 2;
+add.u64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# an index from memory, clamped
+ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.u32 %r5, %r5, %r6; <Y_AT> st.global.u32 [%rd3], %r0;
+=> proved
+# an index from memory, clamped as one with a sign
+ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.s32 %r5, %r5, %r6; <Y_AT> st.global.u32 [%rd3], %r0;
+=> unknown: its index along the axis of stride 4 is not shown to be 0 or more
+# an index from memory, not below zero
+ld.shared.u32 %r5, [buf]; max.s32 %r5, %r5, 0; <Y_AT> st.global.u32 [%rd3], %r0;
+=> unknown: its index along the axis of stride 4 is not shown to be less than m
+# rows between two numbers from memory
+<SPAN> max.u32 %r7, %r7, %r6; <IN_SPAN>
+=> proved
+# rows between two numbers from memory of which one is not clamped
+ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2; max.u32 %r7, %r7, %r6;
+<IN_SPAN>
+=> unknown: its index along the axis of stride 4 is not shown to be less than m
+# a guard with a number from memory, clamped
+mov.u32 %r5, %r0; <SPAN> setp.lt.s32 %p1, %r5, %r6; <Y_AT> @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a guard with a number from memory, clamped to one too many
+mov.u32 %r5, %r0; ld.shared.u32 %r6, [buf]; add.u32 %r8, %r2, 1; min.u32 %r6, %r6, %r8;
+setp.lt.s32 %p1, %r5, %r6; <Y_AT> @%p1 st.global.u32 [%rd3], %r0;
+=> unknown: its index along the axis of stride 4 is not shown to be less than m
+# copied where it is there
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf; <ROW>
+cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;
+=> proved
+# copied always
+mov.u32 %r5, %r0; mov.u32 %r7, buf; <ROW> cp.async.cg.shared.global [%r7], [%rd3], 16;
+=> violation: byte
+# copied where it is not
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 0, 16, %p1; mov.u32 %r7, buf; <ROW>
+cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;
+=> violation: byte
+# a part copied
+mov.u32 %r5, 0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; mov.u32 %r7, buf; mul.lo.u32 %r8, %r0, 16;
+min.u32 %r9, %r8, 64; sub.u32 %r9, 64, %r9; min.u32 %r9, %r9, 16; <ROW> cvt.u64.u32 %rd4, %r8;
+add.u64 %rd3, %rd3, %rd4; cp.async.cg.shared.global [%r7], [%rd3], 16, %r9;
+=> proved
+# a bulk copy
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf; <ROW>
+@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 64;
+=> proved
+# a bulk copy that is too long
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf; <ROW>
+@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 80;
+=> violation: byte
+# an atomic operation
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2; <Y_AT> @%p1 atom.global.add.u32 %r6, [%rd3], 1;
+=> proved
+# a generic address
+mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2; <Y_AT> @%p1 st.u32 [%rd3], %r0;
+=> proved
+# a pointer that the contract does not know
+ld.param.u64 %rd3, [Z]; st.global.u32 [%rd3], %r0;
+=> unknown: its address is not the sum of a pointer parameter and offsets
+# threads that never come
+setp.gt.u32 %p1, %r0, 63; @%p1 st.global.u32 [%rd0+4096], %r0;
+=> proved: no thread gets there
+""",
+    ROW=ROW,
+    Y_AT=Y_AT,
+    GLOBAL_THREAD=GLOBAL_THREAD,
+    LOOP=LOOP,
+    THIRD=THIRD,
+    SPAN=SPAN,
+    IN_SPAN=IN_SPAN,
+)
+PATTERNS = {case.id: case.values[0] for case in CASES}
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_each_pattern_has_its_verdict(name: str) -> None:
-    body, verdict, reason = PATTERNS[name]
+@pytest.mark.parametrize(("body", "findings"), CASES)
+def test_each_pattern_has_its_verdict(body: str, findings: list[str]) -> None:
     found = prove(body).accesses[-1]
+    verdict, _, reason = findings[0].partition(": ")
     assert (found.verdict, found.reason[: len(reason)]) == (verdict, reason), str(found)
     assert (found.witness is not None) == (verdict == "violation")
 
@@ -448,9 +339,7 @@ def test_a_counter_of_a_loop_counts_only_where_it_cannot_overflow(step: int, ver
 
 def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
     arrays = tuple(replace(a, align=4) for a in CONTRACT.arrays)
-    found = prove_global(
-        text(PATTERNS["a guard"][0]), block=THREADS, contract=replace(CONTRACT, arrays=arrays)
-    )
+    found = prove_global(text(PATTERNS["a guard"]), block=THREADS, contract=replace(CONTRACT, arrays=arrays))
     assert only(found).verdict == "unknown"
     assert only(found).reason == (
         "its address is not shown to be a multiple of 16 bytes; X and its rows are promised at multiples of 4"
@@ -497,7 +386,7 @@ def test_of_a_copy_between_two_memories_the_global_part_is_judged(access: str) -
 
 
 def test_a_violation_is_told_with_its_thread_and_launch() -> None:
-    body, _, _ = PATTERNS["a guard with one row too many"]
+    body = PATTERNS["a guard with one row too many"]
     found = prove(body)
     verdict = only(found)
     witness = verdict.witness
@@ -514,16 +403,14 @@ def test_a_violation_is_told_with_its_thread_and_launch() -> None:
     assert str(found) == "k: 0 of 1 global accesses proved, 1 of 1 global accesses violation"
     assert found.report() == f"{found}\n{verdict}"
     assert found.to_dict()["accesses"][0]["verdict"] == "violation"
-    with pytest.raises(VerifyError) as error:
-        require_global(found)
-    assert str(error.value) == f"global memory: 1 problem:\n* {verdict}"
-    require_global(prove(PATTERNS["a guard of data"][0]))  # unknown passes
+    assert message_of(lambda: require_global(found), VerifyError) == f"global memory: 1 problem:\n* {verdict}"
+    require_global(prove(PATTERNS["a guard of data"]))  # unknown passes
 
 
 def test_a_proof_is_plain_data_for_programs() -> None:
-    said = prove(PATTERNS["a guard of data"][0]).to_dict()
+    said = prove(PATTERNS["a guard of data"]).to_dict()
     assert (said["kernel"], said["block"], said["complete"]) == ("k", [THREADS, 1, 1], False)
-    assert prove(PATTERNS["a guard"][0]).to_dict()["complete"] is True
+    assert prove(PATTERNS["a guard"]).to_dict()["complete"] is True
 
 
 def test_coefficients_that_may_not_fit_are_given_up() -> None:
@@ -550,7 +437,7 @@ def test_a_search_for_launches_ends_at_the_same_step_and_leaves_some_for_other_a
 
 
 def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    body, _, _ = PATTERNS["the first thread of each block"]
+    body = PATTERNS["the first thread of each block"]
     monkeypatch.setattr(global_goals, "_ALL_STEPS", 1)
     verdict = only(prove(body))
     assert verdict.verdict == "unknown"
@@ -660,9 +547,7 @@ def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
 def test_what_does_not_fit_the_kernel_is_refused(
     contract: GlobalContract, entry: str | None, message: str
 ) -> None:
-    with pytest.raises(LaunchError) as error:
-        prove_global(text("ret;"), entry, block=THREADS, contract=contract)
-    assert str(error.value) == message
+    assert message_of(lambda: prove_global(text("ret;"), entry, block=THREADS, contract=contract)) == message
 
 
 # A block further than the grid, that only an example can name: the proof does not follow `xor`.
@@ -730,7 +615,7 @@ def test_every_default_kernel_is_proved(head_dim: int) -> None:
         assert {v.allocation for v in found.accesses} == pointers
 
 
-@pytest.mark.parametrize("alignment", [4, 8, 16])
+@pytest.mark.parametrize("alignment", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
 def test_every_alignment_is_proved(alignment: int) -> None:
     found = proof_of(AttentionConfig(64, 24, causal=True, alignment=alignment))
     assert found.complete, found.report()
@@ -738,85 +623,49 @@ def test_every_alignment_is_proved(alignment: int) -> None:
     assert max(row) == 64 * 4 - 1
 
 
-def _changed(old: str, new: str, count: int = 1) -> Callable[[str], str]:
-    def change(ptx: str) -> str:
-        assert old in ptx, old
-        return ptx.replace(old, new, count)
-
-    return change
-
-
-MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
-    "no row guard for O": (_changed("@!%p237 bra $end_94;", ""), "violation"),
-    "a row too many of O": (
-        _changed("setp.lt.s32 %p237, %r231, %r0;", "setp.le.s32 %p237, %r231, %r0;"),
-        "violation",
-    ),
-    "a row too many of Q": (
-        _changed("setp.gt.s32 %p3, %r105, 2;", "setp.ge.s32 %p3, %r105, 2;"),
-        "violation",
-    ),
-    "no row guard for Q": (_changed("selp.u32 %r108, 16, 0, %p3;", "mov.u32 %r108, 16;"), "violation"),
-    "no guard for the tail of head_dim": (_changed("@!%p2 bra $end_2;", ""), "violation"),
-    "the row stride of K for Q": (
-        _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd15, 4;"),
-        "violation",
-    ),
-    "the head stride of Q for K": (
-        _changed("mul.lo.s64 %rd33, %rd32, %rd14;", "mul.lo.s64 %rd33, %rd32, %rd11;"),
-        "violation",
-    ),
-    "a stride in elements": (
-        _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd12, 1;"),
-        "violation",
-    ),
-    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r30;", "cvt.s64.s32 %rd32, %r29;"), "violation"),
+# What is written instead of what, in kernels that are then wrong, and in some of which that is not shown.
+WRONG = {
+    "no row guard for O": ("@!%p237 bra $end_94;", ""),
+    "a row too many of O": ("setp.lt.s32 %p237, %r231, %r0;", "setp.le.s32 %p237, %r231, %r0;"),
+    "a row too many of Q": ("setp.gt.s32 %p3, %r105, 2;", "setp.ge.s32 %p3, %r105, 2;"),
+    "no row guard for Q": ("selp.u32 %r108, 16, 0, %p3;", "mov.u32 %r108, 16;"),
+    "no guard for the tail of head_dim": ("@!%p2 bra $end_2;", ""),
+    "the row stride of K for Q": ("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd15, 4;"),
+    "the head stride of Q for K": ("mul.lo.s64 %rd33, %rd32, %rd14;", "mul.lo.s64 %rd33, %rd32, %rd11;"),
+    "a stride in elements": ("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd12, 1;"),
+    "the query head for K": ("cvt.s64.s32 %rd32, %r30;", "cvt.s64.s32 %rd32, %r29;"),
     "a product in 32 bits": (
-        _changed(
-            "mul.lo.s64 %rd56, %rd55, %rd29;",
-            "cvt.u32.u64 %r237, %rd29; mul.lo.s32 %r237, %r80, %r237; cvt.s64.s32 %rd56, %r237;",
-        ),
-        "violation",
+        "mul.lo.s64 %rd56, %rd55, %rd29;",
+        "cvt.u32.u64 %r237, %rd29; mul.lo.s32 %r237, %r80, %r237; cvt.s64.s32 %rd56, %r237;",
     ),
+    "blocks counted otherwise": ("add.s32 %r5, %r0, 63;", "add.s32 %r5, %r0, 31;"),
+    "the batch of another block": ("div.s32 %r28, %r23, %r2;", "div.s32 %r28, %r7, %r2;"),
+    "K moves on too far": ("mul.lo.s64 %rd69, %rd37, 32;", "mul.lo.s64 %rd69, %rd37, 64;"),
+    "K counts too little": ("sub.s32 %r92, %r92, 32;", "sub.s32 %r92, %r92, 31;"),
+}
+UNKNOWN = {
     "LSE in 32 bits": (
-        _changed(
-            "mad.wide.s32 %rd93, %r23, %r0, %rd92;",
-            "mul.lo.s32 %r237, %r23, %r0; cvt.s64.s32 %rd93, %r237; add.s64 %rd93, %rd93, %rd92;",
-        ),
-        "unknown",
+        "mad.wide.s32 %rd93, %r23, %r0, %rd92;",
+        "mul.lo.s32 %r237, %r23, %r0; cvt.s64.s32 %rd93, %r237; add.s64 %rd93, %rd93, %rd92;",
     ),
-    "blocks counted otherwise": (_changed("add.s32 %r5, %r0, 63;", "add.s32 %r5, %r0, 31;"), "violation"),
-    "the batch of another block": (
-        _changed("div.s32 %r28, %r23, %r2;", "div.s32 %r28, %r7, %r2;"),
-        "violation",
-    ),
-    "all CTAs taken for heads": (_changed("div.u32 %r9, %r8, %r6;", "mov.u32 %r9, %r8;"), "unknown"),
-    "a last section as wide as the others": (
-        _changed("min.u32 %r19, %r10, %r18;", "mov.u32 %r19, %r10;"),
-        "unknown",
-    ),
-    "heads of a section from its second on": (
-        _changed("sub.u32 %r13, %r11, %r12;", "add.u32 %r13, %r11, 1;"),
-        "unknown",
-    ),
-    "K moves on too far": (
-        _changed("mul.lo.s64 %rd69, %rd37, 32;", "mul.lo.s64 %rd69, %rd37, 64;"),
-        "violation",
-    ),
-    "K counts too little": (_changed("sub.s32 %r92, %r92, 32;", "sub.s32 %r92, %r92, 31;"), "violation"),
+    "all CTAs taken for heads": ("div.u32 %r9, %r8, %r6;", "mov.u32 %r9, %r8;"),
+    "a last section as wide as the others": ("min.u32 %r19, %r10, %r18;", "mov.u32 %r19, %r10;"),
+    "heads of a section from its second on": ("sub.u32 %r13, %r11, %r12;", "add.u32 %r13, %r11, 1;"),
 }
 
 
 @pytest.mark.sample(0, gate=2)
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", [*WRONG, *UNKNOWN])
 def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()
-    change, verdict = MUTANTS[name]
-    mutant = parse(change(build(config).text))
+    old, new = {**WRONG, **UNKNOWN}[name]
+    text = build(config).text
+    assert old in text
+    mutant = parse(text.replace(old, new, 1))
     found = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
     wrong = [v for v in found.accesses if v.verdict != "proved"]
     assert wrong
-    assert wrong[0].verdict == verdict, found.report()
+    assert wrong[0].verdict == ("violation" if name in WRONG else "unknown"), found.report()
 
 
 def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -840,10 +689,11 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(flash.contract.catalogue, "emit", moved)
     build.cache_clear()
     q = np.zeros((1, 1, 4, 16), np.float32)
-    with pytest.raises(VerifyError) as error:
-        kernel.launch(q, q, q, backend="interpreter")
     (violation,) = build(config.kernel()).global_proof.violations
-    assert str(error.value) == f"global memory: 1 problem:\n* {violation}"
+    assert (
+        message_of(lambda: kernel.launch(q, q, q, backend="interpreter"), VerifyError)
+        == f"global memory: 1 problem:\n* {violation}"
+    )
     assert "after the beginning of one, which has 64 bytes: thread (0, 0, 0)" in violation.reason
     build.cache_clear()
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finding_tables import cases
 from kernel_runs import Problem, mostly_nightly, run_forward
+from messages import message as message_of
 
 import flash.contract.catalogue
 from flash import AttentionKernel
@@ -20,7 +22,7 @@ from flash.contract.catalogue import build, emit, proved_build
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter, ir
 from ptxgen.check.prove import Proof, Verdict, Witness, prove_shared, require_proved
-from ptxgen.errors import LaunchError, TrapError, VerifyError
+from ptxgen.errors import TrapError, VerifyError
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.target import TARGETS
@@ -55,283 +57,185 @@ def only(found: Proof) -> Verdict:
 
 
 ROW = "mad.lo.u32 %r1, %r0, 4, %r8;\n"
-# Each: the body, the verdict, the reason.
-PATTERNS: dict[str, tuple[str, str, str]] = {
-    "rows of a matrix at one address": (
-        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [other+48];",
-        "proved",
-        "",
-    ),
-    "the bits of a float": (
-        "mov.b32 %r1, 0f00000000; add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on a result of mov",
-    ),
-    "a value that is put together from memory": (
-        "ld.global.u32 %r1, [%rd2]; mov.b64 %rd1, {%r1, %r1}; cvt.u32.u64 %r1, %rd1;"
-        "and.b32 %r1, %r1, 0x7FFF; shr.u32 %r1, %r1, 8; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a value that is put together": (
-        "mov.b64 %rd1, {%r0, %r0}; cvt.u32.u64 %r1, %rd1; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "in bounds": (ROW + "st.shared.u32 [%r1], %r0;", "proved", ""),
-    "off by one element": (
-        ROW + "st.shared.u32 [%r1+4], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "before the beginning": (
-        ROW + "st.shared.u32 [%r1-4], %r0;",
-        "violation",
-        "bytes -4 to -1 are outside buf, which has 512 bytes: thread (0, 0, 0)",
-    ),
-    "off by one row": (
-        "shr.u32 %r1, %r0, 5; add.u32 %r1, %r1, 1; and.b32 %r2, %r0, 31; mul.lo.u32 %r1, %r1, 128;"
-        "mad.lo.u32 %r1, %r2, 4, %r1; add.u32 %r1, %r8, %r1; ld.shared.u32 %r3, [%r1];",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)",
-    ),
-    "a vector past the end": (
-        ROW + "ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "violation",
-        "bytes 508 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "misaligned": (
-        "rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 4, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "violation",
-        "byte 4 of buf is not a multiple of 8 bytes: thread (1, 0, 0)",
-    ),
-    "aligned": (
-        "rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 8, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "proved",
-        "",
-    ),
-    "aligned if the variable is": (
-        "mov.u32 %r1, small; ld.shared.v2.u32 {%r3, %r4}, [%r1];",
-        "unknown",
-        "small is aligned to 4 bytes only, and the access needs 8",
-    ),
-    "a swizzle": (
-        "shl.b32 %r1, %r0, 2; shr.u32 %r2, %r1, 3; and.b32 %r2, %r2, 48; xor.b32 %r1, %r1, %r2;"
-        "add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a swizzle with a wrong mask": (
-        "shl.b32 %r1, %r0, 2; shl.b32 %r2, %r1, 3; and.b32 %r2, %r2, 512; xor.b32 %r1, %r1, %r2;"
-        "add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 576 to 579 are outside buf, which has 512 bytes: thread (16, 0, 0)",
-    ),
-    "a guarded access": (
-        "setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1+4], %r0;",
-        "proved",
-        "",
-    ),
-    "the guard missing": (
-        "mad.lo.u32 %r1, %r0, 8, %r8; st.shared.u32 [%r1+4], %r0;",
-        "violation",
-        "bytes 516 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "the guard turned round": (
-        "setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @!%p1 st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "two ways to one block": (
-        "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; setp.ge.u32 %p2, %r0, 96; @%p2 bra L; bra end;\n"
-        "L: xor.b32 %r1, %r0, 64; and.b32 %r2, %r1, 32; mad.lo.u32 %r1, %r2, 100, %r8;"
-        "@%p1 st.shared.u32 [%r1], %r0;\nend:",
-        "proved",
-        "",
-    ),
-    "a guard that data decides": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r2, [%rd1]; setp.lt.u32 %p1, %r0, %r2;"
-        "mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen "
-        "(thread (64, 0, 0))",
-    ),
-    "a guard that the launch decides": (
-        "setp.lt.u32 %p1, %r7, 8; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "an index from memory": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; mad.lo.u32 %r1, %r1, 4, %r8;"
-        "st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on a value from memory",
-    ),
-    "an index from memory, masked": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; and.b32 %r1, %r1, 127;"
-        "mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "an index from memory, compared": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.u32 %p1, %r1, 127;"
-        "@%p1 bra end; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;\nend:",
-        "proved",
-        "",
-    ),
-    "an index from memory, compared as signed": (
-        "ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.s32 %p1, %r1, 127;"
-        "@%p1 bra end; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;\nend:",
-        "unknown",
-        "its address cannot be listed: it depends on a value from memory",
-    ),
-    "an unbounded parameter": (
-        "mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "its address cannot be listed: it depends on the parameter n, which has no bounds",
-    ),
-    "a clamp": (
-        "min.u32 %r1, %r7, 127; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "a loop": (
-        "mov.u32 %r1, %r8; mov.u32 %r2, 0;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 32; @%p1 bra L;",
-        "proved",
-        "",
-    ),
-    "a loop with one turn too many": (
-        "mov.u32 %r1, %r8; mov.u32 %r2, 0;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "add.u32 %r2, %r2, 1; setp.le.u32 %p1, %r2, 32; @%p1 bra L;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 512, %r2 = 32",
-    ),
-    "a loop without an end": (
-        "mov.u32 %r1, %r8;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
-        "setp.lt.u32 %p1, %r1, %r7; @%p1 bra L;",
-        "unknown",
-        "its address cannot be listed: it depends on the parameter n, which has no bounds",
-    ),
-    "stages in turn": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "st.shared.u32 [%r3+124], %r0; add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 4;"
-        "selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "a stage too many": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "st.shared.u32 [%r3+124], %r0; add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 5;"
-        "selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "violation",
-        "bytes 636 to 639 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 4",
-    ),
-    "a stage that alternates": (
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nL: mad.lo.u32 %r3, %r1, 256, %r8;"
-        "st.shared.u32 [%r3+252], %r0; xor.b32 %r1, %r1, 1;"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "nested loops": (
-        "mov.u32 %r1, 0;\nL: mov.u32 %r2, 0;\nM: mad.lo.u32 %r3, %r1, 128, %r8;"
-        "mad.lo.u32 %r3, %r2, 16, %r3; st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0};"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 8; @%p1 bra M;"
-        "add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 4; @%p2 bra L;",
-        "proved",
-        "",
-    ),
-    "values that meet": (
-        "setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 0; bra M;\nL: mov.u32 %r1, 256;\n"
-        "M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;",
-        "proved",
-        "",
-    ),
-    "values that meet the wrong way": (
-        "setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 256; bra M;\nL: mov.u32 %r1, 0;\n"
-        "M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0), %r1 = 256",
-    ),
-    "a value that the launch decides where it decides otherwise": (
-        "setp.lt.u32 %p1, %r7, 8; @%p1 bra L; mov.u32 %r1, 0; bra M;\nL: mov.u32 %r1, 512;\n"
-        "M: @%p1 bra end; add.u32 %r2, %r8, %r1; st.shared.u32 [%r2], %r0;\nend:",
-        "unknown",
-        "perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen "
-        "(thread (0, 0, 0), %r1 = 512)",
-    ),
-    "one of two variables": (
-        "mov.u32 %r1, other; setp.lt.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1;"
-        "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
-        "proved",
-        "",
-    ),
-    "the smaller of two variables": (
-        "mov.u32 %r1, other; setp.le.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1;"
-        "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
-        "violation",
-        "bytes 64 to 67 are outside other, which has 64 bytes: thread (16, 0, 0)",
-    ),
-    "beyond the last variable": (
-        "setp.eq.u32 %p1, %r0, 0; selp.u32 %r1, %r8, %r9, %p1; mad.lo.u32 %r1, %r0, 0x400000, %r1;"
-        "st.shared.u32 [%r1], %r0;",
-        "violation",
-        "it is outside every variable: thread (1, 0, 0)",
-    ),
-    "an address that is twisted": (
-        ROW + "xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;",
-        "unknown",
-        "it may depend on the variable's address in a way that is not followed",
-    ),
-    "a generic address": (
-        ROW + "cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2+4], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "an atomic operation": (
-        ROW + "atom.shared.add.u32 %r2, [%r1+4], 1;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)",
-    ),
-    "ldmatrix of half the lanes": (
-        "and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;"
-        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r2, %r3}, [%r1];",
-        "proved",
-        "",
-    ),
-    "ldmatrix of all lanes": (
-        "and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;"
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r2, %r3, %r4, %r5}, [%r1];",
-        "violation",
-        "bytes 512 to 527 are outside buf, which has 512 bytes: thread (16, 0, 0)",
-    ),
-    "cp.async": (
-        "ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8;cp.async.ca.shared.global [%r1], [%rd1], 8;",
-        "violation",
-        "bytes 512 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)",
-    ),
-    "an mbarrier": (
-        "mov.u32 %r1, other; mbarrier.init.shared::cta.b64 [%r1+60], 1;",
-        "violation",
-        "bytes 60 to 67 are outside other, which has 64 bytes: thread (0, 0, 0)",
-    ),
-    "a warp's number by a shuffle": (
-        "shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;"
-        "mad.lo.u32 %r3, %r2, 128, %r8; st.shared.u32 [%r3+128], %r0;",
-        "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)",
-    ),
-}
+PATTERNS = """
+# rows of a matrix at one address
+ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [other+48];
+=> proved
+# the bits of a float
+mov.b32 %r1, 0f00000000; add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on a result of mov
+# a value that is put together from memory
+ld.global.u32 %r1, [%rd2]; mov.b64 %rd1, {%r1, %r1}; cvt.u32.u64 %r1, %rd1; and.b32 %r1, %r1, 0x7FFF;
+shr.u32 %r1, %r1, 8; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# a value that is put together
+mov.b64 %rd1, {%r0, %r0}; cvt.u32.u64 %r1, %rd1; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# in bounds
+<ROW> st.shared.u32 [%r1], %r0;
+=> proved
+# off by one element
+<ROW> st.shared.u32 [%r1+4], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# before the beginning
+<ROW> st.shared.u32 [%r1-4], %r0;
+=> violation: bytes -4 to -1 are outside buf, which has 512 bytes: thread (0, 0, 0)
+# off by one row
+shr.u32 %r1, %r0, 5; add.u32 %r1, %r1, 1; and.b32 %r2, %r0, 31; mul.lo.u32 %r1, %r1, 128;
+mad.lo.u32 %r1, %r2, 4, %r1; add.u32 %r1, %r8, %r1; ld.shared.u32 %r3, [%r1];
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)
+# a vector past the end
+<ROW> ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> violation: bytes 508 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# misaligned
+rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 4, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> violation: byte 4 of buf is not a multiple of 8 bytes: thread (1, 0, 0)
+# aligned
+rem.u32 %r1, %r0, 64; mad.lo.u32 %r1, %r1, 8, %r8; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> proved
+# aligned if the variable is
+mov.u32 %r1, small; ld.shared.v2.u32 {%r3, %r4}, [%r1];
+=> unknown: small is aligned to 4 bytes only, and the access needs 8
+# a swizzle
+shl.b32 %r1, %r0, 2; shr.u32 %r2, %r1, 3; and.b32 %r2, %r2, 48; xor.b32 %r1, %r1, %r2;
+add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> proved
+# a swizzle with a wrong mask
+shl.b32 %r1, %r0, 2; shl.b32 %r2, %r1, 3; and.b32 %r2, %r2, 512; xor.b32 %r1, %r1, %r2;
+add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;
+=> violation: bytes 576 to 579 are outside buf, which has 512 bytes: thread (16, 0, 0)
+# a guarded access
+setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1+4], %r0;
+=> proved
+# the guard missing
+mad.lo.u32 %r1, %r0, 8, %r8; st.shared.u32 [%r1+4], %r0;
+=> violation: bytes 516 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# the guard turned round
+setp.lt.u32 %p1, %r0, 64; mad.lo.u32 %r1, %r0, 8, %r8; @!%p1 st.shared.u32 [%r1], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# two ways to one block
+setp.lt.u32 %p1, %r0, 32; @%p1 bra L; setp.ge.u32 %p2, %r0, 96; @%p2 bra L; bra end;
+L: xor.b32 %r1, %r0, 64; and.b32 %r2, %r1, 32; mad.lo.u32 %r1, %r2, 100, %r8; @%p1 st.shared.u32 [%r1], %r0;
+end:
+=> proved
+# a guard that data decides
+ld.param.u64 %rd1, [X]; ld.global.u32 %r2, [%rd1]; setp.lt.u32 %p1, %r0, %r2; mad.lo.u32 %r1, %r0, 8, %r8;
+@%p1 st.shared.u32 [%r1], %r0;
+=> unknown: perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen (thread
+   (64, 0, 0))
+# a guard that the launch decides
+setp.lt.u32 %p1, %r7, 8; mad.lo.u32 %r1, %r0, 8, %r8; @%p1 st.shared.u32 [%r1], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# an index from memory
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on a value from memory
+# an index from memory, masked
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; and.b32 %r1, %r1, 127; mad.lo.u32 %r1, %r1, 4, %r8;
+st.shared.u32 [%r1], %r0;
+=> proved
+# an index from memory, compared
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.u32 %p1, %r1, 127; @%p1 bra end;
+mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0; end:
+=> proved
+# an index from memory, compared as signed
+ld.param.u64 %rd1, [X]; ld.global.u32 %r1, [%rd1]; setp.gt.s32 %p1, %r1, 127; @%p1 bra end;
+mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0; end:
+=> unknown: its address cannot be listed: it depends on a value from memory
+# an unbounded parameter
+mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;
+=> unknown: its address cannot be listed: it depends on the parameter n, which has no bounds
+# a clamp
+min.u32 %r1, %r7, 127; mad.lo.u32 %r1, %r1, 4, %r8; st.shared.u32 [%r1], %r0;
+=> proved
+# a loop
+mov.u32 %r1, %r8; mov.u32 %r2, 0; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p1, %r2, 32; @%p1 bra L;
+=> proved
+# a loop with one turn too many
+mov.u32 %r1, %r8; mov.u32 %r2, 0; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; add.u32 %r2, %r2, 1;
+setp.le.u32 %p1, %r2, 32; @%p1 bra L;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 512, %r2 = 32
+# a loop without an end
+mov.u32 %r1, %r8; L: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16; setp.lt.u32 %p1, %r1, %r7; @%p1 bra L;
+=> unknown: its address cannot be listed: it depends on the parameter n, which has no bounds
+# stages in turn
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 128, %r8; st.shared.u32 [%r3+124], %r0;
+add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 4; selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> proved
+# a stage too many
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 128, %r8; st.shared.u32 [%r3+124], %r0;
+add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %r1, 5; selp.u32 %r1, 0, %r1, %p1; add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> violation: bytes 636 to 639 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 4
+# a stage that alternates
+mov.u32 %r1, 0; mov.u32 %r2, 0; L: mad.lo.u32 %r3, %r1, 256, %r8; st.shared.u32 [%r3+252], %r0;
+xor.b32 %r1, %r1, 1; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r7; @%p2 bra L;
+=> proved
+# nested loops
+mov.u32 %r1, 0; L: mov.u32 %r2, 0; M: mad.lo.u32 %r3, %r1, 128, %r8; mad.lo.u32 %r3, %r2, 16, %r3;
+st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0}; add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 8; @%p1 bra M;
+add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 4; @%p2 bra L;
+=> proved
+# values that meet
+setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 0; bra M; L: mov.u32 %r1, 256;
+M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;
+=> proved
+# values that meet the wrong way
+setp.lt.u32 %p1, %r0, 64; @%p1 bra L; mov.u32 %r1, 256; bra M; L: mov.u32 %r1, 0;
+M: mad.lo.u32 %r2, %r0, 4, %r1; add.u32 %r2, %r8, %r2; st.shared.u32 [%r2], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0), %r1 = 256
+# a value that the launch decides where it decides otherwise
+setp.lt.u32 %p1, %r7, 8; @%p1 bra L; mov.u32 %r1, 0; bra M; L: mov.u32 %r1, 512; M: @%p1 bra end;
+add.u32 %r2, %r8, %r1; st.shared.u32 [%r2], %r0; end:
+=> unknown: perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen (thread
+   (0, 0, 0), %r1 = 512)
+# one of two variables
+mov.u32 %r1, other; setp.lt.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1; mad.lo.u32 %r1, %r0, 4, %r1;
+st.shared.u32 [%r1], %r0;
+=> proved
+# the smaller of two variables
+mov.u32 %r1, other; setp.le.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1; mad.lo.u32 %r1, %r0, 4, %r1;
+st.shared.u32 [%r1], %r0;
+=> violation: bytes 64 to 67 are outside other, which has 64 bytes: thread (16, 0, 0)
+# beyond the last variable
+setp.eq.u32 %p1, %r0, 0; selp.u32 %r1, %r8, %r9, %p1; mad.lo.u32 %r1, %r0, 0x400000, %r1;
+st.shared.u32 [%r1], %r0;
+=> violation: it is outside every variable: thread (1, 0, 0)
+# an address that is twisted
+<ROW> xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;
+=> unknown: it may depend on the variable's address in a way that is not followed
+# a generic address
+<ROW> cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2+4], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# an atomic operation
+<ROW> atom.shared.add.u32 %r2, [%r1+4], 1;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (127, 0, 0)
+# ldmatrix of half the lanes
+and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;
+ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r2, %r3}, [%r1];
+=> proved
+# ldmatrix of all lanes
+and.b32 %r1, %r0, 31; mad.lo.u32 %r1, %r1, 32, %r8;
+ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r2, %r3, %r4, %r5}, [%r1];
+=> violation: bytes 512 to 527 are outside buf, which has 512 bytes: thread (16, 0, 0)
+# cp.async
+ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8; cp.async.ca.shared.global [%r1], [%rd1], 8;
+=> violation: bytes 512 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)
+# an mbarrier
+mov.u32 %r1, other; mbarrier.init.shared::cta.b64 [%r1+60], 1;
+=> violation: bytes 60 to 67 are outside other, which has 64 bytes: thread (0, 0, 0)
+# a warp's number by a shuffle
+shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; mad.lo.u32 %r3, %r2, 128, %r8;
+st.shared.u32 [%r3+128], %r0;
+=> violation: bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)
+"""
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_each_pattern_has_its_verdict_and_its_witness(name: str) -> None:
-    body, verdict, reason = PATTERNS[name]
+@pytest.mark.parametrize(("body", "findings"), cases(PATTERNS, ROW=ROW))
+def test_each_pattern_has_its_verdict_and_its_witness(body: str, findings: list[str]) -> None:
     found = only(proof(body))
-    assert (found.verdict, found.reason) == (verdict, reason)
+    assert [f"{found.verdict}: {found.reason}".removesuffix(": ")] == findings
 
 
 def test_a_bulk_copy_is_judged_by_its_size_and_its_mbarrier() -> None:
@@ -475,64 +379,40 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
 # ------------------------------------------------------------------------------ barriers
 
 
-@pytest.mark.parametrize(
-    ("body", "verdict", "reason"),
-    [
-        ("bar.sync 0;", "proved", ""),
-        ("setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0;\nL:", "proved", ""),
-        ("setp.lt.u32 %p1, %r0, 128; @!%p1 bra L; bar.sync 0;\nL:", "proved", ""),
-        (
-            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;bar.sync 0;\nL: "
-            "mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-        (
-            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;bar.sync 0;\nL: "
-            "mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-        (
-            "setp.lt.u32 %p1, %r0, 32; @!%p1 bra L; bar.sync 0;\nL: mov.u32 %r1, 0;",
-            "unknown",
-            "threads (0, 0, 0) and (32, 0, 0) differ in a condition on the way to it, and those that do not "
-            "come to it go on without it",
-        ),
-        (
-            "setp.lt.u32 %p1, %r0, %r7; @!%p1 bra L; bar.sync 0;\nL: mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-        (
-            "ld.global.nc.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\nL:",
-            "proved",
-            "",
-        ),
-        (
-            "ld.global.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\n"
-            "L: mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-        (
-            "mad.wide.u32 %rd1, %r0, 4, %rd1; ld.global.nc.u32 %r1, [%rd1]; setp.lt.u32 %p1, %r1, "
-            "4; @%p1 bra L; bar.sync 0;\nL: mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-        (
-            "mov.u32 %r1, %r0;\nL: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200;"
-            "@%p1 bra L; mov.u32 %r1, 0;",
-            "unknown",
-            "a condition on the way to it may differ between threads",
-        ),
-    ],
-)
-def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reason: str) -> None:
+BARRIERS = """
+bar.sync 0;
+=> proved
+setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0; L:
+=> proved
+setp.lt.u32 %p1, %r0, 128; @!%p1 bra L; bar.sync 0; L:
+=> proved
+setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; bar.sync 0; L: mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0; L: mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+setp.lt.u32 %p1, %r0, 32; @!%p1 bra L; bar.sync 0; L: mov.u32 %r1, 0;
+=> unknown: threads (0, 0, 0) and (32, 0, 0) differ in a condition on the way to it, and those that do not
+   come to it go on without it
+setp.lt.u32 %p1, %r0, %r7; @!%p1 bra L; bar.sync 0; L: mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+ld.global.nc.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0; L:
+=> proved
+ld.global.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0; L: mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+mad.wide.u32 %rd1, %r0, 4, %rd1; ld.global.nc.u32 %r1, [%rd1]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L;
+bar.sync 0;
+L: mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+mov.u32 %r1, %r0; L: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200;@%p1 bra L; mov.u32 %r1, 0;
+=> unknown: a condition on the way to it may differ between threads
+"""
+
+
+@pytest.mark.parametrize(("body", "findings"), cases(BARRIERS))
+def test_a_barrier_must_be_reached_by_all_threads(body: str, findings: list[str]) -> None:
     address = "ld.param.u64 %rd1, [X]; cvta.to.global.u64 %rd1, %rd1;\n"
     (found,) = proof(address + body).barriers
-    assert (found.verdict, found.reason) == (verdict, reason)
+    assert [f"{found.verdict}: {found.reason}".removesuffix(": ")] == findings
 
 
 # ------------------------------------------------------------------------------ arguments
@@ -560,16 +440,12 @@ def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reaso
     ],
 )
 def test_wrong_arguments_are_refused(how: dict[str, Any], message: str) -> None:
-    with pytest.raises(LaunchError) as error:
-        prove_shared(text(""), **{"block": 32, **how})
-    assert str(error.value) == message
+    assert message_of(lambda: prove_shared(text(""), **{"block": 32, **how})) == message
 
 
 def test_what_is_wrong_is_refused_and_what_is_unknown_passes() -> None:
     require_proved(proof("mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;"))
-    with pytest.raises(VerifyError) as error:
-        require_proved(proof("st.shared.u32 [%r8+512], %r0;"))
-    assert str(error.value) == (
+    assert message_of(lambda: require_proved(proof("st.shared.u32 [%r8+512], %r0;")), VerifyError) == (
         "shared memory: 1 problem:\n* kernel k: violation: bytes 512 to 515 are outside buf, which "
         "has 512 bytes: thread (0, 0, 0)\n    in st.shared.u32 [%r8+512], %r0;\n"
         f"    from line {FIRST_LINE - 1} of the PTX text"
@@ -603,7 +479,7 @@ def _shifted(module: ir.Module, at: int, by: int) -> ir.Module:
     return replace(module, kernels=(replace(kernel, body=body),))
 
 
-@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("name", ["sm_80", pytest.param("sm_75", marks=pytest.mark.slow)])
 def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> None:
     config = AttentionConfig(16, tile=16, block_q=16, target=name).kernel()
     module = emit(config)
@@ -611,7 +487,7 @@ def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> N
         at for at, s in enumerate(module.kernels[0].body) if isinstance(s, ir.Instr) and ".shared" in s.opcode
     ]
     assert len(places) > 20
-    for at in random.Random(1).sample(places, 12):
+    for at in random.Random(1).sample(places, 6):
         for by in (-4, 4):
             found = prove_shared(_shifted(module, at, by), block=config.tiling.threads)
             (violation,) = found.violations
@@ -639,10 +515,11 @@ def test_a_kernel_that_violates_is_refused_and_another_tells_its_proof(
 
     monkeypatch.setattr(flash.contract.catalogue, "emit", overrunning)
     build.cache_clear()
-    with pytest.raises(VerifyError) as error:
-        kernel.launch(q, q, q, backend="interpreter")
     violation = build(config.kernel()).proof.violations[0]
-    assert str(error.value) == f"shared memory: 1 problem:\n* {violation}"
+    assert (
+        message_of(lambda: kernel.launch(q, q, q, backend="interpreter"), VerifyError)
+        == f"shared memory: 1 problem:\n* {violation}"
+    )
     assert "smem is in none of its regions" in violation.reason
     build.cache_clear()
 
@@ -669,7 +546,7 @@ def test_every_address_that_a_run_takes_is_one_of_the_proof(monkeypatch: Any) ->
     monkeypatch.setattr(LaneMachine, "load", recorded_load)
     monkeypatch.setattr(LaneMachine, "store", recorded_store)
     config = AttentionConfig(40, 24, causal=True, tile=16, block_q=32, target="sm_75")
-    run_forward(config, Problem(70, 50, 40, 24).arrays())
+    run_forward(config, Problem(36, 34, 40, 24).arrays())
     made = build(config.kernel(alignment=16, return_lse=config.return_lse))
     starts = {r.name: r.offset for r in made.kernel.regions}
     proved = {v.number: v for v in made.proof.accesses}
@@ -690,7 +567,7 @@ def test_every_address_that_a_run_takes_is_one_of_the_proof(monkeypatch: Any) ->
     [
         ("nvcc/reduce.sm_80", "reduce_tree", 256, 0),
         ("nvcc/transpose.sm_80", "transpose_tiled", (32, 8), 0),
-        ("nvcc/sort.sm_80", "sort_bitonic", 64, 512),
+        pytest.param("nvcc/sort.sm_80", "sort_bitonic", 64, 512, marks=pytest.mark.slow),
         ("triton/matmul_3_stages.sm_80", None, 128, None),
         ("triton/attention.sm_80", None, 128, None),
     ],
@@ -705,6 +582,12 @@ def test_kernels_of_other_compilers_have_no_violation(
 
 
 # ------------------------------------------------------------------------------ random programs
+
+
+OPERATIONS = (
+    *("add.u32", "sub.u32", "mul.lo.u32", "and.b32", "or.b32", "xor.b32"),
+    *("min.s32", "max.u32", "shl.b32", "shr.u32", "rem.u32", "div.u32"),
+)
 
 
 class _Program:
@@ -735,22 +618,7 @@ class _Program:
         n = self._labels
         target = r.choice(["%r10", "%r11", "%r12"])
         if kind == "op":
-            op = r.choice(
-                [
-                    "add.u32",
-                    "sub.u32",
-                    "mul.lo.u32",
-                    "and.b32",
-                    "or.b32",
-                    "xor.b32",
-                    "min.s32",
-                    "max.u32",
-                    "shl.b32",
-                    "shr.u32",
-                    "rem.u32",
-                    "div.u32",
-                ]
-            )
+            op = r.choice(OPERATIONS)
             other = str(r.randint(1, 9)) if r.random() < 0.6 or op[:2] == "sh" else self._any()
             if op[:3] in ("rem", "div"):
                 other = str(r.randint(1, 9))

@@ -32,7 +32,7 @@ from ptxgen.parse import parse
 from ptxgen.types import ScalarType
 
 SAMPLES = 12  # numbers within some bounds
-FEW = 4  # opcodes of each name that the gate tries
+FEW = 3  # opcodes of each name that the gate tries
 SHAPE = Shape(1, 1, 1)
 
 
@@ -203,7 +203,7 @@ class Meaning:
         if atom.cases:
             found: set[int] = set()
             for case in atom.cases:
-                may = [self.of(fact) for fact in case.given]
+                may = [self.of(fact) for fact in case.conditions]
                 value = self.of(case.value)
                 if value is None or None in may:
                     return None

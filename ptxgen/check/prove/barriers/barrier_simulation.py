@@ -1,6 +1,6 @@
 """Follows all warps of a CTA from barrier to barrier.
 
-The warps of a CTA run in any order, but one order stands for all of them if each arrival at a barrier
+The warps of a CTA run in any order, but one order represents all of them if each arrival at a barrier
 comes after the barrier's completion before it, by the order of the warp's own instructions and of
 completed barriers: then the arrivals of each completion are the same in every order, by induction on
 the first that would differ, and a warp that waits in one order waits in all. So one order is
@@ -15,7 +15,7 @@ this holds only of runs that no warp is still to begin, and runs are numbered.
 A number that warps read from a word (`words.py`) is a term, too, one for each write. It is the same for
 all readers in every order if each read comes after the write, and the next write after each read, by
 the order above; `knows` has this as well, by a bit for the last write of each word and one for the last
-read of each warp. A warp knows what its own threads did only behind a barrier that it waits at, since
+read of each warp. A warp knows what its own threads did only after a barrier that it waits at, since
 nothing else orders them.
 """
 
@@ -32,7 +32,7 @@ from ptxgen.check.prove.barriers.sites import WARP, WRITE, Site
 from ptxgen.check.prove.barriers.states import Phase, State, Warp, common
 from ptxgen.check.prove.barriers.teams import teams
 from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
-from ptxgen.check.prove.barriers.values import Place, Value, WarpValues, operand
+from ptxgen.check.prove.barriers.values import SharedAddress, Value, WarpValues, operand
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import EXIT
 from ptxgen.check.prove.program.values import Node
@@ -95,7 +95,7 @@ class Meetings:
         self.is_apart = len(members) == len(values)
         self._steps = 0
         self._last: Site | None = None
-        self._bits: dict[Place, int] = {}  # the first bit of each word
+        self._bits: dict[SharedAddress, int] = {}  # the first bit of each word
 
     def follow(self) -> None:
         """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
@@ -216,15 +216,15 @@ class Meetings:
         """Whether a guard holds for a whole warp; None if the warp now waits for its outcome."""
         if guard is None:
             return True
-        found = operand(values.of(guard))
-        if found is None:
+        value = operand(values.of(guard))
+        if value is None:
             raise UnprovedError(_LANES, site or self._last)
-        if isinstance(found, Term):
-            if found not in state.outcomes:
-                state.warps[number] = state.warps[number]._replace(wants=found)
+        if isinstance(value, Term):
+            if value not in state.outcomes:
+                state.warps[number] = state.warps[number]._replace(wants=value)
                 return None
-            found = state.outcomes[found]
-        return bool(found) != negated
+            value = state.outcomes[value]
+        return bool(value) != negated
 
     def _choose(self, state: State, number: int, branch: Branch, values: WarpValues) -> bool:
         """Let a warp take a branch; whether it does not wait for the outcome."""
@@ -236,14 +236,14 @@ class Meetings:
             self._skip(state, number, branch)
             return True
         if branch.guard is None:
-            raise UnprovedError(_TABLE, self._behind(branch))
-        holds = self._outcome(state, number, values, branch.guard, branch.negated, self._behind(branch))
+            raise UnprovedError(_TABLE, self._decided(branch))
+        holds = self._outcome(state, number, values, branch.guard, branch.negated, self._decided(branch))
         if holds is None:
             return False
         self._go(state, number, branch.taken if holds else branch.passed, values)
         return True
 
-    def _behind(self, branch: Branch) -> Site | None:
+    def _decided(self, branch: Branch) -> Site | None:
         """The first barrier that a branch decides about."""
         sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
         return next((site for site in sites if not site.is_access), None)
@@ -256,8 +256,8 @@ class Meetings:
             return
         lost = {*branch.between, block}
         needed = {n.id for n in self._control.needed[block] if n.block not in lost}
-        kept = tuple(item for item in warp.merged if item[0] in needed)
-        state.warps[number] = Warp(block, 0, kept, begun=warp.begun)
+        needed_values = tuple(item for item in warp.merged if item[0] in needed)
+        state.warps[number] = Warp(block, 0, needed_values, begun=warp.begun)
 
     def _go(self, state: State, number: int, block: int, values: WarpValues) -> None:
         """Let a warp go from its block to the next, with the values that merge there."""
@@ -266,18 +266,18 @@ class Meetings:
             return
         warp, control = state.warps[number], self._control
         merged = dict(warp.merged)
-        found = {n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged}
+        arrived = {n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged}
         begun = dict(warp.begun)
         for node in control.merged_at(block):
             step = control.steps.get(node.id) if self._counting else None
             if step is None:
-                found[node.id] = values.of(control.coming(node, warp.block))
+                arrived[node.id] = values.of(control.coming(node, warp.block))
             elif control.is_back(warp.block, block):
                 counter = merged.get(node.id)
-                found[node.id] = self._terms.turned(counter) if isinstance(counter, Term) else None
+                arrived[node.id] = self._terms.next_value(counter) if isinstance(counter, Term) else None
             else:
-                found[node.id] = self._begin(node, step, warp.block, values, begun)
-        items = tuple(sorted(found.items(), key=lambda item: item[0]))
+                arrived[node.id] = self._begin(node, step, warp.block, values, begun)
+        items = tuple(sorted(arrived.items(), key=lambda item: item[0]))
         state.warps[number] = Warp(block, 0, items, begun=tuple(begun.items()))
 
     def _begin(
@@ -300,11 +300,11 @@ class Meetings:
         """Let a warp arrive at a barrier; whether it now waits."""
         barrier, count = operand(values.of(site.number)), 0
         if site.threads is not None:
-            given = operand(values.of(site.threads))
-            if not isinstance(given, int) or not given or given % WARP:
-                shown = f"is {given}, no multiple of {WARP}" if isinstance(given, int) else "is not known"
+            threads = operand(values.of(site.threads))
+            if not isinstance(threads, int) or not threads or threads % WARP:
+                shown = f"is {threads}, no multiple of {WARP}" if isinstance(threads, int) else "is not known"
                 raise UnprovedError(f"the number of threads that it waits for {shown}", site)
-            count = given
+            count = threads
         if not isinstance(barrier, int) or not 0 <= barrier < BARRIERS:
             raise UnprovedError("which barrier it is is not known", site)
         phase = state.phases[barrier]
@@ -366,13 +366,13 @@ class Meetings:
 
     def _access(self, state: State, number: int, site: Site, values: WarpValues) -> None:
         """Let a warp read a word, or one of its threads write it."""
-        place = values.place(site.number, site.offset)
+        address = values.shared_address(site.number, site.offset)
         if site.kind == WRITE:
-            self._write(state, number, place, _writers(values, site))
+            self._write(state, number, address, _writers(values, site))
             return
         assert site.value is not None  # the site is a read
-        word = None if place is None else state.words.get(place)
-        first = 0 if place is None else self._first_bit(place)
+        word = None if address is None else state.words.get(address)
+        first = 0 if address is None else self._first_bit(address)
         if not state.knows[number] & first:
             word = None  # the write may come later, or the warp may see what was there before
         merged = {n: value for n, value in state.warps[number].merged if n != site.value.id}
@@ -381,42 +381,42 @@ class Meetings:
             merged[site.value.id] = word
         state.warps[number] = state.warps[number]._replace(merged=tuple(sorted(merged.items(), key=_node)))
 
-    def _write(self, state: State, number: int, place: Place | None, writers: int | None) -> None:
+    def _write(self, state: State, number: int, address: SharedAddress | None, writers: int | None) -> None:
         """Let `writers` threads of a warp write a word; None if it is not known how many do."""
         if writers == 0:
             return
         if writers != 1 or self._threads[number] > WARP:
             raise UnprovedError(_WRITERS)
-        if place is None:
+        if address is None:
             raise UnprovedError(_WHERE)
-        first = self._first_bit(place)
+        first = self._first_bit(address)
         others = first * ((1 << 1 + self._warps) - 1)
         if state.knows[number] & others != others:
             raise UnprovedError(
                 f"warp {number} may write a word that decides which barriers others come to before they have "
                 "read what it held"
             )
-        word = state.words.get(place)
-        state.words[place] = self._terms.written(place) if word is None else self._turned(word)
+        word = state.words.get(address)
+        state.words[address] = self._terms.written(address) if word is None else self._rewritten(word)
         state.note(first, number)
 
-    def _turned(self, word: Term) -> Term:
-        turned = self._terms.turned(word)
-        assert turned is not None  # a word holds a counter
-        return turned
+    def _rewritten(self, word: Term) -> Term:
+        later = self._terms.next_value(word)
+        assert later is not None  # a word holds a counter
+        return later
 
-    def _first_bit(self, place: Place) -> int:
+    def _first_bit(self, address: SharedAddress) -> int:
         """The bit of `knows` for the last write of a word; above it are those for the reads of each warp."""
-        at = self._bits.setdefault(place, BARRIERS + len(self._bits) * (1 + self._warps))
+        at = self._bits.setdefault(address, BARRIERS + len(self._bits) * (1 + self._warps))
         return 1 << at
 
 
 def _writers(values: WarpValues, site: Site) -> int | None:
     """How many threads of a warp an instruction runs in; None if that is not known."""
-    found = None if site.guard is None else values.of(site.guard)
+    lanes = None if site.guard is None else values.of(site.guard)
     if site.guard is None:
         return WARP
-    return int((found != site.negated).sum()) if isinstance(found, np.ndarray) else None
+    return int((lanes != site.negated).sum()) if isinstance(lanes, np.ndarray) else None
 
 
 def _node(item: tuple[int, Value]) -> int:

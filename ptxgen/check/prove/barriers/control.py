@@ -84,14 +84,14 @@ class Control:
         return Branch(node, negated, taken, passed, between, meeting, barriers, again)
 
     def _between(self, first: Iterable[int], meeting: int) -> frozenset[int]:
-        found: set[int] = set()
+        between: set[int] = set()
         todo = list(first)
         while todo:
             block = todo.pop()
-            if block != meeting and block not in found:
-                found.add(block)
+            if block != meeting and block not in between:
+                between.add(block)
                 todo += self.graph.blocks[block].successors
-        return frozenset(found)
+        return frozenset(between)
 
     # ------------------------------------------------------------------------------ values
 
@@ -107,26 +107,26 @@ class Control:
         """Whether it matters which way the branch at the end of a block takes: a barrier is on one of them,
         or a value merges there that is needed where they meet.
         """
-        found = self._deciding.get(index)
-        if found is None:
+        decides = self._deciding.get(index)
+        if decides is None:
             branch = self.branches[index]
             lost = {*branch.between, branch.meeting}
             needed = self.needed[branch.meeting] if branch.meeting != EXIT else ()
-            found = self._deciding[index] = branch.barriers or any(n.block in lost for n in needed)
-        return found
+            decides = self._deciding[index] = branch.barriers or any(n.block in lost for n in needed)
+        return decides
 
     @cached_property
     def entered(self) -> frozenset[int]:
         """The blocks to which a warp may come that goes on where the ways of a branch meet if it does not
         matter which one it takes.
         """
-        found: set[int] = set()
+        entered: set[int] = set()
         todo = [self.graph.order[0]]
         while todo:
             block = todo.pop()
-            if block in found or block == EXIT:
+            if block in entered or block == EXIT:
                 continue
-            found.add(block)
+            entered.add(block)
             branch = self.branches.get(block)
             if branch is None:
                 todo.append(self.after(block))
@@ -134,25 +134,25 @@ class Control:
                 todo += (branch.taken, branch.passed, branch.meeting)
             else:
                 todo.append(branch.meeting)
-        return frozenset(found)
+        return frozenset(entered)
 
     @cached_property
     def needed(self) -> dict[int, frozenset[Node]]:
         """For each block, the values merging at it or before that branches and barriers from its
         beginning on depend on.
         """
-        found = {b: frozenset[Node]().union(*map(self.leaves, self._used(b))) for b in self.graph.order}
+        needed = {b: frozenset[Node]().union(*map(self.leaves, self._used(b))) for b in self.graph.order}
         changed = True
         while changed:
             changed = False
             for block in reversed(self.graph.order):
-                more = found[block].union(
-                    *(self._handed(block, s, found[s]) for s in self.graph.blocks[block].successors)
+                more = needed[block].union(
+                    *(self._handed(block, s, needed[s]) for s in self.graph.blocks[block].successors)
                 )
-                if more != found[block]:
-                    found[block] = more
+                if more != needed[block]:
+                    needed[block] = more
                     changed = True
-        return found
+        return needed
 
     def _used(self, block: int) -> Iterator[Node]:
         """The values that the branch and the barriers of a block use."""
@@ -163,11 +163,11 @@ class Control:
             yield from (n for n in (site.number, site.threads, site.guard) if n is not None)
 
     def _handed(self, before: int, block: int, needed: frozenset[Node]) -> frozenset[Node]:
-        """The values that must be kept at the end of block `before`, because those of `needed` are used
+        """The values that must be live at the end of block `before`, because those of `needed` are used
         from the beginning of `block` on.
         """
-        found = frozenset(n for n in needed if n.block != block)
-        return found.union(*(self.leaves(self.coming(n, before)) for n in needed if self._meets(n, block)))
+        passed = frozenset(n for n in needed if n.block != block)
+        return passed.union(*(self.leaves(self.coming(n, before)) for n in needed if self._meets(n, block)))
 
     def coming(self, node: Node, before: int) -> Node:
         """The value that a merging value gets when control comes from block `before`."""
@@ -194,30 +194,30 @@ class Control:
 
     def may_begin(self, block: int) -> frozenset[int]:
         """The depths of the loops with a counter that may be begun after the beginning of a block."""
-        found = self._begun.get(block)
-        if found is None:
-            behind = self._between([block], EXIT) if block != EXIT else frozenset()
+        depths = self._begun.get(block)
+        if depths is None:
+            reachable = self._between([block], EXIT) if block != EXIT else frozenset()
             loops = (
                 h
                 for h, latches in self.graph.latches.items()
-                if behind & {*self.graph.before[h]} - {*latches}
+                if reachable & {*self.graph.before[h]} - {*latches}
                 and any(node.id in self.steps for node in self.merged_at(h))
             )
-            found = self._begun[block] = frozenset(map(self.depth, loops))
-        return found
+            depths = self._begun[block] = frozenset(map(self.depth, loops))
+        return depths
 
     @cached_property
     def steps(self) -> dict[int, Step]:
         """What happens to each loop counter in an iteration, by the counter's number; only for loops
         with barriers.
         """
-        found = {}
+        steps = {}
         for node in frozenset[Node]().union(*self.needed.values()):
             if node.kind == "header" and not self.graph.bodies[node.block].isdisjoint(self.sites):
                 step = self._step(node)
                 if step is not None:
-                    found[node.id] = step
-        return found
+                    steps[node.id] = step
+        return steps
 
     def _step(self, counter: Node) -> Step | None:
         body = self.graph.bodies[counter.block]

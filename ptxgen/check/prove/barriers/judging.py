@@ -36,7 +36,7 @@ _NO_SHAPE: Final = "the instruction is not in the table"
 _PARTIAL: Final = f"warps are followed in blocks of whole warps of {WARP} threads only"
 
 
-class _Place(NamedTuple):
+class _BarrierSite(NamedTuple):
     """A barrier instruction in the text."""
 
     block: int
@@ -69,8 +69,8 @@ class BarrierProver:
         self._steps = steps
         self._touched = touched
         self._static = static
-        self._places = [
-            _Place(b, n, instr)
+        self._barriers = [
+            _BarrierSite(b, n, instr)
             for b in sorted(self._graph.order)
             for n, instr in enumerate(self._graph.blocks[b].instrs)
             if kind_of(instr)
@@ -78,16 +78,16 @@ class BarrierProver:
 
     def run(self) -> list[Judged]:
         """The verdicts in the order of the text."""
-        found = {place: self._alone(place) for place in self._places if self._is_apart(place)}
-        verdicts = [verdict for verdict, _ in found.values()]
-        if VIOLATION not in verdicts and (UNKNOWN in verdicts or len(found) < len(self._places)):
+        judged = {site: self._alone(site) for site in self._barriers if self._is_apart(site)}
+        verdicts = [verdict for verdict, _ in judged.values()]
+        if VIOLATION not in verdicts and (UNKNOWN in verdicts or len(judged) < len(self._barriers)):
             wrong = self._unproved()
-            found = {place: self._together(place, wrong, found.get(place)) for place in self._places}
-        return [(source, 0, verdict_of(source, *found[place])) for source, place in self._numbered()]
+            judged = {site: self._together(site, wrong, judged.get(site)) for site in self._barriers}
+        return [(source, 0, verdict_of(source, *judged[site])) for source, site in self._numbered()]
 
-    def _numbered(self) -> Iterator[tuple[Source, _Place]]:
-        for place in self._places:
-            yield self._sources[self._graph.blocks[place.block].start + place.position], place
+    def _numbered(self) -> Iterator[tuple[Source, _BarrierSite]]:
+        for site in self._barriers:
+            yield self._sources[self._graph.blocks[site.block].start + site.position], site
 
     # ------------------------------------------------------------------------------ all warps together
 
@@ -119,12 +119,12 @@ class BarrierProver:
         return next((error for error in wrong if error.certain), wrong[0])
 
     def _together(
-        self, place: _Place, wrong: UnprovedError | None, alone: tuple[str, str] | None
+        self, site: _BarrierSite, wrong: UnprovedError | None, alone: tuple[str, str] | None
     ) -> tuple[str, str]:
         """The verdict and the reason for a barrier, from those of all warps and those of it `alone`."""
         if wrong is None or alone == (PROVED, ""):
             return PROVED, ""
-        here = wrong.site is None or wrong.site[:2] == place[:2]
+        here = wrong.site is None or wrong.site[:2] == site[:2]
         reason = str(wrong) if here else f"at another barrier, {wrong}"
         if alone is not None and (alone[1] in (_UNSURE, _TABLE) or alone[1].endswith(_GO_ON)):
             reason = alone[1]
@@ -132,28 +132,28 @@ class BarrierProver:
 
     # ------------------------------------------------------------------------------ one barrier alone
 
-    def _is_apart(self, place: _Place) -> bool:
+    def _is_apart(self, site: _BarrierSite) -> bool:
         """Whether a barrier waits for all threads, and all others of its number do."""
-        number = _number(place.instr)
-        others = [other.instr for other in self._places if _number(other.instr) in (number, None)]
+        number = _number(site.instr)
+        others = [other.instr for other in self._barriers if _number(other.instr) in (number, None)]
         return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)
 
-    def _alone(self, place: _Place) -> tuple[str, str]:
+    def _alone(self, site: _BarrierSite) -> tuple[str, str]:
         """The verdict on a barrier for all threads, and the reason: proved if all reach it together that
         it waits for.
         """
-        ended = {b for b, at_once in self._graph.other_ways(place.block) if at_once}
-        guards = self._paths.guards_around(place.block, ended if waits_for_living(place.instr) else ())
-        if place.instr.guard is not None:
-            guards.append(self._values.at(place.instr.guard.register, place.block, place.position))
+        ended = {b for b, at_once in self._graph.other_ways(site.block) if at_once}
+        guards = self._paths.guards_around(site.block, ended if waits_for_living(site.instr) else ())
+        if site.instr.guard is not None:
+            guards.append(self._values.at(site.instr.guard.register, site.block, site.position))
         verdict, reason = PROVED, ""
         for guard in guards:
-            verdict, reason = self._agreed(guard, place)
+            verdict, reason = self._agreed(guard, site)
             if verdict != PROVED:
                 break
         return verdict, reason
 
-    def _agreed(self, guard: Node | None, place: _Place) -> tuple[str, str]:
+    def _agreed(self, guard: Node | None, site: _BarrierSite) -> tuple[str, str]:
         """The verdict on a predicate that decides whether a barrier is reached: proved if all
         threads agree on it.
         """
@@ -168,7 +168,7 @@ class BarrierProver:
         if not simple:
             return UNKNOWN, _UNSURE
         try:
-            if not self._search.places.of(guard).is_fixed:
+            if not self._search.dependence.of(guard).is_fixed:
                 return UNKNOWN, _UNSURE
             bases = dict.fromkeys(self._search.homes, SPACING)
             self._effort.allow(self._steps)
@@ -181,23 +181,23 @@ class BarrierProver:
         other = int(np.argmax(holds != holds[0]))
         first, second = (_thread(n, self._shape) for n in (0, other))
         differ = f"threads {first} and {second} differ in a condition on the way to it"
-        if not self._skipped(place):
+        if not self._skipped(site):
             return UNKNOWN, differ
-        if waits_for_living(place.instr):
+        if waits_for_living(site.instr):
             return UNKNOWN, f"{differ}{_GO_ON}"
         return VIOLATION, f"{differ}, so not all threads come to it"
 
-    def _skipped(self, place: _Place) -> bool:
+    def _skipped(self, site: _BarrierSite) -> bool:
         """Whether this is the kernel's only barrier, and threads that do not reach it go on running."""
-        deciding = self._graph.controlling(place.block)
-        return len(self._places) == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
+        deciding = self._graph.controlling(site.block)
+        return len(self._barriers) == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
 
 
 def _number(instr: Instr) -> int | None:
     """The number of the barrier that an instruction is at; None if it is not a literal."""
     at = len(("result",)) if ".red." in instr.opcode else 0
-    given = instr.operands[at] if at < len(instr.operands) else None
-    return given.value if isinstance(given, IntImm) else None
+    operand = instr.operands[at] if at < len(instr.operands) else None
+    return operand.value if isinstance(operand, IntImm) else None
 
 
 def _thread(number: int, shape: Shape) -> tuple[int, int, int]:

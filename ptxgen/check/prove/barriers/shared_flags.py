@@ -1,4 +1,4 @@
-"""Words of shared memory through which one thread tells others a number, on which it depends which
+"""Words of shared memory through which one thread passes others a number, on which it depends which
 barriers they come to: the next part of the work, for example.
 
 What warps read from such a word is one number for all of them if a single thread wrote it before each
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ptxgen.check.prove.barriers.control import Control
 from ptxgen.check.prove.barriers.sites import READ, WRITE, Site
-from ptxgen.check.prove.listing.search import Found, InstrSite, Search
+from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.shared_accesses import Touch
 from ptxgen.check.prove.program.values import Node
@@ -34,7 +34,7 @@ class Touched(NamedTuple):
 
     site: InstrSite
     touch: Touch
-    found: Found
+    finding: Finding
 
 
 def accesses_of_words(
@@ -47,12 +47,12 @@ def accesses_of_words(
     touched = [t for t in touched if t.touch.matrix is None]  # a product reads its matrices only
     wanted = frozenset(node.id for node in _deciding(search, control))
     reads = [t for t in touched if _is_plain(t.site.instr, _LOADS) and _read(search, t.site).id in wanted]
-    homes = frozenset(t.found.allocation for t in reads)
+    homes = frozenset(t.finding.allocation for t in reads)
     if not homes or not all(_is_placed(search, t) for t in touched):
         return []
-    if any(_may_share(search, t.found.allocation, home, static) for t in touched for home in homes):
+    if any(_may_share(search, t.finding.allocation, home, static) for t in touched for home in homes):
         return []
-    inside = [t for t in touched if t.found.allocation in homes]
+    inside = [t for t in touched if t.finding.allocation in homes]
     writes = [t for t in inside if not t.site.instr.opcode.startswith("ld.")]
     if not all(_is_plain(t.site.instr, _STORES) for t in writes):
         return []
@@ -97,8 +97,8 @@ def _read(search: Search, site: InstrSite) -> Node:
 def _is_placed(search: Search, t: Touched) -> bool:
     """Whether an access is shown to be inside one variable, or one region of it."""
     base, _ = search.values.address(t.touch.address, t.site.block, t.site.position)
-    in_regions = t.found.allocation == search.dynamic and bool(search.regions)
-    return t.found.verdict == PROVED and len(search.provenance.symbols(base)) == 1 and not in_regions
+    in_regions = t.finding.allocation == search.dynamic and bool(search.regions)
+    return t.finding.verdict == PROVED and len(search.provenance.symbols(base)) == 1 and not in_regions
 
 
 def _may_share(search: Search, one: str, other: str, static: frozenset[str]) -> bool:

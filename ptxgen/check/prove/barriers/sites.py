@@ -1,4 +1,4 @@
-"""The instructions at barriers of a CTA, and their operands; and places of other events between them."""
+"""The instructions at barriers of a CTA with their operands, and the positions of events between them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def waits_for_all(instr: Instr, threads: int) -> bool:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None or kind_of(instr) == "arrive":
         return False
-    given = _count(shape.op, instr)
-    return given is None or (isinstance(given, IntImm) and given.value == threads)
+    count = _count(shape.op, instr)
+    return count is None or (isinstance(count, IntImm) and count.value == threads)
 
 
 def waits_for_living(instr: Instr) -> bool:
@@ -89,10 +89,10 @@ def sites_of(graph: Graph, values: Values) -> Iterator[Site | None]:
             if shape.complaints or shape.op is None:
                 yield None
                 continue
-            found = {}
+            operands = {}
             for want, got in pairs(shape.op, instr):
                 if want.name in ("a", "b") and got is not None and want.type is not None:
-                    found[want.name] = values.operand(got, want.type, block, position)
+                    operands[want.name] = values.operand(got, want.type, block, position)
             if kind == "red":
                 kind = instr.opcode
             guard = instr.guard
@@ -100,7 +100,7 @@ def sites_of(graph: Graph, values: Values) -> Iterator[Site | None]:
             negated = guard is not None and guard.negated
             ways = graph.other_ways(block)
             go_on = guard is not None or not ways or not all(at_once for _, at_once in ways)
-            yield Site(block, position, kind, found["a"], found.get("b"), node, negated, go_on=go_on)
+            yield Site(block, position, kind, operands["a"], operands.get("b"), node, negated, go_on=go_on)
 
 
 WARP: Final = WORD

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxgen.check.prove.barriers.control import Control
 from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
-from ptxgen.check.prove.barriers.values import Place, Value
+from ptxgen.check.prove.barriers.values import SharedAddress, Value
 
 
 class Warp(NamedTuple):
@@ -52,7 +52,7 @@ class State:
     phases: list[Phase]
     knows: list[int]
     did: list[int]
-    words: dict[Place, Term] = field(default_factory=dict)
+    words: dict[SharedAddress, Term] = field(default_factory=dict)
     outcomes: dict[Term, bool] = field(default_factory=dict)
     chosen: int = 0
 
@@ -84,12 +84,12 @@ def common(state: State, control: Control, terms: Terms) -> Hashable:
     may_begin = [control.may_begin(w.block) for w in state.warps]
     begun = [dict(w.begun) for w in state.warps]
     held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]
-    counters = [frozenset[Counter]().union(*map(terms.counters, found)) for found in held]
+    counters = [frozenset[Counter]().union(*map(terms.counters, of_warp)) for of_warp in held]
     words = frozenset[Counter]().union(*map(terms.counters, state.words.values()))
     # The run of a family that counts as the first.
     first: dict[Family, int] = {counter.family: 0 for counter in words}
-    for warp, found in enumerate(counters):
-        families = {c.family for c in found} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
+    for warp, of_warp in enumerate(counters):
+        families = {c.family for c in of_warp} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
         for family in families:
             number = begun[warp].get(family, 0)
             first[family] = min(first.get(family, number), number)
@@ -107,18 +107,18 @@ def common(state: State, control: Control, terms: Terms) -> Hashable:
         if is_to_begin(counter):
             earliest[counter.run] = 0
         elif counter in live:
-            earliest[counter.run] = min(earliest.get(counter.run, counter.turn), counter.turn)
+            earliest[counter.run] = min(earliest.get(counter.run, counter.iteration), counter.iteration)
     # An outcome that no counter can come to any more is forgotten: then it may be any again.
     state.outcomes = {
         term: outcome
         for term, outcome in state.outcomes.items()
-        if all(c.turn >= earliest.get(c.run, c.turn + 1) for c in terms.counters(term))
+        if all(c.iteration >= earliest.get(c.run, c.iteration + 1) for c in terms.counters(term))
     }
     known: dict[Term, Term] = {}
 
     def move(counter: Counter) -> Counter:
         entry = counter.entry - first[counter.family]
-        return counter._replace(entry=entry, turn=counter.turn - earliest[counter.run])
+        return counter._replace(entry=entry, iteration=counter.iteration - earliest[counter.run])
 
     def plain(value: Value) -> Hashable:
         if isinstance(value, np.ndarray):
@@ -133,5 +133,5 @@ def common(state: State, control: Control, terms: Terms) -> Hashable:
         for w in state.warps
     )
     outcomes = frozenset((plain(term), outcome) for term, outcome in state.outcomes.items())
-    held_by_words = frozenset((place, plain(word)) for place, word in state.words.items())
+    held_by_words = frozenset((address, plain(word)) for address, word in state.words.items())
     return warps, tuple(state.phases), tuple(state.knows), tuple(state.did), held_by_words, outcomes

@@ -22,10 +22,10 @@ def teams(control: Control, values: Sequence[WarpValues]) -> list[list[int]]:
     warp.
     """
     deciding = list(dict.fromkeys(_deciding(control)))
-    found: dict[tuple[Hashable, ...], list[int]] = {}
+    by_decisions: dict[tuple[Hashable, ...], list[int]] = {}
     for number, of in enumerate(values):
-        found.setdefault(tuple(_numbers(control, of, deciding)), []).append(number)
-    return list(found.values())
+        by_decisions.setdefault(tuple(_numbers(control, of, deciding)), []).append(number)
+    return list(by_decisions.values())
 
 
 def _deciding(control: Control) -> Iterator[Node]:

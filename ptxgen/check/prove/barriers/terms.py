@@ -15,9 +15,9 @@ class Term(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """The value of a loop's counter in iteration `turn`: `start`, to which `step` was applied that
+    """The value of a loop's counter in iteration `iteration`: `start`, to which `step` was applied that
     often. `depth` is the number of loops around it, its own included; `entry` says how many loops of
-    its `family` were begun before, by the warp that counts. Or any value that write number `turn` put in
+    its `family` were begun before, by the warp that counts. Or any value that write number `iteration` put in
     the word `start`: at depth 0, since no loop begins it.
     """
 
@@ -25,7 +25,7 @@ class Counter(NamedTuple):
     step: Hashable
     depth: int
     entry: int
-    turn: int
+    iteration: int
 
     @property
     def family(self) -> Family:
@@ -45,7 +45,7 @@ class Terms:
     """All terms of a proof, each once."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[Hashable, ...] | Counter] = []
+        self._contents: list[tuple[Hashable, ...] | Counter] = []
         self._known: dict[tuple[str, tuple[Hashable, ...]], Term] = {}
         self._counters: list[frozenset[Counter]] = []
 
@@ -58,27 +58,29 @@ class Terms:
         return self._term(counter)
 
     def written(self, word: Hashable) -> Term:
-        """The term of what is first written to a word; of what is written later it is `turned`."""
+        """The term of what is first written to a word; of what is written later it is `next_value`."""
         return self.counter(Counter(word, "written", 0, 0, 0))
 
     def _term(self, what: tuple[Hashable, ...] | Counter) -> Term:
         key = (type(what).__name__, what)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Term(len(self._made))
-            own = {what} if isinstance(what, Counter) else set()
-            self._made.append(what)
-            self._counters.append(frozenset(own).union(*(self._counters[t.number] for t in _terms(what))))
-        return found
+        term = self._known.get(key)
+        if term is None:
+            term = self._known[key] = Term(len(self._contents))
+            itself = {what} if isinstance(what, Counter) else set()
+            self._contents.append(what)
+            self._counters.append(frozenset(itself).union(*(self._counters[t.number] for t in _terms(what))))
+        return term
 
     def counters(self, term: Term) -> frozenset[Counter]:
         """The counters that a term depends on."""
         return self._counters[term.number]
 
-    def turned(self, term: Term) -> Term | None:
+    def next_value(self, term: Term) -> Term | None:
         """The term of a counter one iteration or write later; None if the term is not that of a counter."""
-        made = self._made[term.number]
-        return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
+        content = self._contents[term.number]
+        if not isinstance(content, Counter):
+            return None
+        return self.counter(content._replace(iteration=content.iteration + 1))
 
     def moved(self, term: Term, move: Callable[[Counter], Counter], known: dict[Term, Term]) -> Term:
         """The term with each counter replaced. `known` keeps results."""
@@ -91,18 +93,18 @@ class Terms:
             if not self._counters[top.number]:
                 known[top] = top
                 continue
-            made = self._made[top.number]
-            missing = [t for t in _terms(made) if t not in known]
+            content = self._contents[top.number]
+            missing = [t for t in _terms(content) if t not in known]
             if missing:
                 stack += missing
                 continue
-            parts = [known[w] if isinstance(w, Term) else w for w in made]
-            if isinstance(made, Counter):
-                known[top] = self.counter(move(made)._replace(start=parts[0], step=parts[1]))
+            parts = [known[w] if isinstance(w, Term) else w for w in content]
+            if isinstance(content, Counter):
+                known[top] = self.counter(move(content)._replace(start=parts[0], step=parts[1]))
             else:
                 known[top] = self.of(*parts)
         return known[term]
 
 
-def _terms(made: tuple[Hashable, ...]) -> Iterator[Term]:
-    return (w for w in made if isinstance(w, Term))
+def _terms(content: tuple[Hashable, ...]) -> Iterator[Term]:
+    return (w for w in content if isinstance(w, Term))

@@ -18,7 +18,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Value = Lanes | Term | None
 
 # The name of a variable in shared memory, and the offset of a byte in it.
-Place = tuple[str, int]
+SharedAddress = tuple[str, int]
 
 _READ: Final = "a value from memory"  # of an opaque value that is uniform: it is constant memory
 # Kinds of values that depend on where memory lies or on what it holds.
@@ -43,9 +43,9 @@ class WarpValues:
         self._terms = terms
         self._leaves = leaves
         self._merged: dict[int, Value] = {}
-        self._found: dict[int, Value] = {}
+        self._values: dict[int, Value] = {}
         self._passing: list[int] = []  # the numbers of values found for this point only
-        self._kept: dict[tuple[Hashable, ...], Value] = {}  # by node, and the values of its leaves
+        self._cached: dict[tuple[Hashable, ...], Value] = {}  # by node, and the values of its leaves
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
         """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
@@ -53,21 +53,21 @@ class WarpValues:
         """
         self._merged = dict(merged)
         for number in self._passing:
-            del self._found[number]
+            del self._values[number]
         self._passing.clear()
 
     def of(self, node: Node) -> Value:
         """The value of a node at this point."""
         leaves = self._leaves(node)
         if not leaves:
-            return bottom_up(node, self._found, self._value)
+            return bottom_up(node, self._values, self._value)
         held = (self._merged.get(leaf.id) for leaf in leaves)
         key = node.id, *(value.tobytes() if isinstance(value, np.ndarray) else value for value in held)
-        if key not in self._kept:
-            self._kept[key] = bottom_up(node, self._found, self._value)
-        return self._kept[key]
+        if key not in self._cached:
+            self._cached[key] = bottom_up(node, self._values, self._value)
+        return self._cached[key]
 
-    def place(self, node: Node, offset: int) -> Place | None:
+    def shared_address(self, node: Node, offset: int) -> SharedAddress | None:
         """The byte of shared memory that an address plus `offset` is at now; None if it is not known."""
         while node.kind != "symbol":
             name = node.data.op.opcode if node.kind == "apply" else ""
@@ -99,7 +99,7 @@ class WarpValues:
         if not node.args:
             is_constant = node.kind != "opaque" or _is_constant(node)
             return self._terms.of(node.kind, node.bits, node.data) if is_constant else None
-        return self._computed(node, [self._found[a.id] for a in node.args])
+        return self._computed(node, [self._values[a.id] for a in node.args])
 
     def _computed(self, node: Node, args: list[Value]) -> Value:
         """The value that an operation makes of its arguments."""

@@ -18,12 +18,13 @@ import numpy as np
 from ptxgen.check.prove.barriers.sites import WARP
 from ptxgen.check.prove.convergence.arrivals import Arrivals, arrivals
 from ptxgen.check.prove.convergence.sites import WARPGROUP, Site, sites_of
+from ptxgen.check.prove.listing.search import Finding
 from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Source
 from ptxgen.check.prove.program.values import Node, Values
-from ptxgen.check.prove.subject import Judged, verdict_of
+from ptxgen.check.prove.subject import Judged, judged
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.isa.warp import source_lanes
 
@@ -36,14 +37,7 @@ _MEMBERS: Final = "the lanes that its membermask names are not known"
 _READ: Final = "which lanes it reads is not known, and perhaps not all lanes of the warp come to it"
 
 
-class Found(NamedTuple):
-    """A verdict and its reason."""
-
-    verdict: str
-    reason: str = ""
-
-
-_PROVED: Final = Found(PROVED)
+_PROVED: Final = Finding(PROVED)
 
 
 class Group(NamedTuple):
@@ -82,22 +76,22 @@ class ConvergenceProver:
         """The verdicts in the order of the text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
-            yield source, 0, verdict_of(source, *self._judged(site))
+            yield judged(source, 0, self._judged(site))
 
-    def _judged(self, site: Site) -> Found:
+    def _judged(self, site: Site) -> Finding:
         if not site.is_known:
-            return Found(UNKNOWN, _NO_SHAPE)
+            return Finding(UNKNOWN, _NO_SHAPE)
         came = self._come(site)
         may_lack = came.reason.format(group=_NAMES[site.width])
         if came.reason and not (came.may_end and self._goes_without_ended(site)):
-            return Found(UNKNOWN, may_lack)
+            return Finding(UNKNOWN, may_lack)
         judge = self._aligned if site.is_aligned else self._masked
         worst = _PROVED
         for group in self._groups(site, came):
-            found = judge(site, group)
-            if found.verdict == VIOLATION:
-                return found if not self._may_meet(site, came) else found._replace(verdict=UNKNOWN)
-            worst = found if worst == _PROVED else worst
+            finding = judge(site, group)
+            if finding.verdict == VIOLATION:
+                return finding if not self._may_meet(site, came) else finding._replace(verdict=UNKNOWN)
+            worst = finding if worst == _PROVED else worst
         return worst
 
     def _come(self, site: Site) -> Arrivals:
@@ -150,47 +144,47 @@ class ConvergenceProver:
 
     # ------------------------------------------------------------------------------ one group
 
-    def _aligned(self, site: Site, group: Group) -> Found:
+    def _aligned(self, site: Site, group: Group) -> Finding:
         name = _NAMES[site.width]
         rule = f"and all threads of a {name} must execute it together"
         if group.elsewhere.any():
-            said = _said(group, group.elsewhere, "does not come to it", "do not come to it", name)
-            return Found(VIOLATION, f"{said}, {rule}")
+            message = _phrase(group, group.elsewhere, "does not come to it", "do not come to it", name)
+            return Finding(VIOLATION, f"{message}, {rule}")
         if group.ended.any():
             verdict = VIOLATION if site.instr.opcode.startswith(_MATRICES) else UNKNOWN
-            said = _said(group, group.ended, "has ended or is", "have ended or are", name)
-            return Found(verdict, f"{said} not in the block, {rule}")
+            message = _phrase(group, group.ended, "has ended or is", "have ended or are", name)
+            return Finding(verdict, f"{message} not in the block, {rule}")
         return _PROVED
 
-    def _masked(self, site: Site, group: Group) -> Found:
+    def _masked(self, site: Site, group: Group) -> Finding:
         all_members = self._lanes(site, site.members)
         if all_members is None:
-            return Found(UNKNOWN, _MEMBERS)
+            return Finding(UNKNOWN, _MEMBERS)
         members = _of_group(all_members, group)
         named = (members[:, None] >> _BITS & 1).astype(np.bool_)  # [lane, lane that it names]
-        own: Lanes = group.come & ~named.diagonal()
-        if own.any():
-            said = _said(group, own, "executes it, but is", "execute it, but are")
-            return Found(VIOLATION, f"{said} not in its membermask {members[own.argmax()]:#010x}")
+        unnamed: Lanes = group.come & ~named.diagonal()
+        if unnamed.any():
+            message = _phrase(group, unnamed, "executes it, but is", "execute it, but are")
+            return Finding(VIOLATION, f"{message} not in its membermask {members[unnamed.argmax()]:#010x}")
         lacking: Lanes = named[group.come] & group.elsewhere
         if lacking.any():
             mask = members[group.come][lacking.any(axis=1).argmax()]
             absent = np.any(lacking, axis=0)
-            said = _said(group, absent, "does not come to it, but is", "do not come to it, but are")
-            return Found(VIOLATION, f"{said} in its membermask {mask:#010x}")
+            message = _phrase(group, absent, "does not come to it, but is", "do not come to it, but are")
+            return Finding(VIOLATION, f"{message} in its membermask {mask:#010x}")
         both = named & group.come & group.come[:, None]
         if (both & (members[:, None] != members)).any():
-            said = f"lanes of warp {group.number} that name each other have different membermasks"
-            return Found(UNKNOWN, said)
+            message = f"lanes of warp {group.number} that name each other have different membermasks"
+            return Finding(UNKNOWN, message)
         return self._shuffled(site, group, named) if site.is_shuffle else _PROVED
 
-    def _shuffled(self, site: Site, group: Group, named: Lanes) -> Found:
+    def _shuffled(self, site: Site, group: Group, named: Lanes) -> Finding:
         """The verdict on the lanes that a shuffle reads."""
         if group.come.all() and named.all():
             return _PROVED
         lane, clamp = (self._lanes(site, node) for node in (site.lane, site.clamp))
         if lane is None or clamp is None:
-            return Found(UNKNOWN, _READ)
+            return Finding(UNKNOWN, _READ)
         lanes, mode = np.arange(WARP), site.instr.opcode.split(".")[2]
         source, inside = source_lanes(lanes, _of_group(lane, group), _of_group(clamp, group), mode)
         read = np.where(inside, source, lanes) & (WARP - 1)
@@ -199,9 +193,9 @@ class ConvergenceProver:
         for wrong, which in ((outside, "outside of the membermask"), (absent, _ABSENT)):
             if wrong.any():
                 is_certain = wrong is outside and (outside == group.come).all()
-                said = _said(group, wrong, "reads a lane", "read lanes")
+                message = _phrase(group, wrong, "reads a lane", "read lanes")
                 such = f"{which}, such as lane {read[wrong.argmax()]}, and the result is undefined"
-                return Found(VIOLATION if is_certain else UNKNOWN, f"{said} {such}")
+                return Finding(VIOLATION if is_certain else UNKNOWN, f"{message} {such}")
         return _PROVED
 
 
@@ -212,13 +206,13 @@ _BITS: Final = np.arange(WARP, dtype=np.int64)
 
 def _of_group(lanes: Lanes, group: Group) -> Lanes:
     """The values of the lanes of one warp, zero for those that are not in the block."""
-    found = np.zeros(WARP, np.int64)
+    values = np.zeros(WARP, np.int64)
     here = lanes[group.number * WARP : (group.number + 1) * WARP]
-    found[: len(here)] = here.astype(np.int64) & _WHOLE
-    return found
+    values[: len(here)] = here.astype(np.int64) & _WHOLE
+    return values
 
 
-def _said(group: Group, which: Lanes, one: str, more: str, name: str = "warp") -> str:
+def _phrase(group: Group, which: Lanes, one: str, more: str, name: str = "warp") -> str:
     """What lanes of a group do, in words for one and for more of them."""
     verb = one if np.count_nonzero(which) == 1 else more
     return f"{_in_words(which)} of {name} {group.number} {verb}"
@@ -226,13 +220,13 @@ def _said(group: Group, which: Lanes, one: str, more: str, name: str = "warp") -
 
 def _in_words(which: Lanes) -> str:
     """The lanes of a mask."""
-    found = np.flatnonzero(which).tolist()
-    if len(found) == 1:
-        return f"lane {found[0]}"
-    if found == list(range(found[0], found[-1] + 1)):
-        return f"lanes {found[0]} to {found[-1]}"
-    shown = found[:_SHOWN]
-    more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    lanes = np.flatnonzero(which).tolist()
+    if len(lanes) == 1:
+        return f"lane {lanes[0]}"
+    if lanes == list(range(lanes[0], lanes[-1] + 1)):
+        return f"lanes {lanes[0]} to {lanes[-1]}"
+    shown = lanes[:_SHOWN]
+    more = f" and {len(lanes) - len(shown)} more" if len(lanes) > len(shown) else ""
     return f"lanes {', '.join(map(str, shown))}{more}"
 
 

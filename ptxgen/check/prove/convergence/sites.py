@@ -77,9 +77,9 @@ def _site(values: Values, block: int, position: int, instr: Instr) -> Site:
     if shape.complaints or shape.op is None:
         return Site(block, position, instr, width, is_known=False)
     names = ("b", "c", _MASK) if shape.op.row.name in SHUFFLES else (_MASK,)
-    found = {
+    operands = {
         want.name: values.operand(got, want.type, block, position)
         for want, got in pairs(shape.op, instr)
         if want.name in names and want.type is not None
     }
-    return Site(block, position, instr, width, found.get(_MASK), found.get("b"), found.get("c"))
+    return Site(block, position, instr, width, operands.get(_MASK), operands.get("b"), operands.get("c"))

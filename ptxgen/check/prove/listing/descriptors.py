@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.prove.listing.rows import MOST_ROWS, NotListedError, Table
-from ptxgen.check.prove.listing.search import Found, InstrSite, Search
+from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.listing.tables import Lister
 from ptxgen.check.prove.program.domain import register_dtype
 from ptxgen.check.prove.program.matrices import (
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     phase: int
 
     @property
-    def turn(self) -> int:
+    def swizzle_row(self) -> int:
         """The row of the swizzle's pattern that the matrix starts with."""
         return ((self.start + self.phase >> 7) - self.fields.base_offset) & self.fields.width - 1
 
@@ -83,7 +83,7 @@ class Descriptors:
     def __init__(self, search: Search) -> None:
         self._search = search
 
-    def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Found:
+    def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Finding:
         """The verdict on a matrix that an instruction reads."""
         search = self._search
         descriptor = search.values.operand(touch.descriptor, u64, site.block, site.position)
@@ -93,63 +93,63 @@ class Descriptors:
         if len(symbols) > 1:
             return _unknown(matrix, "its descriptor may be of one variable or another")
         variable = search.homes[min(symbols)]
-        found = Found(UNKNOWN)
+        finding = Finding(UNKNOWN)
         for thorough in (False, True):
             try:
-                found = self._tried(site, descriptor, matrix, variable, thorough)
+                finding = self._tried(site, descriptor, matrix, variable, thorough)
             except NotListedError as error:
                 reason = f"its descriptor cannot be listed: {error}"
-                found = _unknown(matrix, reason, variable.name)
-            if found.verdict == PROVED:
+                finding = _unknown(matrix, reason, variable.name)
+            if finding.verdict == PROVED:
                 break
-        return found
+        return finding
 
     def _tried(
         self, site: InstrSite, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool
-    ) -> Found:
+    ) -> Finding:
         search = self._search
         lister, table = search.table([descriptor], search.condition(site), thorough, search.bases(0))
         if not table.n:
-            return Found(PROVED, "no thread gets there", variable.name)
+            return Finding(PROVED, "no thread gets there", variable.name)
         groups = self._groups(lister, table, descriptor, variable)
         if groups is None:
             return _unknown(matrix, _DEPENDS, variable.name)
         home, constant = self._home(descriptor, variable)
         judged = [self._judged(group, matrix, home, constant, variable) for group in groups]
         wrong = [n for n, j in enumerate(judged) if j.reason]
-        turned = self._turned(groups, variable)
+        swizzle = self._swizzle_finding(groups, variable)
         if wrong:
             sure = [n for n in wrong if table.sure[groups[n].row] and judged[n].everywhere]
-            if not sure and turned.verdict != PROVED:
-                return turned
+            if not sure and swizzle.verdict != PROVED:
+                return swizzle
             at = (sure or wrong)[0]
             return self._wrong(lister, table, groups[at].row, judged[at], matrix, bool(sure))
         low, high = min(j.first for j in judged), max(j.last for j in judged)
-        return turned._replace(allocation=judged[0].home.name, first=low, last=high)
+        return swizzle._replace(allocation=judged[0].home.name, first=low, last=high)
 
     def _wrong(
         self, lister: Lister, table: Table, row: int, judged: Judged, matrix: Matrix, sure: bool
-    ) -> Found:
+    ) -> Finding:
         witness = self._search.witness(lister, table, row, judged.first)
         reason = f"{matrix.name}: {judged.reason}: {witness}"
         if not sure:
             reason = f"{matrix.name}: perhaps {judged.reason}, but that may not happen ({witness})"
         verdict = VIOLATION if sure else UNKNOWN
-        return Found(verdict, reason, judged.home.name, judged.first, judged.last, witness)
+        return Finding(verdict, reason, judged.home.name, judged.first, judged.last, witness)
 
-    def _turned(self, groups: list[Group], variable: Home) -> Found:
+    def _swizzle_finding(self, groups: list[Group], variable: Home) -> Finding:
         """Proved, unless the matrix starts in another row of the swizzle for another address of its
         variable.
         """
         for group in groups:
-            if len({case.turn for case in group.cases}) > 1:
+            if len({case.swizzle_row for case in group.cases}) > 1:
                 needed = max(case.fields.pattern for case in group.cases)
                 reason = (
                     f"{variable.name} is aligned to {variable.align} bytes only, and the swizzle "
                     f"needs {needed}"
                 )
-                return Found(UNKNOWN, reason, variable.name)
-        return Found(PROVED)
+                return Finding(UNKNOWN, reason, variable.name)
+        return Finding(PROVED)
 
     # ------------------------------------------------------------------------ allocations
 
@@ -166,14 +166,14 @@ class Descriptors:
     def _judged(
         self, group: Group, matrix: Matrix, home: Home | None, constant: int | None, variable: Home
     ) -> Judged:
-        found = []
+        judged = []
         for case in group.cases:
             units = units_of(case.start + case.phase, case.fields, matrix) - case.phase
             low, high = int(units.min()), int(units.max()) + UNIT - 1
-            found.append(self._in_home(low, high, home, constant, variable))
-        wrong = [j for j in found if j.reason]
-        worst = (wrong or found)[0]
-        return worst._replace(everywhere=len(wrong) == len(found))
+            judged.append(self._in_home(low, high, home, constant, variable))
+        wrong = [j for j in judged if j.reason]
+        worst = (wrong or judged)[0]
+        return worst._replace(everywhere=len(wrong) == len(judged))
 
     def _in_home(
         self, low: int, high: int, home: Home | None, constant: int | None, variable: Home
@@ -207,19 +207,19 @@ class Descriptors:
         for node in moving:
             columns[node.id] = lister.evaluate(table, node).astype(np.uint64) - np.uint64(base)
         rows = _different(columns, table)
-        places = np.arange(0, _WINDOW - variable.nbytes + 1, variable.align)
-        if len(rows) * len(places) > MOST_ROWS:
+        addresses = np.arange(0, _WINDOW - variable.nbytes + 1, variable.align)
+        if len(rows) * len(addresses) > MOST_ROWS:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
-        everywhere = np.tile(places, len(rows)).astype(np.uint64)
+        everywhere = np.tile(addresses, len(rows)).astype(np.uint64)
         tiled = Table(len(everywhere), {}, np.ones(len(everywhere), np.bool_), {})
         for node in (*fixed, *moving):
-            column = np.repeat(columns[node.id][rows], len(places))
+            column = np.repeat(columns[node.id][rows], len(addresses))
             column = column + everywhere if node in moving else column
             tiled.columns[node.id] = column.astype(register_dtype(node.bits))
         for node in symbols:
             tiled.columns[node.id] = everywhere.astype(register_dtype(node.bits))
-        found = lister.evaluate(tiled, descriptor).reshape(len(rows), len(places))
-        return _grouped(found, places, rows, variable)
+        descriptors = lister.evaluate(tiled, descriptor).reshape(len(rows), len(addresses))
+        return _grouped(descriptors, addresses, rows, variable)
 
     def _parts(self, descriptor: Node) -> tuple[list[Node], list[Node], list[Node]]:
         """The values that a descriptor is computed from: those that do not depend on the variable's
@@ -236,8 +236,8 @@ class Descriptors:
             elif not provenance.symbols(node):
                 fixed += [node] * (node.kind != "const")
             elif node.kind in ("join", "header"):
-                if self._search.places.of(node).period > 1 or self._search.places.of(node) == ANYHOW:
-                    raise NotListedError("it is carried from turn to turn of a loop", node)
+                if self._search.dependence.of(node).period > 1 or self._search.dependence.of(node) == ANYHOW:
+                    raise NotListedError("it is carried from one iteration of a loop to the next", node)
                 moving.append(node)
             elif node.kind in ("shuffle", "mapped"):
                 raise NotListedError("it comes from another lane or CTA", node)
@@ -248,8 +248,8 @@ class Descriptors:
         return fixed, moving, symbols
 
 
-def _unknown(matrix: Matrix, reason: str, allocation: str = "") -> Found:
-    return Found(UNKNOWN, f"{matrix.name}: {reason}", allocation)
+def _unknown(matrix: Matrix, reason: str, allocation: str = "") -> Finding:
+    return Finding(UNKNOWN, f"{matrix.name}: {reason}", allocation)
 
 
 def _holds(home: Home, low: int, high: int) -> bool:
@@ -267,21 +267,21 @@ def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
     return rows
 
 
-def _grouped(found: Lanes, places: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
-    """The matrices of `found`, which has a row for each row of the table and a column for each of
-    the variable's addresses in `places`; None if a matrix depends on the address.
+def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
+    """The matrices of `descriptors`, which has a row for each row of the table and a column for each of
+    the variable's addresses in `bases`; None if a matrix depends on the address.
     """
     # A matrix that starts up to this many bytes before the variable counts as before it.
     before = _WINDOW - variable.nbytes >> 1
-    start = (start_of(found) - places + before) % _WINDOW - before
-    rest = found & np.uint64(((1 << 64) - 1) ^ 0xFFFF)
-    count = min(max(_LINE // variable.align, 1), len(places))
-    again = np.arange(len(places)) % count
+    start = (start_of(descriptors) - bases + before) % _WINDOW - before
+    rest = descriptors & np.uint64(((1 << 64) - 1) ^ 0xFFFF)
+    count = min(max(_LINE // variable.align, 1), len(bases))
+    again = np.arange(len(bases)) % count
     if (start != start[:, again]).any() or (rest != rest[:, again]).any():
         return None
     groups = []
     for n, row in enumerate(rows.tolist()):
-        cases = {_case(int(start[n, c]), int(rest[n, c]), int(places[c]) % _LINE): None for c in range(count)}
+        cases = {_case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE): None for c in range(count)}
         groups.append(Group(row, tuple(cases)))
     return groups
 
@@ -292,7 +292,7 @@ def _case(start: int, rest: int, phase: int) -> Case:
 
 
 class _Constant:
-    """The constant in bytes that is added to a variable's address in a descriptor: it tells which
+    """The constant in bytes that is added to a variable's address in a descriptor: it selects which
     region of the variable is meant. None if it depends on the path taken, or is not known.
     """
 
@@ -317,8 +317,8 @@ class _Constant:
         if node.kind in ("join", "header"):
             latches = self._values.graph.latches.get(node.block, ())
             came = [v for b, v in self._values.meeting(node) if b not in latches]
-            found = {self.of(value, in_units=in_units, seen=inner) for value in came}
-            return found.pop() if len(found) == 1 else None
+            constants = {self.of(value, in_units=in_units, seen=inner) for value in came}
+            return constants.pop() if len(constants) == 1 else None
         return self._applied(node, in_units, inner) if node.kind == "apply" else 0
 
     def _applied(self, node: Node, in_units: bool, seen: tuple[int, ...]) -> int | None:
@@ -335,8 +335,8 @@ class _Constant:
         if head == "mad":
             return self._sum(node.args[2:], in_units, seen)
         if head == "and":  # a mask keeps the constant of the other operand
-            kept = [a for a in node.args if a.kind != "const"]
-            return self._sum(kept, in_units, seen)
+            varying = [a for a in node.args if a.kind != "const"]
+            return self._sum(varying, in_units, seen)
         if head == "sub" and node.args[1].kind == "const":
             left, right = (self.of(a, in_units=in_units, seen=seen) for a in node.args)
             return None if left is None or right is None else left - right

@@ -23,7 +23,7 @@ class Refined:
         numbers. They hold for the current iteration of the loops around; a value whose earlier
         iterations also affect `nodes` gets none.
         """
-        found: dict[int, Range] = {}
+        ranges: dict[int, Range] = {}
         wanted = [*nodes, *(x.node for x in literals(condition) if x.node is not None)]
         carried = self._carried(wanted, domain)
         for literal in certain(condition):
@@ -45,9 +45,9 @@ class Refined:
                 held = domain.range(node.args[limit])
                 bounds = _bounds(asked, held, of.bits, type.is_signed)
                 if bounds is not None:
-                    known = found.get(of.id, domain.range(of))
-                    found[of.id] = _narrowed(known, bounds, of.bits)
-        return {key: r for key, r in found.items() if r.size <= MOST_VALUES}
+                    known = ranges.get(of.id, domain.range(of))
+                    ranges[of.id] = _narrowed(known, bounds, of.bits)
+        return {key: r for key, r in ranges.items() if r.size <= MOST_VALUES}
 
     def _carried(self, wanted: list[Node], domain: Domain) -> dict[int, set[int]]:
         """For each loop header that affects the values, the numbers of the values that the loop
@@ -59,14 +59,14 @@ class Refined:
             for n in self.paths.sources(node)
             if n.kind == "header" and n.id not in domain.failed
         }
-        found: dict[int, set[int]] = {}
+        carried: dict[int, set[int]] = {}
         for header in headers:
             latches = self.paths.graph.latches[header.block]
-            around = found.setdefault(header.block, set())
+            around = carried.setdefault(header.block, set())
             for before, value in self.values.meeting(header):
                 if before in latches:
                     around |= {n.id for n in self.paths.sources(value)}
-        return found
+        return carried
 
     def _is_carried(self, of: Node, carried: Mapping[int, set[int]]) -> bool:
         """Whether a loop carries `of` round, so that its value of another iteration counts as well."""

@@ -55,7 +55,7 @@ class Effort:
 
 
 class Table:
-    """Rows of values. `sure` tells which rows certainly occur in some launch, provided that the
+    """Rows of values. `sure` is a mask of the rows that certainly occur in some launch, provided that the
     predicates in `assumed` (by number, with whether they are negated) hold.
     """
 
@@ -98,8 +98,8 @@ class Seen:
     """
 
     def __init__(self, rows: Lanes) -> None:
-        self._turns: dict[bytes, int] = {}
-        self._turn = 0
+        self._iterations: dict[bytes, int] = {}
+        self._iteration = 0
         self.again: dict[int, int] = {}
         self.fresh(rows)
 
@@ -107,13 +107,13 @@ class Seen:
         """The indices of the rows of the next iteration that are new, each row once."""
         contiguous = np.ascontiguousarray(rows)
         keys = contiguous.view(f"V{contiguous.itemsize * contiguous.shape[1]}").ravel().tolist()
-        known = self._turns
+        known = self._iterations
         new = dict.fromkeys(key for key in keys if key not in known)
         indices = range(len(keys))
         if len(new) < len(keys):
             indices = self._sorted(rows, keys, new)
-        known.update(dict.fromkeys(new, self._turn))
-        self._turn += 1
+        known.update(dict.fromkeys(new, self._iteration))
+        self._iteration += 1
         return np.array(indices, np.int64)
 
     def _sorted(self, rows: Lanes, keys: list[bytes], new: dict[bytes, None]) -> Any:
@@ -123,21 +123,21 @@ class Seen:
             if key in new and key not in taken:
                 taken.add(key)
                 indices.append(index)
-            elif key in self._turns:
+            elif key in self._iterations:
                 parent = int(rows[index, 0])
-                self.again[parent] = max(self.again.get(parent, 0), self._turns[key])
+                self.again[parent] = max(self.again.get(parent, 0), self._iterations[key])
         return indices
 
 
 def stacked(nodes: list[Node], parts: Sequence[tuple[Table, list[Lanes]]]) -> Table:
     """One table of the rows of several, each part with its own values of `nodes`."""
-    kept = set.intersection(*(set(part.columns) for part, _ in parts))
-    columns = {key: np.concatenate([part.columns[key] for part, _ in parts]) for key in kept}
+    common = set.intersection(*(set(part.columns) for part, _ in parts))
+    columns = {key: np.concatenate([part.columns[key] for part, _ in parts]) for key in common}
     for n, node in enumerate(nodes):
         columns[node.id] = np.concatenate([values[n] for _, values in parts])
     sure = np.concatenate([part.sure for part, _ in parts])
-    # Rows that belong together can no longer be told.
-    if any(len(part.columns) > len(kept) for part, _ in parts):
+    # Rows that belong together cannot be matched.
+    if any(len(part.columns) > len(common) for part, _ in parts):
         sure = np.zeros(len(sure), np.bool_)
     assumed: dict[int, set[bool]] = {}
     for part, _ in parts:

@@ -23,8 +23,8 @@ from ptxgen.check.prove.program.variable_addresses import (
     CLUSTER,
     GENERIC,
     SHARED,
+    AddressDependence,
     Placed,
-    Places,
     ranks_of,
 )
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
@@ -35,7 +35,7 @@ from ptxgen.types import s32
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 SPACING: Final = 1 << 22  # bytes between variables at the addresses that are tried
-_MOST_PLACES: Final = 128  # addresses of a variable that are tried
+_MOST_ADDRESSES: Final = 128  # addresses of a variable that are tried
 _TWISTED: Final = "it may depend on the variable's address in a way that is not followed"
 _SPACES: Final = {SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"}
 _ATTEMPTS: Final = 12
@@ -54,8 +54,8 @@ class Listing(NamedTuple):
     extent: Lanes
 
 
-class Found(NamedTuple):
-    """A verdict without its instruction."""
+class Finding(NamedTuple):
+    """A verdict without its instruction; of an access, with the allocation and the bytes accessed in it."""
 
     verdict: str
     reason: str = ""
@@ -103,42 +103,42 @@ class Search:
         self._ctas = ctas  # number of CTAs of a cluster, 0 if not known
         self.agreement = Agreement(values, paths, shape)
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
-        self.places = Places(values, self._plain.range, self._largest)
+        self.dependence = AddressDependence(values, self._plain.range, self._largest)
         self._refined = Refined(values, paths)
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
 
     # ------------------------------------------------------------------------------ judging
 
-    def judge(self, site: InstrSite, touch: Touch) -> Found | None:
+    def judge(self, site: InstrSite, touch: Touch) -> Finding | None:
         """The verdict on an access; None if the access is not to shared memory."""
         if touch.box is not None:
             sized = self._sized(site, touch, touch.box)
-            if isinstance(sized, Found):
+            if isinstance(sized, Finding):
                 return sized
             touch = sized
         base, offset = self.values.address(touch.address, site.block, site.position)
-        placed = self.places.of(base)
+        placed = self.dependence.of(base)
         if placed == ANYHOW:
             symbols = self.provenance.symbols(base)
-            return Found(UNKNOWN, _TWISTED, self._allocation(base, offset) if symbols else "")
+            return Finding(UNKNOWN, _TWISTED, self._allocation(base, offset) if symbols else "")
         if not placed.space:
-            elsewhere = not self.homes or self.places.is_elsewhere(base)
+            elsewhere = not self.homes or self.dependence.is_elsewhere(base)
             if touch.space == GENERIC and elsewhere:
                 return None
-            return Found(UNKNOWN, "its address is not computed from a shared variable")
+            return Finding(UNKNOWN, "its address is not computed from a shared variable")
         reason = self._other_space(site, placed, touch, base)
         if reason:
-            return Found(UNKNOWN, reason, self._allocation(base, offset))
+            return Finding(UNKNOWN, reason, self._allocation(base, offset))
         size = None
         if touch.number is not None and touch.counted is not None:
             size = self.values.operand(touch.number, touch.counted, site.block, site.position)
-            if not self.places.of(size).is_fixed:
-                return Found(UNKNOWN, _TWISTED, self._allocation(base, offset))
-        found = self._judged(site, touch, base, offset, size)
-        if touch.reason and found.verdict == PROVED:
-            return found._replace(verdict=UNKNOWN, reason=touch.reason)
-        return found
+            if not self.dependence.of(size).is_fixed:
+                return Finding(UNKNOWN, _TWISTED, self._allocation(base, offset))
+        finding = self._judged(site, touch, base, offset, size)
+        if touch.reason and finding.verdict == PROVED:
+            return finding._replace(verdict=UNKNOWN, reason=touch.reason)
+        return finding
 
     def _other_space(self, site: InstrSite, placed: Placed, touch: Touch, base: Node) -> str:
         """Why the instruction does not take an address of this space; empty if it does."""
@@ -161,7 +161,7 @@ class Search:
             return False
         return bool((ranks < self._ctas).all())
 
-    def _sized(self, site: InstrSite, touch: Touch, box: TensorAddress) -> Touch | Found:
+    def _sized(self, site: InstrSite, touch: Touch, box: TensorAddress) -> Touch | Finding:
         """The access of a tensor copy, with the size of the box from its tensor map."""
         name = self.values.parameter(box.base, site.block, site.position)
         of = None if box.offset else self._maps.get(name)
@@ -170,46 +170,46 @@ class Search:
             return touch._replace(reason=f"the size of the box is in the tensor map, {which}")
         dims = len(box.coordinates)
         if of.rank != dims:
-            return Found(
+            return Finding(
                 VIOLATION, f"the copy has {dims} dimensions, but the tensor map {name} has {of.rank}"
             )
         first = self.values.operand(box.coordinates[0], s32, site.block, site.position)
         wrong = misplaced_boxes(self._plain.range(first), of.type)
         return touch._replace(fixed=box_span(of), wrong=wrong)
 
-    def _judged(self, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None) -> Found:
+    def _judged(self, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None) -> Finding:
         bases = self.bases(0)
         quick = self._listed(site, base, size, touch, False, bases)
         if not isinstance(quick, str):
-            found = self._checked(quick, touch, base, offset)
-            if found.verdict == PROVED:
-                return self._anywhere(found, site, touch, base, offset, size)
+            finding = self._checked(quick, touch, base, offset)
+            if finding.verdict == PROVED:
+                return self._anywhere(finding, site, touch, base, offset, size)
         thorough = self._listed(site, base, size, touch, True, bases)
         if isinstance(thorough, str):
             name = self._allocation(base, offset)
             reason = quick if isinstance(quick, str) else thorough
-            return Found(UNKNOWN, f"its address cannot be listed: {reason}", name)
-        found = self._checked(thorough, touch, base, offset)
-        return self._anywhere(found, site, touch, base, offset, size)
+            return Finding(UNKNOWN, f"its address cannot be listed: {reason}", name)
+        finding = self._checked(thorough, touch, base, offset)
+        return self._anywhere(finding, site, touch, base, offset, size)
 
     def _anywhere(
-        self, found: Found, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None
-    ) -> Found:
+        self, finding: Finding, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None
+    ) -> Finding:
         """The verdict that holds for every address of the variables."""
-        period = self.places.of(base).period
+        period = self.dependence.of(base).period
         align = min(self.homes[name].align for name in self.provenance.symbols(base))
         count = period // max(align, 1)
         if count <= 1:
-            return found
-        if found.verdict != PROVED or count > _MOST_PLACES:
-            return found._replace(verdict=UNKNOWN, reason=_TWISTED, witness=None)
+            return finding
+        if finding.verdict != PROVED or count > _MOST_ADDRESSES:
+            return finding._replace(verdict=UNKNOWN, reason=_TWISTED, witness=None)
         for n in range(1, count):
             listed = self._listed(site, base, size, touch, True, self.bases(n * align))
             if isinstance(listed, str):
-                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
+                return finding._replace(verdict=UNKNOWN, reason=_TWISTED)
             if self._checked(listed, touch, base, offset).verdict != PROVED:
-                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
-        return found
+                return finding._replace(verdict=UNKNOWN, reason=_TWISTED)
+        return finding
 
     def bases(self, moved: int) -> dict[str, int]:
         """The addresses that the variables get while an access is tried."""
@@ -234,23 +234,23 @@ class Search:
 
     # ------------------------------------------------------------------------------ checking
 
-    def _checked(self, listing: Listing, touch: Touch, base: Node, offset: int) -> Found:
+    def _checked(self, listing: Listing, touch: Touch, base: Node, offset: int) -> Finding:
         """The verdict on an access at `offset` bytes from a base that has been listed."""
-        first = Found(PROVED)
+        first = Finding(PROVED)
         if not len(listing.relative):
-            return Found(PROVED, "no thread gets there", self._allocation(base, offset))
+            return Finding(PROVED, "no thread gets there", self._allocation(base, offset))
         for number, rows in _each(listing.variable):
             if not 0 <= number < len(self.names):
                 return self._wrong(listing, rows, offset, "it is outside every variable", "")
-            found = self._in_variable(listing, rows, touch, base, offset, self.names[number])
-            if found.verdict != PROVED:
-                return found
-            first = found
+            finding = self._in_variable(listing, rows, touch, base, offset, self.names[number])
+            if finding.verdict != PROVED:
+                return finding
+            first = finding
         return first
 
     def _in_variable(
         self, listing: Listing, rows: Lanes, touch: Touch, base: Node, offset: int, name: str
-    ) -> Found:
+    ) -> Finding:
         start = listing.relative[rows] + offset
         end = start + touch.fixed + (listing.extent[rows] if len(listing.extent) else 0)
         home, constant = self._home(name, base, offset)
@@ -261,7 +261,7 @@ class Search:
             return self._wrong(listing, rows, offset, reason, name)
         if not home.known and (start >= home.start).all():
             reason = f"the size of {home.name} is not given (dynamic_smem)"
-            return Found(UNKNOWN, reason, home.name)
+            return Finding(UNKNOWN, reason, home.name)
         outside = (start < home.start) | (end > home.start + home.nbytes)
         low, high = int(start.min()) - home.start, int(end.max()) - home.start - 1
         if outside.any():
@@ -269,8 +269,8 @@ class Search:
             at = int(start[row]) - home.start
             last = int(end[row]) - home.start - 1
             reason = f"bytes {at} to {last} are outside {home.name}, which has {home.nbytes} bytes"
-            found = self._wrong(listing, rows[row : row + 1], offset - home.start, reason, home.name)
-            return found._replace(first=low, last=high)
+            finding = self._wrong(listing, rows[row : row + 1], offset - home.start, reason, home.name)
+            return finding._replace(first=low, last=high)
         if len(listing.extent):
             uneven = listing.extent[rows] % touch.multiple != 0
             if uneven.any():
@@ -280,7 +280,7 @@ class Search:
                 return self._wrong(listing, rows[row : row + 1], offset - home.start, reason, home.name)
         return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
 
-    def _aligned(self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home) -> Found:
+    def _aligned(self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home) -> Finding:
         past = (start % touch.align != 0) | bool(touch.wrong)
         if past.any():
             row = self._worst(listing, rows, past)
@@ -290,12 +290,12 @@ class Search:
             return self._wrong(listing, rows[row : row + 1], offset, reason, home.name)
         if home.align % touch.align:
             reason = f"{home.name} is aligned to {home.align} bytes only, and the access needs {touch.align}"
-            return Found(UNKNOWN, reason, home.name)
-        return Found(PROVED, "", home.name)
+            return Finding(UNKNOWN, reason, home.name)
+        return Finding(PROVED, "", home.name)
 
     def _in_some_region(
         self, listing: Listing, rows: Lanes, start: Lanes, end: Lanes, touch: Touch, name: str
-    ) -> Found:
+    ) -> Finding:
         """The verdict on an address that no constant places in a region: each access has to lie inside one
         region, which the verdict names if it is the same for all.
         """
@@ -303,8 +303,8 @@ class Search:
         for home in self.regions.values():
             here = (start >= home.start) & (end <= home.start + home.nbytes)
             if here.all():
-                found = self._aligned(listing, rows, start, touch, home)
-                return found._replace(
+                finding = self._aligned(listing, rows, start, touch, home)
+                return finding._replace(
                     first=int(start.min()) - home.start, last=int(end.max()) - home.start - 1
                 )
             inside |= here
@@ -321,7 +321,7 @@ class Search:
         certain_too = wrong & listing.table.sure[rows]
         return int(np.argmax(certain_too if certain_too.any() else wrong))
 
-    def _wrong(self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str) -> Found:
+    def _wrong(self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str) -> Finding:
         row = int(rows[0])
         verdict = VIOLATION if listing.table.sure[row] else UNKNOWN
         at = int(listing.relative[row]) + offset
@@ -331,7 +331,7 @@ class Search:
             if verdict == VIOLATION
             else (f"perhaps {reason}, but that may not happen ({witness})")
         )
-        return Found(verdict, reason, allocation, witness=witness)
+        return Finding(verdict, reason, allocation, witness=witness)
 
     def witness(self, lister: Lister, table: Table, row: int, address: int) -> Witness:
         """The thread and the loop values of a row, with the address accessed."""
@@ -399,12 +399,12 @@ class Search:
             touch.scale,
             bases[self.names[0]],
         )
-        found = self._listings.get(key)
-        if found is None:
+        listing = self._listings.get(key)
+        if listing is None:
             condition = self.condition(site)
-            found = self._tried(base, size, condition, touch, thorough, bases)
-            self._listings[key] = found
-        return found
+            listing = self._tried(base, size, condition, touch, thorough, bases)
+            self._listings[key] = listing
+        return listing
 
     def _tried(
         self,
@@ -427,7 +427,7 @@ class Search:
                 extent = lister.evaluate(table, size).astype(np.int64) * touch.scale
         except NotListedError as error:
             return str(error)
-        if self.places.of(base).space == GENERIC:
+        if self.dependence.of(base).space == GENERIC:
             addresses -= WINDOW
         names = self.provenance.symbols(base)
         variable = addresses // SPACING - 1
@@ -446,7 +446,7 @@ class Search:
         refined: dict[int, Range] = {}
         for _ in range(_ATTEMPTS):
             lister = Lister(
-                self.values, self.paths, domain, self.places, bases, thorough, self._loops, self._effort
+                self.values, self.paths, domain, self.dependence, bases, thorough, self._loops, self._effort
             )
             try:
                 return lister, lister.table(nodes, condition)

@@ -24,19 +24,19 @@ from ptxgen.check.prove.program.domain import MOVES, Domain, computed, listed, r
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths, literals
 from ptxgen.check.prove.program.values import Node, Values
-from ptxgen.check.prove.program.variable_addresses import Places
+from ptxgen.check.prove.program.variable_addresses import AddressDependence
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-MOST_TURNS: Final = 4096  # iterations of a loop that are followed
+MOST_ITERATIONS: Final = 4096  # iterations of a loop that are followed
 # Iterations that are followed if no known condition ends the loop: values that rotate recur sooner.
-_FEW_TURNS: Final = 64
+_FEW_ITERATIONS: Final = 64
 _MOST_MEETINGS: Final = 48  # depth of merges that depend on other merges
-_MORE_TURNS: Final = 1024
+_MORE_ITERATIONS: Final = 1024
 # The work that counts as one step of effort.
 _ROWS_COMPUTED: Final = 1024
-_ROWS_TOLD_APART: Final = 32
-_STEPS_OF_TURN: Final = 8
+_ROWS_COMPARED: Final = 32
+_STEPS_OF_ITERATION: Final = 8
 
 
 class Lister:
@@ -49,7 +49,7 @@ class Lister:
         values: Values,
         paths: Paths,
         domain: Domain,
-        places: Places,
+        dependence: AddressDependence,
         bases: dict[str, int],
         thorough: bool,
         loops: dict[Any, Table | NotListedError],
@@ -59,7 +59,7 @@ class Lister:
         self.paths = paths
         self.graph = paths.graph
         self.domain = domain
-        self.places = places
+        self.dependence = dependence
         self.thorough = thorough
         self._bases = bases
         self._loops = loops
@@ -89,10 +89,10 @@ class Lister:
         return frozenset(self._wanted)
 
     def _needed(self, node: Node) -> frozenset[Node]:
-        found = self.domain.leaves(node)
-        if found is None:
+        leaves = self.domain.leaves(node)
+        if leaves is None:
             raise NotListedError(self._reason(node), node)
-        return found
+        return leaves
 
     def _reason(self, node: Node) -> str:
         """The reason why a value cannot be listed: the value it depends on that may be anything."""
@@ -115,19 +115,19 @@ class Lister:
             if leaf.kind not in ("join", "header") or leaf.id in self.domain.failed:
                 continue
             for before, value in self.values.meeting(leaf):
-                found = self.domain.leaves(value)
-                if found is None:
+                inner = self.domain.leaves(value)
+                if inner is None:
                     raise NotListedError(self._reason(value), leaf)
-                todo += found
+                todo += inner
                 if self.thorough:
                     todo += self._condition_leaves(self.paths.arrival(before, leaf.block))
 
     def _condition_leaves(self, condition: Formula) -> set[Node]:
-        found: set[Node] = set()
+        leaves: set[Node] = set()
         for literal in literals(condition):
             if literal.node is not None:
-                found |= self._listable(literal.node) or set()
-        return found
+                leaves |= self._listable(literal.node) or set()
+        return leaves
 
     def _listable(self, node: Node) -> frozenset[Node] | None:
         """The leaves of a predicate; None if both outcomes are possible, for example if it depends
@@ -146,7 +146,7 @@ class Lister:
 
     def _extend(self, table: Table, leaves: Iterable[Node]) -> Table:
         """The table with all leaves as columns."""
-        for leaf in sorted(leaves, key=self._turn):
+        for leaf in sorted(leaves, key=self._order_key):
             if has(table, leaf):
                 continue
             if leaf.kind == "thread":
@@ -159,7 +159,7 @@ class Lister:
                 table = self._range(table, leaf)
         return table
 
-    def _turn(self, leaf: Node) -> tuple[int, int, int]:
+    def _order_key(self, leaf: Node) -> tuple[int, int, int]:
         """The sort key of a leaf: loops and joins first, from the outside in; threads last, because
         they have the most values.
         """
@@ -194,10 +194,10 @@ class Lister:
             self._deep -= 1
 
     def _all_leaves(self, nodes: Iterable[Node]) -> set[Node]:
-        found: set[Node] = set()
+        leaves: set[Node] = set()
         for node in nodes:
-            found |= self._needed(node)
-        return found
+            leaves |= self._needed(node)
+        return leaves
 
     # ------------------------------------------------------------------------------ loops
 
@@ -218,16 +218,16 @@ class Lister:
             *sorted(self.domain.refined.items()),
             *self._bases.values(),
         )
-        found = self._loops.get(key)
-        if found is None:
+        result = self._loops.get(key)
+        if result is None:
             try:
-                found = self._followed(table, header)
+                result = self._followed(table, header)
             except NotListedError as error:
-                found = error
-            self._loops[key] = found
-        if isinstance(found, NotListedError):
-            raise NotListedError(str(found), found.node)
-        return found.take(np.arange(found.n))
+                result = error
+            self._loops[key] = result
+        if isinstance(result, NotListedError):
+            raise NotListedError(str(result), result.node)
+        return result.take(np.arange(result.n))
 
     def _followed(self, table: Table, header: int) -> Table:
         nodes = self._states[header]
@@ -237,34 +237,34 @@ class Lister:
         mark = THREAD - 1 - header
         first.columns[mark] = np.arange(first.n)
         inside = self._inside(header) - {node.id for node in nodes}
-        kept = {key: c for key, c in first.columns.items() if key not in inside}
+        unchanged = {key: c for key, c in first.columns.items() if key not in inside}
         outer, self._left_open = self._left_open, False
-        if len(kept) < len(first.columns):  # a value that changes between iterations was listed before them
+        if len(unchanged) < len(first.columns):  # a value that changes was listed before the iterations
             first.sure &= False
         states = [np.stack([first.columns[n.id].astype(np.uint64) for n in nodes], axis=1)]
         parents, sure = [first.columns[mark]], [first.sure]
         seen = Seen(np.column_stack([parents[0].astype(np.uint64), states[0]]))
-        base = Table(first.n, kept, first.sure, first.assumed)
-        most = self._most_turns(header)
+        base = Table(first.n, unchanged, first.sure, first.assumed)
+        most = self._iteration_limit(header)
         total = first.n
-        for turn in range(most + 1):
-            rows, certain = self._turned(base, nodes, header, parents[-1], states[-1], sure[-1])
-            self._effort.spend(_STEPS_OF_TURN + len(rows) // _ROWS_TOLD_APART)
+        for iteration in range(most + 1):
+            rows, certain = self._next_iteration(base, nodes, header, parents[-1], states[-1], sure[-1])
+            self._effort.spend(_STEPS_OF_ITERATION + len(rows) // _ROWS_COMPARED)
             fresh = seen.fresh(rows)
             rows, certain = rows[fresh], certain[fresh]
             if not len(rows):
                 break
             total += len(rows)
-            if turn == most or total > MOST_ROWS // 4:
+            if iteration == most or total > MOST_ROWS // 4:
                 endless = self._endless(nodes, states)
                 raise NotListedError("it changes in a loop of which no end was found", endless)
             parents.append(rows[:, 0].astype(np.int64))
             states.append(rows[:, 1:])
             sure.append(certain)
         if self._left_open:  # the launch decides the number of iterations: perhaps few
-            for turn, came_from in enumerate(parents):
-                from_turn = [seen.again.get(p, most + 1) for p in came_from.tolist()]
-                sure[turn] = sure[turn] & ((np.array(from_turn) <= turn) | (turn == 0))
+            for iteration, came_from in enumerate(parents):
+                recurs_from = [seen.again.get(p, most + 1) for p in came_from.tolist()]
+                sure[iteration] = sure[iteration] & ((np.array(recurs_from) <= iteration) | (iteration == 0))
         self._left_open |= outer
         result = first.take(np.concatenate(parents))
         result.sure = np.concatenate(sure)
@@ -275,15 +275,15 @@ class Lister:
         del result.columns[mark]
         return result
 
-    def _most_turns(self, header: int) -> int:
+    def _iteration_limit(self, header: int) -> int:
         """The number of iterations of a loop that are worth following."""
         states = set(self._states[header])
         for latch in self.graph.latches[header]:
             for literal in literals(self.paths.arrival(latch, header)):
                 leaves = None if literal.node is None else self._listable(literal.node)
                 if leaves is not None and leaves <= self._wanted and leaves & states:
-                    return MOST_TURNS
-        return _MORE_TURNS if self.thorough else _FEW_TURNS
+                    return MOST_ITERATIONS
+        return _MORE_ITERATIONS if self.thorough else _FEW_ITERATIONS
 
     def _endless(self, nodes: list[Node], states: list[Lanes]) -> Node:
         """The value of a loop that has taken the most distinct values."""
@@ -312,7 +312,7 @@ class Lister:
             parts.append((part, [self.evaluate(part, value) for value in came]))
         return stacked(nodes, parts)
 
-    def _turned(
+    def _next_iteration(
         self, base: Table, nodes: list[Node], header: int, parents: Lanes, states: Lanes, sure: Lanes
     ) -> tuple[Lanes, Lanes]:
         """The loop's values one iteration later: rows of the entry's row number and the values, and
@@ -413,7 +413,7 @@ class Lister:
         return True, self.domain.failed.isdisjoint(s.id for s in self.paths.sources(node))
 
     def _is_twisted(self, node: Node) -> bool:
-        return not self.places.of(node).is_fixed
+        return not self.dependence.of(node).is_fixed
 
     # ------------------------------------------------------------------------------ values
 
@@ -450,7 +450,7 @@ class Lister:
             return np.full(table.n, node.data, dtype)
         if node.kind == "symbol":
             return np.full(table.n, self._bases[node.data], dtype)
-        if node.id in self.places.upward:
+        if node.id in self.dependence.upward:
             for n, a in zip(args, node.args, strict=True):
                 self._check_upward(n, a)
         if node.kind in MOVES:
@@ -464,7 +464,7 @@ class Lister:
         """Raise `NotListedError` for an address below its variable: if the variable lay at address
         0, it would wrap around.
         """
-        placed = self.places.of(node)
+        placed = self.dependence.of(node)
         if not placed.space:
             return
         starts = np.array([self._bases[name] for name in self._bases], np.int64)

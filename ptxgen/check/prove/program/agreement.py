@@ -28,7 +28,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 
 WARP: Final = WORD  # threads
 _WHOLE: Final = 0xFFFFFFFF
-_MOST_UNIT: Final = 1 << 20  # the largest power of two that is kept apart
+_MOST_UNIT: Final = 1 << 20  # the largest power of two that is distinguished
 _SPREADING: Final = ("vote.", "redux.", "match.all.")  # results that are the same in all lanes of a mask
 _ORDERED: Final = frozenset({"volatile", "relaxed", "acquire", "mmio", "local"})
 
@@ -88,8 +88,8 @@ class Agreement:
         known = [a for a in args if a is not None]
         if node.kind == "apply":
             whole = len(known) == len(args)
-            found: Lanes | None = computed(node, known, n) if whole else self._low_bits(node)
-            return found
+            lanes: Lanes | None = computed(node, known, n) if whole else self._low_bits(node)
+            return lanes
         if not args or len(known) < len(args):
             return None
         if node.kind == "shuffle":
@@ -102,8 +102,8 @@ class Agreement:
         source = np.arange(len(value)) // WARP * WARP + lane.astype(np.int64)
         if (source >= len(value)).any() or not self.come_together(node.block):
             return None
-        found: Lanes = value[source]
-        return found
+        lanes: Lanes = value[source]
+        return lanes
 
     def _low_bits(self, node: Node) -> Lanes | None:
         """The low bits of a sum, if they are all below its unit and so those of thread numbers."""
@@ -138,8 +138,8 @@ class Agreement:
         rule = _RULES.get(words[0])
         if rule is None or not _is_of_whole_registers(node) or {"sat", "cc", "hi", "wide"} & set(words):
             return alone
-        found = rule(self, node, [self._parts[a.id] for a in node.args])
-        return alone if found is None else found
+        part = rule(self, node, [self._parts[a.id] for a in node.args])
+        return alone if part is None else part
 
     def _added(self, node: Node, parts: list[Part]) -> Part | None:
         del node
@@ -219,7 +219,7 @@ class Agreement:
         if node.kind == "shuffle":
             return self._spread(node.block, ())
         counted = self._counted(node)
-        return list(self._paths.behind(node)) if counted is None else counted
+        return list(self._paths.inputs(node)) if counted is None else counted
 
     def _counted(self, node: Node) -> list[Node] | None:
         """What threads must agree on to be in the same iteration of a loop, if they then agree on the
@@ -287,7 +287,7 @@ class Agreement:
 
     def _operands(self, operands: Iterable[Any], block: int, position: int) -> list[Node] | None:
         """The values of the registers that operands name; None if one is neither a register nor a literal."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         for got in operands:
             items = got.items if isinstance(got, Vector) else (got,)
             registers = registers_of(got)
@@ -295,8 +295,8 @@ class Agreement:
                 return None
             if len(registers) < sum(not isinstance(item, (IntImm, FloatImm)) for item in items):
                 return None
-            found += [self._values.at(register, block, position) for register in registers]
-        return found
+            nodes += [self._values.at(register, block, position) for register in registers]
+        return nodes
 
     def _spread(self, block: int, more: list[Node] | tuple[()] | None) -> Iterable[Node] | None:
         """What the lanes of a warp must agree on to execute an instruction of a block together, and more."""

@@ -35,13 +35,13 @@ class Shape(NamedTuple):
     def column(self, name: str) -> Lanes:
         """The values of a special register in all threads, uint32."""
         number = np.arange(self.threads)
-        found = {
+        column = {
             "%tid.x": number % self.x,
             "%tid.y": number // self.x % self.y,
             "%tid.z": number // (self.x * self.y),
             "%laneid": number % 32,
         }[name]
-        return found.astype(np.uint32)
+        return column.astype(np.uint32)
 
 
 class Domain:
@@ -72,14 +72,14 @@ class Domain:
 
     def leaves(self, node: Node) -> frozenset[Node] | None:
         """The leaves that a value is listed by; None if it cannot be listed."""
-        return bottom_up(node, self._leaves, self._found)
+        return bottom_up(node, self._leaves, self._leaves_of)
 
-    def _found(self, node: Node) -> frozenset[Node] | None:
+    def _leaves_of(self, node: Node) -> frozenset[Node] | None:
         if node.kind in ("const", "symbol"):
             return _NONE
         if node.kind == "thread" or (node.kind in ("join", "header") and node.id not in self.failed):
             return frozenset((node,))
-        if node.kind in _MADE:
+        if node.kind in _COMPUTED:
             parts = [self._leaves[a.id] for a in node.args]
             if all(p is not None for p in parts):
                 union_of = _NONE.union(*(p for p in parts if p is not None))
@@ -101,28 +101,28 @@ class Domain:
         return bottom_up(node, self._ranges, self._bounded)
 
     def _bounded(self, node: Node) -> Range:
-        found = whole(node.bits)
+        bounds = whole(node.bits)
         if node.kind == "const":
-            found = single(node.data)
+            bounds = single(node.data)
         elif node.kind == "thread":
             sizes = {"%laneid": 32, **dict(zip(("%tid.x", "%tid.y", "%tid.z"), self.shape, strict=True))}
-            found = Range(0, sizes[node.data] - 1, 1 if sizes[node.data] > 1 else 0)
+            bounds = Range(0, sizes[node.data] - 1, 1 if sizes[node.data] > 1 else 0)
         elif node.kind == "param":
             name, _, whole_of_it = node.data
-            found = self.parameters.get(name, found) if whole_of_it else found
+            bounds = self.parameters.get(name, bounds) if whole_of_it else bounds
         elif node.kind == "extended":
             (of,) = node.args
             fitting = signed if node.data else unsigned
-            found = fitting(self._ranges[of.id], of.bits)
+            bounds = fitting(self._ranges[of.id], of.bits)
         elif node.kind == "choose":
             a, b = (self._ranges[n.id] for n in node.args[1:])
-            found = union(unsigned(a, node.bits), unsigned(b, node.bits))
+            bounds = union(unsigned(a, node.bits), unsigned(b, node.bits))
         elif node.kind == "apply":
-            found = self._applied(node)
+            bounds = self._applied(node)
         narrower = self.refined.get(node.id)
-        if narrower is not None and narrower.size < found.size:
-            found = narrower
-        return found
+        if narrower is not None and narrower.size < bounds.size:
+            bounds = narrower
+        return bounds
 
     def _applied(self, node: Node) -> Range:
         data: Applied = node.data
@@ -140,7 +140,7 @@ class Domain:
 
 _NONE: Final[frozenset[Node]] = frozenset()
 # Kinds of values that are computed from their arguments by known rules.
-_MADE: Final = frozenset(
+_COMPUTED: Final = frozenset(
     {"apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped"}
 )
 
@@ -159,8 +159,8 @@ def register_dtype(bits: int) -> np.dtype[Any]:
 def extended(node: Node, lanes: Lanes) -> Lanes:
     """The value of an `extended` node, from the value of its argument."""
     bits = node.args[0].bits
-    found = lanes.view(f"i{bits // 8}") if node.data else lanes
-    return found.astype(f"i{node.bits // 8}").view(register_dtype(node.bits))
+    integers = lanes.view(f"i{bits // 8}") if node.data else lanes
+    return integers.astype(f"i{node.bits // 8}").view(register_dtype(node.bits))
 
 
 def _offset(node: Node, args: list[Lanes]) -> Lanes:
@@ -188,23 +188,23 @@ def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
     """The result of an instruction for `n` rows of arguments, by the instruction's semantics."""
     data: Applied = node.data
     takes = data.op.row.parameters
-    given: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
+    arguments: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
     for name, where, type in data.slots:
         if type is None:
-            given[name] = -1 - where
+            arguments[name] = -1 - where
         elif isinstance(where, tuple):
-            given[name] = tuple(_as_type(args[p], type) for p in where)
+            arguments[name] = tuple(_as_type(args[p], type) for p in where)
         else:
             of = node.args[where]
             value = _as_type(args[where], type)
-            given[name] = value[0] if of.kind == "const" else value
+            arguments[name] = value[0] if of.kind == "const" else value
     with np.errstate(all="ignore"):
-        found = data.op.row.semantics(**given)
+        result = data.op.row.semantics(**arguments)
     if data.result >= 0:
-        found = found[data.result]
+        result = result[data.result]
     if data.element >= 0:
-        found = found[data.element]
-    return _in_register(np.broadcast_to(found, n), data.type, node.bits)
+        result = result[data.element]
+    return _in_register(np.broadcast_to(result, n), data.type, node.bits)
 
 
 def _as_type(lanes: Lanes, type: ScalarType) -> Lanes:
@@ -223,10 +223,10 @@ def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
     return np.ascontiguousarray(lanes).view(f"u{type.nbytes}").astype(register_dtype(bits))
 
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
-def bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
+def bottom_up(node: Node, known: dict[int, _Result], find: Callable[[Node], _Result]) -> _Result:
     """The result of `find` for a node, after that for all its arguments; `known` keeps results by number."""
     stack = [node]
     while stack:

@@ -112,7 +112,7 @@ def _copy(op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]) -
             counted, size = by_name["size"]
             yield GlobalTouch(address, 0, size, counted.type)
         else:
-            given = by_name.get("cp_size", (None, None))[1]
-            nbytes = given.value if isinstance(given, IntImm) else _COPY_BYTES
+            read_size = by_name.get("cp_size", (None, None))[1]
+            nbytes = read_size.value if isinstance(read_size, IntImm) else _COPY_BYTES
             less, size = by_name.get("src_size", (None, None))
             yield GlobalTouch(address, nbytes, size, less.type if less is not None else None)

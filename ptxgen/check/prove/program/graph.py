@@ -23,7 +23,7 @@ class Graph:
         self.blocks = blocks
         self.order = reverse_post_order(blocks)
         reached = set(self.order)
-        self.before = tuple(tuple(p for p in found if p in reached) for found in predecessors(blocks))
+        self.before = tuple(tuple(p for p in incoming if p in reached) for incoming in predecessors(blocks))
         self.rank = {index: n for n, index in enumerate(self.order)}
         self.idom = _immediate_dominators(self.order, {b: self.before[b] for b in self.order})
         self.latches: dict[int, tuple[int, ...]] = {}  # by loop header
@@ -85,17 +85,17 @@ class Graph:
         """For each block, its dominance frontier: the blocks that it does not strictly dominate,
         but of which it dominates a predecessor.
         """
-        found: dict[int, set[int]] = {b: set() for b in self.order}
+        frontier: dict[int, set[int]] = {b: set() for b in self.order}
         for block in self.order:
             if len(self.before[block]) < 2 and block != self.order[0]:
                 continue
             for runner in self.before[block]:
                 while runner != self.idom.get(block, EXIT):
-                    found[runner].add(block)
+                    frontier[runner].add(block)
                     if runner == self.order[0]:
                         break
                     runner = self.idom[runner]
-        return found
+        return frontier
 
     def joins_of(self, defining: Sequence[int]) -> frozenset[int]:
         """The blocks where values defined in `defining` merge: the iterated dominance frontier."""
@@ -132,24 +132,24 @@ class Graph:
         """The branches from which control may go a way that does not lead to `block` any more, and whether
         every such way ends the thread at once.
         """
-        found = []
+        ways = []
         leading = self.leading(block)
         for branch in sorted(self.controlling(block)):
             others = [s for s in self.blocks[branch].successors if s not in leading]
             if others or self._may_end(branch):
-                found.append((branch, all(map(self._ends_at_once, others))))
-        return found
+                ways.append((branch, all(map(self._ends_at_once, others))))
+        return ways
 
     def leading(self, block: int, without: int = EXIT) -> set[int]:
         """The blocks from which control may come to `block`, itself included, not through `without`."""
-        found: set[int] = set()
+        leading: set[int] = set()
         todo = [block]
         while todo:
             one = todo.pop()
-            if one not in found and one != without:
-                found.add(one)
+            if one not in leading and one != without:
+                leading.add(one)
                 todo += self.before[one]
-        return found
+        return leading
 
     def _ends_at_once(self, block: int) -> bool:
         """Whether a thread that comes to a block ends without another instruction than jumps."""
@@ -169,28 +169,28 @@ class Graph:
 
     def controlling(self, block: int) -> set[int]:
         """The blocks whose branches decide whether `block` runs, directly or through others."""
-        found: set[int] = set()
+        branches: set[int] = set()
         todo = [block]
         while todo:
             for branch in self._control.get(todo.pop(), ()):
-                if branch not in found:
-                    found.add(branch)
+                if branch not in branches:
+                    branches.add(branch)
                     todo.append(branch)
-        return found
+        return branches
 
     @cached_property
     def _control(self) -> dict[int, set[int]]:
         """For each block, the branches with one successor that always leads to it and one that may not."""
-        found: dict[int, set[int]] = {}
+        control: dict[int, set[int]] = {}
         for branch in self.order:
             successors = self.blocks[branch].successors
             if len(successors) < 2 and not (successors and self._may_end(branch)):
                 continue
             for runner in successors:
                 while runner not in (EXIT, self.post.get(branch, EXIT)):
-                    found.setdefault(runner, set()).add(branch)
+                    control.setdefault(runner, set()).add(branch)
                     runner = self.post.get(runner, EXIT)
-        return found
+        return control
 
 
 def _immediate_dominators(order: Sequence[int], before: dict[int, tuple[int, ...]]) -> dict[int, int]:
@@ -198,27 +198,27 @@ def _immediate_dominators(order: Sequence[int], before: dict[int, tuple[int, ...
     if not order:
         return {}
     rank = {block: n for n, block in enumerate(order)}
-    found = {order[0]: order[0]}
+    dominators = {order[0]: order[0]}
     changed = True
     while changed:
         changed = False
         for block in order[1:]:
-            known = [p for p in before[block] if p in found]
+            known = [p for p in before[block] if p in dominators]
             nearest = known[0]
             for other in known[1:]:
-                nearest = _meeting(nearest, other, found, rank)
-            if found.get(block) != nearest:
-                found[block] = nearest
+                nearest = _meeting(nearest, other, dominators, rank)
+            if dominators.get(block) != nearest:
+                dominators[block] = nearest
                 changed = True
-    return found
+    return dominators
 
 
-def _meeting(a: int, b: int, found: dict[int, int], rank: dict[int, int]) -> int:
+def _meeting(a: int, b: int, dominators: dict[int, int], rank: dict[int, int]) -> int:
     while a != b:
         while rank[a] > rank[b]:
-            a = found[a]
+            a = dominators[a]
         while rank[b] > rank[a]:
-            b = found[b]
+            b = dominators[b]
     return a
 
 

@@ -147,9 +147,9 @@ class _Part(NamedTuple):
 class _Frame(NamedTuple):
     """One call of a function, or the kernel itself (number 0).
 
-    `own` are the labels and variables of the function, without those in shared memory; `hidden` are
+    `local` are the labels and variables of the function, without those in shared memory; `hidden` are
     names that mean something else in the module than in the kernel. `params` maps the name of a
-    `.param` variable in this function to the variable that it stands for; `parts` has the parts of
+    `.param` variable in this function to the variable that it is; `parts` has the parts of
     it that this function stores or loads. `via` are the calls that lead here.
     """
 
@@ -157,7 +157,7 @@ class _Frame(NamedTuple):
     number: int
     params: dict[str, str]
     parts: dict[str, set[_Part]]
-    own: frozenset[str] = frozenset()
+    local: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
     via: tuple[str, ...] = ()
 
@@ -174,7 +174,7 @@ class _Frame(NamedTuple):
 
     def named(self, name: str) -> str:
         """The kernel's name for a label or a variable of this call or of the module; no two share a name."""
-        if name in self.own:
+        if name in self.local:
             return f"{name} of call {self.number}"
         return f"{name} of the module" if name in self.hidden else name
 
@@ -278,7 +278,7 @@ class _Inliner:
         callee = _callee(instr)
         at = instr.operands.index(callee) if callee is not None else 0
         results = _items(instr.operands[:at])
-        given = _items(instr.operands[at + 1 :])
+        arguments = _items(instr.operands[at + 1 :])
         self.through_pointers |= not isinstance(callee, Symbol)
         function = self._functions.get(callee.name) if isinstance(callee, Symbol) else None
         if function is None or not self._may_enter(function):
@@ -287,11 +287,11 @@ class _Inliner:
                 self._forget_result(item, guard, frame)
             return
         self._calls += 1
-        call, skip = self._source, f"behind call {self._calls}"
+        call, skip = self._source, f"after call {self._calls}"
         if guard is not None:
             self._emit("bra", (Symbol(skip),), Guard(guard.register, not guard.negated))
         inner = self._frame(function, frame)
-        for held, passed, part in _copied(function.params, given, frame, inner):
+        for held, passed, part in _copied(function.params, arguments, frame, inner):
             self._move(held, passed, part)
         taken = list(_copied(function.results, results, frame, inner))
         self._chain.append(function.name)
@@ -306,8 +306,8 @@ class _Inliner:
             self.statements.append(Label(skip))
 
     def _frame(self, function: Function, frame: _Frame) -> _Frame:
-        own = [s.name for s in function.body or () if isinstance(s, (Label, Targets))]
-        own += [v.name for v in function.variables]
+        local = [s.name for s in function.body or () if isinstance(s, (Label, Targets))]
+        local += [v.name for v in function.variables]
         params = [v.name for v in function.variables if v.space == "param"]
         params += [p.name for p in (*function.params, *function.results) if not p.register]
         names = {name: f"{name} of {function.name} ({self._calls})" for name in params}
@@ -318,7 +318,7 @@ class _Inliner:
             self._calls,
             names,
             _parts(function),
-            frozenset((*own, *params)),
+            frozenset((*local, *params)),
             self._hidden,
             (*frame.via, via),
         )
@@ -418,12 +418,12 @@ def _accessed(instr: Instr) -> _Access | None:
 
 def _parts(source: Kernel | Function) -> dict[str, set[_Part]]:
     """The parts of `.param` variables that the body loads or stores."""
-    found: dict[str, set[_Part]] = {}
+    parts: dict[str, set[_Part]] = {}
     for statement in source.body or ():
         access = _accessed(statement) if isinstance(statement, Instr) else None
         if access is not None:
-            found.setdefault(access.name, set()).update(part for part, _ in access.parts())
-    return found
+            parts.setdefault(access.name, set()).update(part for part, _ in access.parts())
+    return parts
 
 
 def _renamed(operand: Operand, register: Callable[[Reg], Reg], named: Callable[[str], str]) -> Operand:

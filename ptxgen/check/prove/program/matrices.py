@@ -42,11 +42,11 @@ _ROW_SPANS: Final = {"32B": 32, "64B": 64, "128B": 128}  # bytes of a row of a b
 
 
 class Matrix(NamedTuple):
-    """A matrix that an instruction reads: its rows along M or N; `turned` if it is M- or N-major."""
+    """A matrix that an instruction reads: its rows along M or N; `transposed` if it is M- or N-major."""
 
     name: str
     rows: int
-    turned: bool
+    transposed: bool
 
 
 class Fields(NamedTuple):
@@ -80,19 +80,19 @@ def fields_of(descriptor: int) -> Fields:
 
 def units_of(start: int, fields: Fields, matrix: Matrix) -> Lanes:
     """The addresses of the units of a matrix that begins at `start`, int64."""
-    leads, strides, units = _layout(matrix.rows, matrix.turned, fields.width)
-    place = leads * fields.leading + strides * fields.stride + units
-    address = start + place * UNIT
-    turn = (address >> 7) - fields.base_offset & fields.width - 1
-    moved: Lanes = address ^ turn * UNIT
+    leads, strides, units = _layout(matrix.rows, matrix.transposed, fields.width)
+    offset = leads * fields.leading + strides * fields.stride + units
+    address = start + offset * UNIT
+    row = (address >> 7) - fields.base_offset & fields.width - 1
+    moved: Lanes = address ^ row * UNIT
     return moved
 
 
 @lru_cache(maxsize=128)
-def _layout(rows: int, turned: bool, width: int) -> tuple[Lanes, Lanes, Lanes]:
+def _layout(rows: int, transposed: bool, width: int) -> tuple[Lanes, Lanes, Lanes]:
     """For each unit, the multiples of the leading offset, of the stride and of one unit in its address."""
-    if turned:
-        return _turned(rows, width)
+    if transposed:
+        return _transposed(rows, width)
     row, unit = (x.ravel() for x in np.mgrid[0:rows, 0:_ALONG_K])
     group, inner = row // _CORE, row % _CORE
     if width == 1:
@@ -100,7 +100,7 @@ def _layout(rows: int, turned: bool, width: int) -> tuple[Lanes, Lanes, Lanes]:
     return np.zeros_like(unit), group, inner * width + unit
 
 
-def _turned(rows: int, width: int) -> tuple[Lanes, Lanes, Lanes]:
+def _transposed(rows: int, width: int) -> tuple[Lanes, Lanes, Lanes]:
     k, unit = (x.ravel() for x in np.mgrid[0:_K_16, 0 : rows // _ELEMENTS])
     group, inner = k // _CORE, k % _CORE
     if width == 1:

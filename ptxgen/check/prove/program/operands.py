@@ -20,10 +20,10 @@ SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
 
 def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
     """Each declared operand with the operand that the instruction has for it, None for one left out."""
-    given: list[object] = []
+    flat: list[object] = []
     for operand in instr.operands:
-        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
-    return zip(op.operands, [*given, *[None] * (len(op.operands) - len(given))], strict=True)
+        flat += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+    return zip(op.operands, [*flat, *[None] * (len(op.operands) - len(flat))], strict=True)
 
 
 def written(instr: Instr) -> tuple[str, ...]:

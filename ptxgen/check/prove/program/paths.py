@@ -85,8 +85,8 @@ def certain(formula: Formula | Literal) -> Iterator[Literal]:
 
 
 def _all(parts: Iterable[Formula | Literal]) -> Formula:
-    kept = tuple(p for p in parts if p != ALWAYS)
-    return Formula(kept) if kept else ALWAYS
+    terms = tuple(p for p in parts if p != ALWAYS)
+    return Formula(terms) if terms else ALWAYS
 
 
 def _any(parts: Sequence[Formula | Literal]) -> Formula:
@@ -120,20 +120,20 @@ class Paths:
         """The condition for `block` to be entered from `before`, once its immediate dominator has
         run, or for a back edge once the loop header has.
         """
-        found = self._arrivals.get((before, block))
-        if found is None:
+        arrival = self._arrivals.get((before, block))
+        if arrival is None:
             back = self.graph.dominates(block, before)
             above = block if back else self.graph.idom[block]
-            found = _all((self.reach(before, above), self.edge(before, block)))
-            self._arrivals[before, block] = found
-        return found
+            arrival = _all((self.reach(before, above), self.edge(before, block)))
+            self._arrivals[before, block] = arrival
+        return arrival
 
     def edge(self, before: int, block: int) -> Formula:
         """The condition for control to go from one block to the next."""
-        found = self._edges.get((before, block))
-        if found is None:
-            found = self._edges[before, block] = self._edge(self.graph.blocks[before], block)
-        return found
+        edge = self._edges.get((before, block))
+        if edge is None:
+            edge = self._edges[before, block] = self._edge(self.graph.blocks[before], block)
+        return edge
 
     def _edge(self, before: Block, after: int) -> Formula:
         last = before.instrs[-1] if before.instrs else None
@@ -155,9 +155,9 @@ class Paths:
 
     def _reached(self, block: int) -> Formula:
         """The condition for `block` to run once its immediate dominator has run."""
-        found = self._local.get(block)
-        if found is not None:
-            return found
+        condition = self._local.get(block)
+        if condition is not None:
+            return condition
         graph = self.graph
         above = graph.idom[block]
         latches = graph.latches.get(block, ())
@@ -166,15 +166,15 @@ class Paths:
         left = [b for b in graph.bodies.values() if above in b and block not in b]
         follows = graph.always_follows(block, above)
         if len(entries) > 1 and not left and follows:
-            found = ALWAYS
+            condition = ALWAYS
         elif block in graph.wild:
-            found = Formula((Literal(None, False),))
+            condition = Formula((Literal(None, False),))
         else:
-            found = _any([_all((self.reach(p, above), self.edge(p, block))) for p in entries])
+            condition = _any([_all((self.reach(p, above), self.edge(p, block))) for p in entries])
             if left and follows:
-                found = Formula((found,), left=frozenset[int]().union(*left))
-        self._local[block] = found
-        return found
+                condition = Formula((condition,), left=frozenset[int]().union(*left))
+        self._local[block] = condition
+        return condition
 
     # ------------------------------------------------------------------------------- uniformity
 
@@ -182,13 +182,13 @@ class Paths:
         """Whether all threads of a block that reach a point together hold the same value there: no
         value that it depends on comes from the thread index or from memory that may be written.
         """
-        found = self._uniform.get(node.id)
-        if found is None:
-            found = self._uniform[node.id] = not any(
+        uniform = self._uniform.get(node.id)
+        if uniform is None:
+            uniform = self._uniform[node.id] = not any(
                 n.kind in ("thread", "shuffle") or (n.kind == "opaque" and not n.uniform)
                 for n in self.sources(node)
             )
-        return found
+        return uniform
 
     def sources(self, node: Node) -> Iterator[Node]:
         """Every value that a value depends on, itself included; for values that merge, also the
@@ -199,13 +199,13 @@ class Paths:
         while stack:
             node = stack.pop()
             yield node
-            for other in self.behind(node):
+            for other in self.inputs(node):
                 if other.id not in seen:
                     seen.add(other.id)
                     stack.append(other)
 
-    def behind(self, node: Node) -> Iterator[Node]:
-        """What a value is computed from; for one that merges, also the conditions that select it."""
+    def inputs(self, node: Node) -> Iterator[Node]:
+        """What a value is directly computed from; for one that merges, also the conditions that select it."""
         yield from node.args
         if node.kind in ("join", "header"):
             yield from (value for _, value in self._values.meeting(node))
@@ -241,13 +241,13 @@ class Paths:
 
     def guards_around(self, block: int, without: Collection[int] = ()) -> list[Node | None]:
         """The predicates of all branches that decide whether a block runs, but for those `without`."""
-        found: dict[int, Node | None] = {}
+        guards: dict[int, Node | None] = {}
         for branch in sorted(self.graph.controlling(block).difference(without)):
             last = self.graph.blocks[branch].instrs[-1]
             if last.guard is None:
-                found[-1 - branch] = None
+                guards[-1 - branch] = None
                 continue
             at = len(self.graph.blocks[branch].instrs) - 1
             node = self._values.at(last.guard.register, branch, at)
-            found[node.id] = node
-        return list(found.values())
+            guards[node.id] = node
+        return list(guards.values())

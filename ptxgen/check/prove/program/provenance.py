@@ -1,7 +1,7 @@
 """The allocation of shared memory from which each address of a kernel is computed.
 
-PTX does not say how variables lie beside each other, so an address that is computed from one of
-them has to stay inside it. Nothing is said of an address that may be a pointer from elsewhere, or
+PTX does not say where variables lie relative to each other, so an address that is computed from one of
+them has to stay inside it. No result is given for an address that may be a pointer from elsewhere, or
 that is computed from two variables, or by anything but sums, masks and selections.
 """
 
@@ -44,18 +44,18 @@ _NUMBER: Final[Variables] = frozenset()
 
 def derived(module: Module, kernel: Kernel, dynamic: int) -> dict[Operand, tuple[Allowed, ...]]:
     """For each address operand, the allocations that its access may lie in, wholly in one of them;
-    operands of which nothing can be said are left out. `dynamic` is the size of dynamic shared
+    operands whose allocations are not known are left out. `dynamic` is the size of dynamic shared
     memory in bytes.
     """
     whole = inlined(module, kernel)
-    found = homes(module, kernel, dynamic)
+    variables = homes(module, kernel, dynamic)
     for function in whole.functions:
-        found |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
-    if not found:
+        variables |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
+    if not variables:
         return {}
     graph = Graph(blocks(whole.kernel))
-    values = Values(graph, {}, frozenset(found), {}, param_bits(kernel))
-    origins = _Origins(values, kernel, found)
+    values = Values(graph, {}, frozenset(variables), {}, param_bits(kernel))
+    origins = _Origins(values, kernel, variables)
     known: dict[Operand, frozenset[Allowed] | None] = {}
     for block in graph.order:
         for position, instr in enumerate(graph.blocks[block].instrs):
@@ -79,19 +79,19 @@ def _addresses(source: Source, instr: Instr) -> Iterator[tuple[Operand, Address]
 class _Origins:
     """The allocations that the addresses of a kernel may lie in."""
 
-    def __init__(self, values: Values, kernel: Kernel, found: dict[str, Home]) -> None:
+    def __init__(self, values: Values, kernel: Kernel, variables: dict[str, Home]) -> None:
         self._values = values
         self._provenance = Provenance(values)
-        self._homes = found
+        self._homes = variables
         self._dynamic = kernel.dynamic_shared
         self._regions = {}
         if self._dynamic:
-            of = found[self._dynamic]
+            of = variables[self._dynamic]
             self._regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
-        self._known: dict[int, Variables | None] = {}  # None: nothing can be said
+        self._known: dict[int, Variables | None] = {}  # None: not known
 
     def allowed(self, address: Address, block: int, position: int) -> frozenset[Allowed] | None:
-        """The allocations that an address may lie in; None if nothing can be said."""
+        """The allocations that an address may lie in; None if they are not known."""
         base, offset = self._values.address(address, block, position)
         variables = self._variables(base)
         if not variables:
@@ -112,7 +112,7 @@ class _Origins:
 
     def _variables(self, wanted: Node) -> Variables | None:
         """The variables that a value is computed from: the least solution for all values that it
-        depends on, because loops carry values round. None if nothing can be said.
+        depends on, because loops carry values round. None if they are not known.
         """
         if wanted.id not in self._known:
             needed = list(self._needed(wanted))

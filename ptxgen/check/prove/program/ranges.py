@@ -1,6 +1,6 @@
 """The bounds of an integer instruction's result, from the bounds of its operands.
 
-A `Range` stands for the integers first, first + step, … up to last, each modulo 2**bits of the
+A `Range` is the set of integers first, first + step, … up to last, each modulo 2**bits of the
 register that holds it; negative integers are allowed if no two integers of the range are equal
 modulo 2**bits.
 """
@@ -208,8 +208,8 @@ def result(
     operands; `kinds` gives the bits of each and whether it is signed.
     """
     read = [signed(r, n) if sign else unsigned(r, n) for r, (n, sign) in zip(operands, kinds, strict=True)]
-    found = rule(*read)
-    if found is None:
+    bounds = rule(*read)
+    if bounds is None:
         return whole(bits)
     fitting = signed if is_signed else unsigned
-    return fitting(wrapped(found, bits), bits)
+    return fitting(wrapped(bounds, bits), bits)

@@ -1,8 +1,8 @@
 """The memory that a kernel reads and never writes, by the parameters that pointers come from.
 
-PTX allows `ld.global.nc` only for memory that nobody writes while the kernel runs, but does not
+PTX allows `ld.global.nc` only for memory that no thread writes while the kernel runs, but does not
 check it. Two loads of one address count as the same value only if every write goes through pointers
-of other parameters: an array that is read in this way must not overlap arrays behind other
+of other parameters: an array that is read in this way must not overlap arrays of other
 parameters.
 """
 
@@ -50,12 +50,12 @@ class ReadOnly:
             if register.declared not in _LONG:
                 continue
             old = self._roots.get(register.name, _NOWHERE)
-            new = old | self._given(instr)
+            new = old | self._roots_of(instr)
             self._roots[register.name] = new
             changed |= new != old
         return changed
 
-    def _given(self, instr: Instr) -> Roots:
+    def _roots_of(self, instr: Instr) -> Roots:
         head = instr.opcode.partition(".")[0]
         sources = instr.operands[1:]
         if instr.opcode.startswith("ld.param"):
@@ -84,12 +84,12 @@ class ReadOnly:
         only_shared = "global" not in words and any(w.startswith("shared") for w in words)
         if head in _READS or only_shared or words & {"local", "param", "const"}:
             return _NOWHERE
-        found = _NOWHERE
+        roots = _NOWHERE
         for operand in instr.operands:
             if isinstance(operand, (Address, TensorAddress)):
                 base = operand.base
-                found |= self._of(base) or (_ANYWHERE if _is_long(base) else _NOWHERE)
-        return found
+                roots |= self._of(base) or (_ANYWHERE if _is_long(base) else _NOWHERE)
+        return roots
 
 
 def _is_long(base: Reg | Symbol | None) -> bool:

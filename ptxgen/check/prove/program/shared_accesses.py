@@ -190,8 +190,8 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
                 multiple=_BULK_ALIGN,
             )
         else:
-            given = by_name.get("cp_size")
-            nbytes = given.value if isinstance(given, IntImm) else 16
+            read_size = by_name.get("cp_size")
+            nbytes = read_size.value if isinstance(read_size, IntImm) else 16
             yield Touch(address, nbytes, nbytes)
 
 
@@ -242,8 +242,8 @@ def _matrix_product(op: Op, instr: Instr) -> Iterator[Touch]:
         if isinstance(got, Vector):  # A in registers
             continue
         flag = by_name.get(f"t{name}")
-        turned = isinstance(flag, IntImm) and flag.value != 0
-        matrix = Matrix(f"matrix {name.upper()}", rows, turned)
+        transposed = isinstance(flag, IntImm) and flag.value != 0
+        matrix = Matrix(f"matrix {name.upper()}", rows, transposed)
         yield Touch(Address(None), 0, UNIT, matrix=matrix, descriptor=got)
 
 
@@ -270,21 +270,21 @@ def homes(
     known = dynamic is not None
     nbytes = dynamic or 0
     least = max(_DYNAMIC_ALIGN, dynamic_align)
-    found = {}
+    variables = {}
     hidden = {p.name for p in kernel.params} | {v.name for v in kernel.variables}
     for variable in module.variables:
         if variable.space == "shared" and variable.name not in hidden:
             if variable.nbytes:
-                found[variable.name] = Home(variable.name, 0, variable.nbytes, variable.align)
+                variables[variable.name] = Home(variable.name, 0, variable.nbytes, variable.align)
                 continue
             align = max(variable.align, least)
-            found[variable.name] = Home(variable.name, 0, nbytes, align, known)
+            variables[variable.name] = Home(variable.name, 0, nbytes, align, known)
     for shared in kernel.shared:
-        found[shared.name] = Home(shared.name, 0, shared.nbytes, shared.align)
+        variables[shared.name] = Home(shared.name, 0, shared.nbytes, shared.align)
     if isinstance(kernel, Kernel) and kernel.dynamic_shared:
         align = max([least, *(r.align for r in kernel.regions)])
-        found[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, nbytes, align, known)
-    return found
+        variables[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, nbytes, align, known)
+    return variables
 
 
 def region_home(region: Region, variable: Home) -> Home:
@@ -303,11 +303,11 @@ class Provenance:
 
     def symbols(self, node: Node) -> frozenset[str]:
         """The shared variables whose address a value is computed from."""
-        found = self._symbols.get(node.id)
-        if found is None:
-            found = frozenset(n.data for n in self._sources(node) if n.kind == "symbol")
-            self._symbols[node.id] = found
-        return found
+        symbols = self._symbols.get(node.id)
+        if symbols is None:
+            symbols = frozenset(n.data for n in self._sources(node) if n.kind == "symbol")
+            self._symbols[node.id] = symbols
+        return symbols
 
     def constant(self, node: Node) -> int | None:
         """The constant that is added to the variable's address; in a loop, before its first

@@ -108,7 +108,7 @@ class Values:
     """The values of the registers of one kernel or function.
 
     `specials` has the special registers with a known value, `shared` the names of shared variables,
-    `params` the bits of each parameter (0 if it is not a number), and `given` the values of known
+    `params` the bits of each parameter (0 if it is not a number), and `params_known` the values of known
     parameters. `like` are other values of the same kernel or function, whose analysis is shared.
     """
 
@@ -117,14 +117,14 @@ class Values:
         graph: Graph,
         specials: Mapping[str, int],
         shared: frozenset[str],
-        given: Mapping[str, int],
+        params_known: Mapping[str, int],
         params: Mapping[str, int],
         like: Values | None = None,
     ) -> None:
         self.graph = graph
         self._specials = specials
         self._shared = shared
-        self._given = given
+        self._params_known = params_known
         self._params = params
         self._defs: dict[str, dict[int, list[int]]] = _definitions(graph) if like is None else like._defs
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
@@ -136,9 +136,9 @@ class Values:
         self._nodes: dict[tuple[Any, ...], Node] = {}
         self._declared: dict[str, str] = {}
 
-    def in_launch(self, specials: Mapping[str, int], given: Mapping[str, int]) -> Values:
+    def in_launch(self, specials: Mapping[str, int], params_known: Mapping[str, int]) -> Values:
         """The values of the same kernel in a launch, with more special registers and parameters known."""
-        return Values(self.graph, specials, self._shared, given, self._params, self)
+        return Values(self.graph, specials, self._shared, params_known, self._params, self)
 
     @property
     def count(self) -> int:
@@ -161,8 +161,8 @@ class Values:
         """The value of an operand just before its instruction."""
         if isinstance(got, Reg):
             return self.at(got, block, position)
-        found = self._simple(got, want, block)
-        return found or self._opaque(f"the operand {got}", want.bits, block)
+        node = self._simple(got, want, block)
+        return node or self._opaque(f"the operand {got}", want.bits, block)
 
     def address(self, address: Address, block: int, position: int) -> tuple[Node, int]:
         """The value of an address's base just before the instruction, and the offset."""
@@ -174,15 +174,15 @@ class Values:
 
     def meeting(self, node: Node) -> tuple[tuple[int, Node], ...]:
         """For a `join` or a `header`, the predecessors of its block with the value from each."""
-        found = self._meetings.get(node.id)
-        if found is None:
+        meeting = self._meetings.get(node.id)
+        if meeting is None:
             register = Reg(node.data, self._declared[node.data])
             blocks = self.graph.blocks
-            found = tuple(
+            meeting = tuple(
                 (p, self.at(register, p, len(blocks[p].instrs))) for p in self.graph.before[node.block]
             )
-            self._meetings[node.id] = found
-        return found
+            self._meetings[node.id] = meeting
+        return meeting
 
     def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
         """The parameter whose generic address or value is the base of an address; empty if it is none or
@@ -279,7 +279,7 @@ class Values:
         declared = TYPES[self._declared[site.register]]
         op = operation(instr)
         if op is None or declared.is_float:
-            new = self._given_by(instr, declared.bits, site)
+            new = self._opaque_result(instr, declared.bits, site)
             if new.kind == "opaque" and instr.guard is None:
                 self.origins[new.id] = site.block, site.position, instr
         else:
@@ -377,7 +377,7 @@ class Values:
         """An address in a register of another size."""
         return node if node.bits == bits else self._node("offset", bits, 0, (node,))
 
-    def _given_by(self, instr: Instr, bits: int, site: Site) -> Node:
+    def _opaque_result(self, instr: Instr, bits: int, site: Site) -> Node:
         """The result of an instruction that cannot be computed here."""
         block = site.block
         head = instr.opcode.partition(".")[0]
@@ -413,15 +413,15 @@ class Values:
         if type is None or type.bits > bits:
             return None
         offset += written(instr).index(site.register) * type.nbytes
-        found = self._param(name, offset, type.bits)
+        loaded = self._param(name, offset, type.bits)
         if type.bits == bits:
-            return found
-        return self._node("extended", bits, type.is_signed, (found,))
+            return loaded
+        return self._node("extended", bits, type.is_signed, (loaded,))
 
     def _param(self, name: str, offset: int, bits: int) -> Node:
         of = self._params[name]
-        if name in self._given and offset >= 0 and 8 * offset + bits <= of:
-            return self.constant(self._given[name] >> 8 * offset, bits)
+        if name in self._params_known and offset >= 0 and 8 * offset + bits <= of:
+            return self.constant(self._params_known[name] >> 8 * offset, bits)
         data = (name, offset, offset == 0 and bits == of)
         return self._node("param", bits, data, uniform=True)
 
@@ -441,11 +441,11 @@ class Values:
         uniform: bool = False,
     ) -> Node:
         key = (kind, bits, data, block, *[a.id for a in args])
-        found = self._nodes.get(key)
-        if found is None:
-            found = Node(len(self._nodes), kind, bits, data, args, block, uniform)
-            self._nodes[key] = found
-        return found
+        node = self._nodes.get(key)
+        if node is None:
+            node = Node(len(self._nodes), kind, bits, data, args, block, uniform)
+            self._nodes[key] = node
+        return node
 
 
 _BARRIERS: Final = frozenset({"bar", "barrier"})
@@ -479,9 +479,9 @@ def param_bits(kernel: Kernel | Function) -> dict[str, int]:
 
 def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
     """By register and block, the positions of the instructions that write the register."""
-    found: dict[str, dict[int, list[int]]] = {}
+    definitions: dict[str, dict[int, list[int]]] = {}
     for index in graph.order:
         for position, instr in enumerate(graph.blocks[index].instrs):
             for register in written(instr):
-                found.setdefault(register, {}).setdefault(index, []).append(position)
-    return found
+                definitions.setdefault(register, {}).setdefault(index, []).append(position)
+    return definitions

@@ -44,7 +44,7 @@ NUMBER: Final = Placed()
 ANYHOW: Final = Placed("anyhow")  # no rule tells how the value depends on the addresses
 
 
-class Places:
+class AddressDependence:
     """How the values of one kernel depend on the addresses of variables.
 
     `bounds` gives the range of a number. `largest` gives the largest value, read as unsigned, that
@@ -73,7 +73,7 @@ class Places:
         carry values round.
         """
         if wanted.id not in self._known:
-            needed = _behind(wanted, self._parts, self._known)
+            needed = _inputs(wanted, self._parts, self._known)
             solution: dict[int, Placed] = {}
             changed = True
             while changed:
@@ -131,7 +131,7 @@ class Places:
             return ANYHOW
         words = node.data.op.opcode.split(".")
         packed = words[-1].endswith("x2")  # no carry from one half to the other
-        if packed or any(isinstance(place, tuple) for _, place, _ in node.data.slots):
+        if packed or any(isinstance(slot, tuple) for _, slot, _ in node.data.slots):
             return ANYHOW
         rule = _RULES.get(words[0])
         return ANYHOW if rule is None else rule(self, node, parts, words)
@@ -206,7 +206,7 @@ class Places:
 
     def _listed_limit(self, mask: Node) -> int:
         """The largest value of a number, found by listing the counters of loops."""
-        if any(node.kind == "symbol" for node in _behind(mask, self._parts)):
+        if any(node.kind == "symbol" for node in _inputs(mask, self._parts)):
             return _LARGEST  # the value depends on the result of this query
         largest = self._largest(mask)
         return _LARGEST if largest is None else largest
@@ -245,7 +245,7 @@ class Places:
     def _pointer(self, wanted: Node) -> str:
         """Whether a value is a sum with a pointer in it: `_POINTER`, `_NO_POINTER` or `_PERHAPS`."""
         known = self._pointers
-        needed = _behind(wanted, self._summed, known)
+        needed = _inputs(wanted, self._summed, known)
         solution = dict.fromkeys((node.id for node in needed), "")
         changed = True
         while changed:
@@ -263,7 +263,7 @@ class Places:
         """Whether an address in another space is a sum with the address of a variable there: the window of
         that space plus any other number may lie in the one of shared memory.
         """
-        leaves = [node for node in _behind(address, self._summed) if not self._summed(node)]
+        leaves = [node for node in _inputs(address, self._summed) if not self._summed(node)]
         return any(map(address_of, leaves)) and all(
             address_of(node) or self._pointing(node, []) == _NO_POINTER for node in leaves
         )
@@ -294,8 +294,8 @@ class Places:
         if node.kind in ("join", "header", "choose") or (
             node.kind == "apply" and node.data.op.opcode.startswith("selp")
         ):
-            found = set(parts) - {""}
-            return found.pop() if len(found) == 1 else _PERHAPS if found else ""
+            variables = set(parts) - {""}
+            return variables.pop() if len(variables) == 1 else _PERHAPS if variables else ""
         # A sum may still become either if the value of one of its parts is not yet known.
         return next((kind for kind in (_PERHAPS, "", _POINTER) if kind in parts), _NO_POINTER)
 
@@ -318,18 +318,18 @@ _SUMMED: Final = {
     "selp": slice(0, 2),
 }
 
-_Rule = Callable[[Places, Node, list[Placed], list[str]], Placed]
+_Rule = Callable[[AddressDependence, Node, list[Placed], list[str]], Placed]
 _RULES: Final[dict[str, _Rule]] = {
-    "mov": Places._moved,
-    "cvt": Places._converted,
-    "add": Places._added,
-    "sub": Places._subtracted,
-    "mad": Places._multiplied,
-    "and": Places._masked,
-    "or": Places._masked,
-    "xor": Places._masked,
-    "setp": Places._compared,
-    "selp": Places._selected,
+    "mov": AddressDependence._moved,
+    "cvt": AddressDependence._converted,
+    "add": AddressDependence._added,
+    "sub": AddressDependence._subtracted,
+    "mad": AddressDependence._multiplied,
+    "and": AddressDependence._masked,
+    "or": AddressDependence._masked,
+    "xor": AddressDependence._masked,
+    "setp": AddressDependence._compared,
+    "selp": AddressDependence._selected,
 }
 
 
@@ -342,19 +342,19 @@ def _either(parts: Sequence[Placed]) -> Placed:
     return Placed(spaces.pop(), names, max(p.period for p in parts))
 
 
-def _behind(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()) -> list[Node]:
+def _inputs(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()) -> list[Node]:
     """A value and all values that it depends on, by their `parts`, without those in `known`; mostly
     parts come first.
     """
-    seen, stack, found = {wanted.id}, [wanted], []
+    seen, stack, order = {wanted.id}, [wanted], []
     while stack:
         node = stack.pop()
-        found.append(node)
+        order.append(node)
         for other in parts(node):
             if other.id not in seen and other.id not in known:
                 seen.add(other.id)
                 stack.append(other)
-    return found[::-1]
+    return order[::-1]
 
 
 def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
@@ -373,4 +373,4 @@ def ranks_of(values: Values, wanted: Node) -> list[Node]:
             return [value for _, value in values.meeting(node)]
         return node.args
 
-    return [node.args[1] for node in _behind(wanted, parts) if node.kind == "mapped"]
+    return [node.args[1] for node in _inputs(wanted, parts) if node.kind == "mapped"]

@@ -64,7 +64,7 @@ class Examples:
     def __init__(
         self,
         kernel: Kernel,
-        found: Mapping[str, Home],
+        variables: Mapping[str, Home],
         values: Values,
         shape: Shape,
         contract: GlobalContract,
@@ -73,7 +73,7 @@ class Examples:
         self._values = values
         self._shape = shape
         self._contract = contract
-        self._homes = found
+        self._homes = variables
         # Launches with small sizes first, since they need little listing.
         self._launches = dict(enumerate(sorted(self._chosen(), key=self._size)))
         self._effort = Effort(_STEPS)
@@ -86,20 +86,20 @@ class Examples:
         """
         allowed = self._effort.share()
         try:
-            return self._found(site, touch)
+            return self._find(site, touch)
         except SpentError:
             return allowed
 
-    def _found(self, site: InstrSite, touch: GlobalTouch) -> Example | None:
+    def _find(self, site: InstrSite, touch: GlobalTouch) -> Example | None:
         for number, launch in self._launches.items():
             x, y, z = launch.grid
             for block in sorted({0, x * y * z - 1, x * y * z // 2}):
                 self._effort.spend(_STEPS_OF_TRY)
-                found = self._tried(number, launch, block, site, touch)
-                if found is not None:
+                example = self._tried(number, launch, block, site, touch)
+                if example is not None:
                     # A launch in which one access goes wrong is likely to show the next mistake.
                     self._launches = {number: launch} | self._launches
-                    return found
+                    return example
         return None
 
     # ------------------------------------------------------------------------------ launches
@@ -151,7 +151,7 @@ class Examples:
         """Extent and stride in bytes of each axis, the innermost last. Strides that are parameters
         are chosen so that elements do not overlap.
         """
-        found: list[tuple[int, int]] = []
+        dimensions: list[tuple[int, int]] = []
         dense = self._number(array.nbytes, names)
         for axis in reversed(array.axes):
             extent = self._number(axis.extent, names)
@@ -159,13 +159,13 @@ class Examples:
             for name in free:
                 names[name] = 1
                 unit = self._number(axis.stride, names)
-                gap = rng.randrange(3) * array.align + (_HUGE if huge and not found else 0)
+                gap = rng.randrange(3) * array.align + (_HUGE if huge and not dimensions else 0)
                 step = -(-(dense + gap) // max(unit, array.align)) * max(unit, array.align)
                 names[name] = step // unit
             stride = self._number(axis.stride, names)
-            found.append((extent, stride))
+            dimensions.append((extent, stride))
             dense = max(stride * max(extent, 1), dense)
-        return found[::-1]
+        return dimensions[::-1]
 
     def _number(self, size: int | str, names: Mapping[str, int]) -> int:
         return int(self._contract.value(size, names, lambda a, b: a // b))
@@ -247,20 +247,20 @@ class Examples:
         return outside | (rest + nbytes > self._number(array.nbytes, launch.names))
 
     def _search(self, number: int, launch: Launch, block: int) -> Search:
-        found = self._searches.get((number, block))
-        if found is None:
+        known = self._searches.get((number, block))
+        if known is None:
             x, y, _ = launch.grid
             where = {"x": block % x, "y": block // x % y, "z": block // (x * y)}
             specials = {f"%ntid.{a}": n for a, n in zip("xyz", self._shape, strict=True)}
             specials |= {f"%ctaid.{a}": n for a, n in where.items()}
             specials |= {f"%nctaid.{a}": n for a, n in zip("xyz", launch.grid, strict=True)}
             params = frozenset(p.name for p in self._kernel.params)
-            given = {k: v for k, v in launch.names.items() if k in params}
-            values = self._values.in_launch(specials, given)
+            arguments = {k: v for k, v in launch.names.items() if k in params}
+            values = self._values.in_launch(specials, arguments)
             paths = Paths(values.graph, values)
             search = Search(values, paths, self._shape, {}, self._homes, {}, "", {}, self._effort)
-            found = self._searches[number, block] = search
-        return found
+            known = self._searches[number, block] = search
+        return known
 
 
 def _named(size: int | str) -> list[str]:

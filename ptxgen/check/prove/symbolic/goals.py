@@ -38,12 +38,12 @@ class Goals:
         self._left = 0
         self._left_of_all = _ALL_STEPS
         self._deepest = 0
-        # The depth at which each goal was tried in vain, with the facts; they are kept so that
+        # The depth at which each goal was tried in vain, with the facts; they are stored so that
         # their id stays unique.
         self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
 
     @property
-    def given_up(self) -> str:
+    def ran_out(self) -> str:
         """The end of the reason for a goal that is not shown, if the search ran out of steps; else empty."""
         if self._left_of_all >= 0:
             return ""
@@ -68,12 +68,12 @@ class Goals:
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
         outer = self._left, self._deepest, self._failed  # of the search that called this one
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
-        found = self._searched_with(goal, usable, lanes)
-        if not found:  # few goals need these facts, and they make a search long
+        holds = self._searched_with(goal, usable, lanes)
+        if not holds:  # few goals need these facts, and they make a search long
             bounds = self._bounds_of(usable)
-            found = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
+            holds = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
         self._left, self._deepest, self._failed = outer
-        return found
+        return holds
 
     def _bounds_of(self, facts: Facts) -> Facts:
         """For each `min` in the facts, the facts that it is no more than either argument."""
@@ -98,15 +98,15 @@ class Goals:
         if failed is not None and failed[0] <= depth:
             return False
         try:
-            found = self._step(goal, facts, lanes, depth, split)
+            holds = self._step(goal, facts, lanes, depth, split)
         except TooLargeError:
-            found = False
-        if not found:
+            holds = False
+        if not holds:
             self._failed[key] = depth, facts
-        return found
+        return holds
 
     def _step(self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]) -> bool:
-        given, goal = goal, goal.tightened()
+        original, goal = goal, goal.tightened()
         constant = goal.constant
         if constant is not None:
             held = np.asarray(constant) >= 0
@@ -124,10 +124,10 @@ class Goals:
                 for g in (
                     *self._factors(goal),
                     *_combined(goal, top, facts),
-                    *_loose(given, goal, top, facts),
+                    *_loose(original, goal, top, facts),
                 )
             )
-            or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)
+            or self._opened(original, goal, self._atoms[top], facts, lanes, depth, split)
             or any(self._search(g, facts, lanes, depth + 1, split) for g in self._scaled(goal, top, facts))
         )
 
@@ -166,7 +166,7 @@ class Goals:
 
     def _opened(
         self,
-        given: Poly,
+        original: Poly,
         goal: Poly,
         atom: Atom,
         facts: Facts,
@@ -174,7 +174,7 @@ class Goals:
         depth: int,
         split: frozenset[int],
     ) -> bool:
-        """Try the definition of the goal's highest atom. `given` is the goal before it was tightened."""
+        """Try the definition of the goal's highest atom. `original` is the goal before it was tightened."""
 
         def search(goal: Poly, facts: Facts = facts, done: frozenset[int] = split) -> bool:
             return self._search(goal, facts, lanes, depth + 1, done)
@@ -184,15 +184,15 @@ class Goals:
         if parts is not None and isinstance(factor, int):
             rest = parts[1]
             if atom.kind == "either":
-                return all(search(rest + c.value * factor, (*facts, *c.given)) for c in atom.cases)
+                return all(search(rest + c.value * factor, (*facts, *c.conditions)) for c in atom.cases)
             if (atom.kind, factor > 0) in (("min", True), ("max", False)):
                 return all(search(rest + a * factor) for a in atom.args)
             if any(search(g) for g in _implying(atom, factor, rest)):
                 return True
         if any(search(g) for g in (*self._bounded(goal, atom), *self._times_divisor(goal, atom))):
             return True
-        if atom.kind == "turn" and atom.number not in split:
-            return self._each_turn(given, atom, facts, split, search)
+        if atom.kind == "iteration" and atom.number not in split:
+            return self._by_induction(original, atom, facts, split, search)
         return False
 
     def _bounded(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
@@ -203,27 +203,27 @@ class Goals:
         elif atom.kind == "min":
             highest += atom.args
         for high in highest:
-            found = self._at_bounds(goal, atom, high)
-            if found is not None:
-                yield found
+            smaller = self._at_bounds(goal, atom, high)
+            if smaller is not None:
+                yield smaller
 
     def _at_bounds(self, goal: Poly, atom: Atom, high: Poly | None) -> Poly | None:
         """The goal with the atom's lower bound in terms with a positive coefficient, and with
         `high` in the others; None if a bound is missing or another factor may be negative.
         """
         low = Poly.of(atom.low) if atom.low > -UNBOUNDED else None
-        found = ZERO
+        result = ZERO
         for m, c in goal.terms.items():
             if atom.number not in m:
-                found = found + Poly({m: c})
+                result = result + Poly({m: c})
                 continue
             rest = list(m)
             rest.remove(atom.number)
             bound = low if c > 0 else high
             if bound is None or self._atoms.product(tuple(rest))[0] < 0:
                 return None
-            found = found + Poly({tuple(rest): c}) * bound
-        return found
+            result = result + Poly({tuple(rest): c}) * bound
+        return result
 
     def _times_divisor(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
         """The goal without a quotient that occurs only multiplied by its divisor: that product is
@@ -236,7 +236,7 @@ class Goals:
         parts = goal.split(atom.number)
         if parts is None or not isinstance(one, int) or one != 1 or not divisor:
             return
-        found = parts[1]
+        result = parts[1]
         for m, c in parts[0].terms.items():
             factor = Poly({m: c}).quotient(divisor, 1, proper=False)
             if factor is not None and not factor[1].terms:
@@ -247,20 +247,20 @@ class Goals:
                 return
             if self._atoms.bounds(factor[0] * c)[0] < 0:
                 return
-            found = found + factor[0] * bound
-        yield found
+            result = result + factor[0] * bound
+        yield result
 
-    def _each_turn(
-        self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int], search: Callable[..., bool]
+    def _by_induction(
+        self, goal: Poly, iteration: Atom, facts: Facts, split: frozenset[int], search: Callable[..., bool]
     ) -> bool:
         """Show the goal for the first iteration, and for every other one from the facts of the one before."""
-        done = split | {turn.number}
-        replaced, number = self._atoms.all_replaced, turn.number
+        done = split | {iteration.number}
+        replaced, number = self._atoms.all_replaced, iteration.number
         goal_0, *facts_0 = replaced((goal, *facts), number, ZERO)
         if not search(goal_0, tuple(facts_0), done):
             return False
-        goal_n, *facts_n = replaced((goal, *facts), number, turn.poly + ONE)
-        return search(goal_n, (*facts_n, *self._before(min(turn.blocks))), done)
+        goal_n, *facts_n = replaced((goal, *facts), number, iteration.poly + ONE)
+        return search(goal_n, (*facts_n, *self._before(min(iteration.blocks))), done)
 
 
 def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
@@ -276,14 +276,14 @@ def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
                 yield goal * abs(d) - fact * abs(c)
 
 
-def _loose(given: Poly, tight: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
+def _loose(original: Poly, tight: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
     """`_combined` for the goal before it was tightened, if tightening rounded its constant: with
     facts that are not multiples of the common divisor, less is lost.
     """
     m = next(m for m in tight.terms if m)
-    factor = given.terms[m] // tight.terms[m]
-    if np.any(given.terms.get((), 0) != tight.terms.get((), 0) * factor):
-        yield from _combined(given, top, facts)
+    factor = original.terms[m] // tight.terms[m]
+    if np.any(original.terms.get((), 0) != tight.terms.get((), 0) * factor):
+        yield from _combined(original, top, facts)
 
 
 def _implying(atom: Atom, factor: int, rest: Poly) -> Iterator[Poly]:

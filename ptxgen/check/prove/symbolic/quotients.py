@@ -34,19 +34,19 @@ def divided(goals: Goals, atoms: Atoms, a: Poly, b: Poly, kind: str) -> Poly | N
     return atoms.function_of(kind, a, b)
 
 
-def with_remainder(atoms: Atoms, found: Poly) -> Poly:
+def with_remainder(atoms: Atoms, poly: Poly) -> Poly:
     """The polynomial a - b * (a div b) as an atom, which stays one in sums with other multiples of
     the quotient; any other polynomial as it is.
     """
-    for m, c in found.terms.items():
+    for m, c in poly.terms.items():
         if len(m) != 1 or not isinstance(c, int) or c >= 0:
             continue
         atom = atoms[m[0]]
         if atom.kind == "div" and atom.args[1].key == Poly.of(-c).key:
             a, b = atom.args
-            if (found - Poly({m: c})).key == a.key:
+            if (poly - Poly({m: c})).key == a.key:
                 return atoms.function_of("rem", a, b)
-    return found
+    return poly
 
 
 def as_division(product: Node, value: Poly, by: int, whole: Operand, goals: Goals) -> tuple[Poly, Poly]:

@@ -66,27 +66,27 @@ class Symbolic:
             missing = [a for a in top.args if a.id not in self._polys]
             if top.id in self._polys or not missing:
                 stack.pop()
-                self._found(top)
+                self._cached(top)
             else:
                 stack += missing
-        return self._found(node)
+        return self._cached(node)
 
-    def _found(self, node: Node) -> Poly:
-        found = self._polys.get(node.id)
-        if found is None:
+    def _cached(self, node: Node) -> Poly:
+        poly = self._polys.get(node.id)
+        if poly is None:
             try:
-                found = self._derived(node)
+                poly = self._derived(node)
             except TooLargeError:
-                found = None
-            if found is None:
-                found = self._unknown(node)
+                poly = None
+            if poly is None:
+                poly = self._unknown(node)
             # A predicate is 0 or 1; it is not a number that wraps around.
-            found = found if node.bits == 1 else found.modulo(node.bits)
-            self._keep(self._polys, node.id, found)
+            poly = poly if node.bits == 1 else poly.modulo(node.bits)
+            self._keep(self._polys, node.id, poly)
         return self._polys[node.id]
 
-    def _keep(self, where: dict[Any, Any], key: Any, found: object) -> None:
-        where[key] = found
+    def _keep(self, where: dict[Any, Any], key: Any, value: object) -> None:
+        where[key] = value
         self._trail.append((where, key))
 
     def _unknown(self, node: Node) -> Poly:
@@ -147,10 +147,10 @@ class Symbolic:
             constants.append(constant)
         n = self._shape.threads if any(not isinstance(c, int) for c in constants) else 1
         args = [constant_register(c, a.bits, n) for c, a in zip(constants, node.args, strict=True)]
-        found = computed(node, args, n)
+        result = computed(node, args, n)
         if node.bits > 1:
-            found = found.view(f"i{node.bits // 8}")
-        return Poly.of(np.array(found).astype(np.int64))
+            result = result.view(f"i{node.bits // 8}")
+        return Poly.of(np.array(result).astype(np.int64))
 
     def types(self, node: Node) -> list[ScalarType]:
         """The types with which an instruction reads its operands."""
@@ -171,8 +171,8 @@ class Symbolic:
         if "wide" not in words:
             if "lo" not in words:
                 return None
-            found = self._ring(node, lambda a, b, c=ZERO: a * b + c)
-            return None if found is None else with_remainder(self.atoms, found)
+            product = self._ring(node, lambda a, b, c=ZERO: a * b + c)
+            return None if product is None else with_remainder(self.atoms, product)
         a, b = self._whole(node, 0), self._whole(node, 1)
         if a is None or b is None:
             return None
@@ -277,16 +277,18 @@ class Symbolic:
         return self.atoms.either(cases)
 
     def _is_self(self, case: Case, node: Node) -> bool:
-        own = self._unknown(node)
-        return any(a.poly.key == own.key for p in (case.value, *case.given) for a in self.atoms.within(p))
+        base = self._unknown(node)
+        return any(
+            a.poly.key == base.key for p in (case.value, *case.conditions) for a in self.atoms.within(p)
+        )
 
     def _repeated(self, node: Node) -> Poly | None:
         """A value to which each iteration of a loop adds the same number."""
         if self._deep == _MOST_MEETINGS:
             return None
-        own = self._unknown(node)
+        base = self._unknown(node)
         mark = len(self._trail)
-        self._keep(self._polys, node.id, own)
+        self._keep(self._polys, node.id, base)
         self._open += 1
         self._deep += 1
         latches = self._graph.latches[node.block]
@@ -295,16 +297,16 @@ class Symbolic:
         self._open -= 1
         self._undo(mark)
         first = [p for b, p in met if b not in latches]
-        steps = [(p - own).modulo(node.bits) for b, p in met if b in latches]
+        steps = [(p - base).modulo(node.bits) for b, p in met if b in latches]
         if any(p.key != first[0].key for p in first) or not first:
             return None
         if any(s.key != steps[0].key for s in steps) or not self._lasts(steps[0], node.block):
             return None
-        return first[0] + steps[0] * self.turn(node.block)
+        return first[0] + steps[0] * self.iterations(node.block)
 
-    def turn(self, header: int) -> Poly:
+    def iterations(self, header: int) -> Poly:
         """The number of iterations that the loop has completed since it was entered."""
-        return self.atoms.named("turn", f"turn {header}", 0, UNBOUNDED, header)
+        return self.atoms.named("iteration", f"iteration {header}", 0, UNBOUNDED, header)
 
     def _lasts(self, poly: Poly, header: int) -> bool:
         """Whether a value is the same in all iterations of a loop."""
@@ -314,27 +316,27 @@ class Symbolic:
         """The facts that held when the loop went back to its header, in terms of the iteration that
         had just ended.
         """
-        found = self._rounds.get(header)
-        if found is not None:
-            return found
+        facts = self._rounds.get(header)
+        if facts is not None:
+            return facts
         inside = self._graph.bodies[header]
         self._shown.append(None)
         try:
             known: list[dict[tuple[Any, ...], Poly]] = []
             for latch in self._graph.latches[header]:
                 held = self.facts(self._paths.arrival(latch, header))
-                known.append({p.key: p for p in held if self._of_turn(p, header, inside)})
+                known.append({p.key: p for p in held if self._is_of_iteration(p, header, inside)})
         finally:
             self._shown.pop()
-        found = tuple(p for key, p in known[0].items() if all(key in other for other in known))
+        facts = tuple(p for key, p in known[0].items() if all(key in other for other in known))
         # Otherwise the facts rest on an assumption, or some are missing.
         if not self._shown and not self._open:
-            self._rounds[header] = found
-        return found
+            self._rounds[header] = facts
+        return facts
 
-    def _of_turn(self, poly: Poly, header: int, inside: frozenset[int]) -> bool:
+    def _is_of_iteration(self, poly: Poly, header: int, inside: frozenset[int]) -> bool:
         return all(
-            not a.blocks & inside or (a.kind == "turn" and header in a.blocks)
+            not a.blocks & inside or (a.kind == "iteration" and header in a.blocks)
             for a in self.atoms.within(poly)
         )
 
@@ -386,14 +388,14 @@ class Symbolic:
         """
         # The last literals are the nearest to the access; the others are dropped.
         literals = list(dict.fromkeys(certain(formula)))[-_MOST_FACTS:]
-        return tuple(p for literal in literals for p in self._found_facts(literal))
+        return tuple(p for literal in literals for p in self._cached_facts(literal))
 
-    def _found_facts(self, literal: Literal) -> Facts:
+    def _cached_facts(self, literal: Literal) -> Facts:
         if literal not in self._facts_of:
-            found = tuple(self._facts(literal))
+            facts = tuple(self._facts(literal))
             if self._shown or self._open:  # it may rest on an assumption
-                return found
-            self._facts_of[literal] = found
+                return facts
+            self._facts_of[literal] = facts
         return self._facts_of[literal]
 
     def _facts(self, literal: Literal) -> Iterator[Poly]:
