@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flash.cache.cuda_memory import KVMemory, Numbers
-from flash.decode.append_launch import AppendCall
 from flash.decode.operation import append_to
+from flash.decode.plan import AppendCall
 from flash.kernels.append import COUNTS
 from flash.pages.placement import Stretch
 from ptxgen.arrays.views import HOST, ArrayView
@@ -40,9 +40,9 @@ class RowLocations:
         arrays = memory.arrays(layer)
 
         def numbers(name: str) -> Numbers:
-            found = memory.numbers(len(sequences), name if shared else "")
-            self.operands[name] = found.view
-            return found
+            array = memory.numbers(len(sequences), name if shared else "")
+            self.operands[name] = array.view
+            return array
 
         if self._sequences == list(range(len(self._of_layer))):
             self.operands["seqused_k"] = arrays.lengths
@@ -51,11 +51,12 @@ class RowLocations:
             self._fixed.append((numbers("cache_batch_idx"), sequences))
         if any(padding):
             self._fixed.append((numbers("leftpad_k"), padding))
-        more = ("block_table", "k_scale", "v_scale")
-        found = ((name, getattr(arrays, name)) for name in more)
-        self.operands |= {name: array for name, array in found if array is not None}
+        for name in ("block_table", "k_scale", "v_scale"):
+            array = getattr(arrays, name)
+            if array is not None:
+                self.operands[name] = array
 
-    def place(self, stream: int) -> None:
+    def write_fixed(self, stream: int) -> None:
         """Write the sequence indices and padding, which never change, in the order of `stream`."""
         for numbers, values in self._fixed:
             numbers.follow(np.array(values, np.int32), stream)
@@ -79,17 +80,17 @@ def write_rows(
     if not any(counts):
         return
     locations = RowLocations(memory, layer, [stretch.sequence for stretch in stretches], shared=True)
-    locations.place(stream)
+    locations.write_fixed(stream)
     locations.follow(stream)
     of_counts = {}
     if set(counts) != {rows[0].shape[2]}:
         numbers = memory.numbers(len(counts), "counts")
         numbers.follow(np.array(counts, np.int32), stream)
         of_counts[COUNTS.name] = numbers.view
-    memory.stream, there = stream, memory.arrays(layer)
-    page_size = 0 if there.block_table is None else there.k.shape[2]
+    memory.stream, of_layer = stream, memory.arrays(layer)
+    page_size = 0 if of_layer.block_table is None else of_layer.k.shape[2]
     k, v = memory.brought(*rows, stream)
-    arrays = {"K_NEW": k, "V_NEW": v, "K": there.k, "V": there.v, **locations.operands, **of_counts}
+    arrays = {"K_NEW": k, "V_NEW": v, "K": of_layer.k, "V": of_layer.v, **locations.operands, **of_counts}
     call = AppendCall(arrays, page_size)
     backend = "cpu" if memory.device == HOST else "cuda"
     append_to(cuda, "KVCache.append").bound(call, backend, memory.workspace)(stream)

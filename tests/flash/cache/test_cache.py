@@ -30,9 +30,7 @@ from hypothesis import strategies as st
 
 from flash import KVCache
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, INPUT_DTYPES
-from flash.pages.journal import Journal
-from flash.pages.page_pool import PagePool
-from flash.pages.placement import Stretch
+from flash.pages.placement import Journal, PagePool, Stretch
 from ptxgen.arrays.views import host_array
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend

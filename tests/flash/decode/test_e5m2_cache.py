@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import flash
-from flash.decode.append_launch import AppendCall, append_step
+from flash.decode.plan import AppendCall, append_step
 from flash.host.stored_rows import stored
 from flash.operands.dtypes import E5M2
 from ptxgen.arrays.views import view
