@@ -137,10 +137,8 @@ class CachedWork:
         self._locations = None
         if not task.sequences:
             return
-        self._locations = RowLocations(
-            cache.memory, task.layer, task.sequences, task.padding, shared=not task.is_repeated
-        )
-        self._locations.write_fixed(self._stream())
+        rows = cache.memory, task.layer, task.sequences, task.padding
+        self._locations = RowLocations(*rows, self._stream(), shared=not task.is_repeated)
         alone = task.call._replace(operands={**task.call.operands, **self._locations.operands})
         new, is_empty = new_operands(task.views), 0 in task.call.out.shape[:3]
         call = alone._replace(operands={**alone.operands, **new})
@@ -153,8 +151,8 @@ class CachedWork:
             self._write = lambda _: np.copyto(host_array(queries), joined_on_cpu(joined))
             call = alone._replace(q=queries)
         elif "k_new" in new and on_gpu and is_empty:
-            rows = appending(call, None if call.rotation is None else call.q)
-            self._write = append_to(cache.cuda, task.caller).bound(rows, backend, cache.memory.workspace)
+            append = appending(call, None if call.rotation is None else call.q)
+            self._write = append_to(cache.cuda, task.caller).bound(append, backend, cache.memory.workspace)
         if not (is_empty and on_gpu):
             self._attend = task.decode.bound(call, backend, cache.memory.workspace)
 

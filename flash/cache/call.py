@@ -236,7 +236,7 @@ def _asked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    """What a call of `items` sequences asks for, which is kept for calls that ask for the same with arrays
+    """What a call of `items` sequences asks for, which is cached for calls that ask for the same with arrays
     that differ in addresses alone. Raises `LaunchError` with the problems of its arrays, `ConfigError` for
     what a config refuses.
     """
@@ -359,7 +359,7 @@ def _problems_of_kernels(
             if name in views:
                 yield from address_problems(name, views[name], OF_ARRAYS[views[name].dtype].nbytes)
         if "rotary_cos" in views:
-            yield from _problems_of_turning(cache, views)
+            yield from _problems_of_rotation(cache, views)
     declared = [matrix_of_config(config, name, QUERY_AXES) for name in ("q", "out")]
     yield from type_and_row_problems(declared, views)
     yield from problems_of_size(views["q"], cache.capacity)
@@ -377,21 +377,21 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
     if backend == "cuda":
         return True
     tables = [views[name] for name in ANGLES if name in views]
-    turned = [views["q"], *new] if tables else new
+    rotated = [views["q"], *new] if tables else new
     return (
         all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
         and all(_is_aligned(array) for array in (*new, *tables))
         and all(table.dtype == F32.array_name for table in tables)
-        and len({array.dtype for array in turned}) == 1
+        and len({array.dtype for array in rotated}) == 1
     )
 
 
 def joins_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
     """Whether a kernel writes the new rows, if there are any, and rotates them and the queries."""
-    return appends_by_kernel(cache, views, backend) or turns_by_kernel(views, backend)
+    return appends_by_kernel(cache, views, backend) or rotates_by_kernel(views, backend)
 
 
-def turns_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
+def rotates_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
     """Whether a kernel rotates the queries of a call without new rows; on the host numpy does."""
     has_rows = any(name in views and views[name].size for name in "kv")
     return backend == "cuda" and not has_rows and ANGLES[0] in views
@@ -408,17 +408,17 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
     types = {name: views[name].dtype for name in ("q", "k")}
     if len(set(types.values())) > 1:
         yield (
-            "q and k that are turned on a GPU must be of one type, got "
+            "q and k that are rotated on a GPU must be of one type, got "
             f"{', '.join(types.values())}; convert them"
         )
 
 
-def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
+def _problems_of_rotation(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
     if not joins_by_kernel(cache, views, "cuda"):
         yield (
-            "rotary_cos and rotary_sin are given, but new k and v are turned only if they are on the GPU "
-            "of the cache; copy them there, or turn q and k before the call"
+            "rotary_cos and rotary_sin are given, but new k and v are rotated only if they are on the GPU "
+            "of the cache; copy them there, or rotate q and k before the call"
         )
     declared = [Argument(name, ANGLE_AXES, (F32,), "as kernels take it") for name in ANGLES]
     yield from type_and_row_problems(declared, views)

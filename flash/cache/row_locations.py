@@ -19,8 +19,8 @@ from ptxgen.runtime.cuda import CudaBackend
 
 class RowLocations:
     """`operands` holds by name: lengths of sequences, sequence of each item, padding rows of each
-    item, block table and scales. `shared`: whether the next call may reuse the memory of this
-    call's arrays.
+    item, block table and scales. Indices and padding, which never change, are written in the order of
+    `stream`. `shared`: whether the next call may reuse the memory of this call's arrays.
     """
 
     def __init__(
@@ -28,7 +28,8 @@ class RowLocations:
         memory: KVMemory,
         layer: int,
         sequences: Sequence[int],
-        padding: Sequence[int] = (),
+        padding: Sequence[int],
+        stream: int,
         *,
         shared: bool,
     ) -> None:
@@ -36,30 +37,26 @@ class RowLocations:
         self._of_layer = memory.small.lengths[layer]
         self._sequences = list(sequences)
         self._lengths: Numbers | None = None
-        self._fixed: list[tuple[Numbers, Sequence[int]]] = []
         arrays = memory.arrays(layer)
 
-        def numbers(name: str) -> Numbers:
+        def numbers(name: str, values: Sequence[int] | None = None) -> Numbers:
             array = memory.numbers(len(sequences), name if shared else "")
             self.operands[name] = array.view
+            if values is not None:
+                array.follow(np.array(values, np.int32), stream)
             return array
 
         if self._sequences == list(range(len(self._of_layer))):
             self.operands["seqused_k"] = arrays.lengths
         else:
             self._lengths = numbers("seqused_k")
-            self._fixed.append((numbers("cache_batch_idx"), sequences))
+            numbers("cache_batch_idx", sequences)
         if any(padding):
-            self._fixed.append((numbers("leftpad_k"), padding))
+            numbers("leftpad_k", padding)
         for name in ("block_table", "k_scale", "v_scale"):
             array = getattr(arrays, name)
             if array is not None:
                 self.operands[name] = array
-
-    def write_fixed(self, stream: int) -> None:
-        """Write the sequence indices and padding, which never change, in the order of `stream`."""
-        for numbers, values in self._fixed:
-            numbers.follow(np.array(values, np.int32), stream)
 
     def follow(self, stream: int) -> None:
         """Write the current lengths of the call's sequences, in the order of `stream`."""
@@ -79,8 +76,9 @@ def write_rows(
     counts = [stretch.end - stretch.begin for stretch in stretches]
     if not any(counts):
         return
-    locations = RowLocations(memory, layer, [stretch.sequence for stretch in stretches], shared=True)
-    locations.write_fixed(stream)
+    locations = RowLocations(
+        memory, layer, [stretch.sequence for stretch in stretches], (), stream, shared=True
+    )
     locations.follow(stream)
     of_counts = {}
     if set(counts) != {rows[0].shape[2]}:

@@ -117,7 +117,7 @@ def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str
 
 
 def _memory(call: GradientCall) -> str:
-    """The bytes of the arrays and of the memory of the kernels, beside those of the scores."""
+    """The bytes of the arrays and of the memory of the kernels, and what those of all scores would be."""
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
     of_kernels = {name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call).items()}

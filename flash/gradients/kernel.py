@@ -51,14 +51,6 @@ class Gradients(NamedTuple, Generic[A]):
     arrays: dict[str, A]
 
 
-class _Read(NamedTuple):
-    """A checked call: what it computes, on which backend, and why there."""
-
-    call: GradientCall
-    backend: str
-    why: str
-
-
 class AttentionGradient:
     """The gradients of attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
@@ -146,7 +138,8 @@ class AttentionGradient:
         `ConfigError` if there are none.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
-        config, of_owner = self.config, (target, self._natural_alignment)
+        config = self.config
+        of_owner = target, natural_alignment(config.head_dim, config.value_dim, config.element)
         one_sweep = self._gradient.sweeps(target).number == 1
         return {
             owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=one_sweep))
@@ -162,11 +155,6 @@ class AttentionGradient:
     def resources(self) -> dict[str, GradientResources]:
         """The resources of `builds`, with registers by the assembler where one is installed."""
         return {owner: GradientResources.of(build) for owner, build in self.builds.items()}
-
-    @property
-    def _natural_alignment(self) -> int:
-        config = self.config
-        return natural_alignment(config.head_dim, config.value_dim, config.element)
 
     @takes(LaunchArguments)
     def launch(
@@ -314,8 +302,8 @@ class AttentionGradient:
         max_seqlen_k: object,
         backend: object,
         stream: int | None,
-    ) -> _Read:
-        """The checked call of arguments, with the config's scale and numbers."""
+    ) -> tuple[GradientCall, str, str]:
+        """The checked call of arguments, with the config's scale and numbers; its backend, and why there."""
         caller, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
         views, operands = gradient.views(named, flattened(caller, arguments), stream)
@@ -324,7 +312,7 @@ class AttentionGradient:
         one_sweep = gradient.require_kernels(name, gradient.ordinal(name, views))
         of_scores = self._numbers, dict[str, ArrayView]()
         call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, one_sweep)
-        return _Read(call, name, why)
+        return call, name, why
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""

@@ -214,7 +214,9 @@ def run_on_cpu(call: GradientCall) -> None:
     operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
-    attend = functools.partial(attention_gradients_cpu, softmax_scale=call.scale, **scores)
+    attend: Callable[..., None] = functools.partial(
+        attention_gradients_cpu, softmax_scale=call.scale, **scores
+    )
     arrays = {name: host_array(a) for name, a in call.arrays.items()}
     sums = {name: host_array(a) for name, a in call.sums.items()}
     rows: dict[str, Any] = {name: arrays.pop(name, None) for name in ("lse", "dlse")}

@@ -267,7 +267,7 @@ class Paged:
     def needed(self, stretches: Sequence[Stretch]) -> int:
         """Pages to take: one for each new page, and one for each shared page that is written."""
         wanted = 0
-        left: Counter[int] = Counter()  # users that each page loses while room is made
+        left: Counter[int] = Counter()  # users that each page loses meanwhile
         for sequence, begin, end in stretches:
             held = self._counts[sequence]
             for n in self._numbers(begin, end):

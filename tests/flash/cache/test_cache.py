@@ -27,12 +27,13 @@ from device_arrays import CudaArray
 from fake_driver import FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 
 from flash import KVCache
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, INPUT_DTYPES
 from flash.pages.placement import Journal, PagePool, Stretch
 from ptxgen.arrays.views import host_array
-from ptxgen.errors import CacheFullError, ConfigError, LaunchError
+from ptxgen.errors import CacheFullError, ConfigError
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
@@ -220,9 +221,7 @@ def test_contiguous_sequences_cannot_share_rows() -> None:
     cache = cache_of()
     cache.append(0, *tokens(2))
     cache.reorder([0, 1, 2])
-    with pytest.raises(LaunchError) as caught:
-        cache.reorder([2, 0], [0, 1])
-    assert str(caught.value) == (
+    assert refusal(cache.reorder, [2, 0], [0, 1]) == (
         "KVCache.reorder: sequences of contiguous memory cannot share rows, but [0, 1] shall hold what "
         "[2, 0] hold; make the cache with page_size, such as page_size=16"
     )
@@ -233,9 +232,7 @@ def test_room_is_counted_with_the_copies_that_forks_will_need() -> None:
     cache.append(0, *tokens(6, 1), [0])
     cache.fork(0, 1)
     cache.fork(0, 2)
-    with pytest.raises(CacheFullError) as caught:
-        cache.append(0, *tokens(3))
-    assert str(caught.value) == (
+    assert refusal(cache.append, 0, *tokens(3), error=CacheFullError) == (
         "KVCache.append: 5 more pages are needed, but 2 of 4 are free; truncate or reset "
         "sequences, or make a cache with more pages"
     )
@@ -259,9 +256,7 @@ def test_a_page_is_released_once_for_each_user() -> None:
     assert (pool.users(page), pool.free) == (1, 1)
     pool.release(page, journal)
     for act, what in ((pool.release, "released"), (pool.share, "shared")):
-        with pytest.raises(LaunchError) as caught:
-            act(page, journal)
-        assert str(caught.value) == (
+        assert refusal(act, page, journal) == (
             f"PagePool: a page that is {what} must be in use, but page 0 of 2 is not; release each "
             "page once for each time it was taken or shared"
         )
@@ -409,26 +404,18 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
         of_tokens.nbytes
         == of_heads.nbytes + 4 * 2 * LAYERS * BATCH * KV_HEADS * CAPACITY - 8 * LAYERS * KV_HEADS
     )
-    with pytest.raises(LaunchError) as caught:
-        of_tokens.set_scales(1.0, 1.0)
-    assert str(caught.value) == (
+    assert refusal(of_tokens.set_scales, 1.0, 1.0) == (
         "KVCache.set_scales: scales are set for heads, but this cache has scale_per='token': each token gets "
         "its own when it is appended; leave out set_scales, or make a cache with scale_per='head'"
     )
-    with pytest.raises(LaunchError) as caught:
-        of_heads.token_scales(0, 0)
-    assert str(caught.value) == (
+    assert refusal(of_heads.token_scales, 0, 0) == (
         "KVCache.token_scales: tokens have scales in a cache with scale_per='token', which this one has not; "
         "see KVCache.scales"
     )
-    with pytest.raises(ConfigError) as refused:
-        cache_of(dtype="f16", scale_per="token")
-    assert str(refused.value) == (
+    assert refusal(cache_of, error=ConfigError, dtype="f16", scale_per="token") == (
         f"KVCache: scale_per='token' is for a cache of {FP8_NAMES}, whose numbers have scales; leave it out"
     )
-    with pytest.raises(ConfigError) as refused:
-        cache_of(dtype="e4m3", scale_per="tokens")
-    assert str(refused.value) == (
+    assert refusal(cache_of, error=ConfigError, dtype="e4m3", scale_per="tokens") == (
         "KVCache: scale_per must be one of head, token, got 'tokens'; did you mean 'token'?"
     )
 
@@ -512,9 +499,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
 )
 def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
     sizes = {"layers": 1, "batch": 1, "kv_heads": 1, "head_dim": 4, "capacity": 8}
-    with pytest.raises(ConfigError) as caught:
-        KVCache(**{**sizes, **how})
-    assert str(caught.value) == f"KVCache: {message}"
+    assert refusal(KVCache, error=ConfigError, **{**sizes, **how}) == f"KVCache: {message}"
 
 
 K, V = tokens(2)
@@ -655,9 +640,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, page_size: 
     cache.append(1, *tokens(5, 2), [0, 1])
     act, message = REFUSED[name]
     before = state_of(cache)
-    with pytest.raises(LaunchError) as caught:
-        act(cache)
-    assert str(caught.value) == f"KVCache.{message}"
+    assert refusal(act, cache) == f"KVCache.{message}"
     assert state_of(cache) == before
 
 
@@ -666,9 +649,7 @@ def test_no_sequence_is_appended_to_where_one_has_no_room(page_size: int | None)
     cache = cache_of(page_size=page_size)
     cache.append(1, *tokens(19, 1), [1])
     before = state_of(cache)
-    with pytest.raises(CacheFullError) as caught:
-        cache.append(1, *tokens(2))
-    assert str(caught.value) == (
+    assert refusal(cache.append, 1, *tokens(2), error=CacheFullError) == (
         "KVCache.append: sequence 1 has 19 of 20 tokens in layer 1, which leaves no room for 2 "
         "more; truncate or reset it, or make a cache with a larger capacity"
     )
@@ -679,9 +660,7 @@ def test_no_sequence_is_appended_to_where_one_has_no_room(page_size: int | None)
 def test_no_fork_without_a_sequence_for_it() -> None:
     cache = cache_of()
     cache.append(0, *tokens(1, 2), [1, 2])
-    with pytest.raises(CacheFullError) as caught:
-        cache.fork(0)
-    assert str(caught.value) == (
+    assert refusal(cache.fork, 0, error=CacheFullError) == (
         "KVCache.fork: all other of 3 sequences have tokens; reset one, or make a cache with a larger batch"
     )
 
@@ -702,9 +681,7 @@ def test_no_fork_without_a_sequence_for_it() -> None:
 )
 def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
     cache = cache_of(dtype="e4m3")
-    with pytest.raises(LaunchError) as caught:
-        cache.set_scales(1.0, scale)
-    assert str(caught.value) == f"KVCache.set_scales: v_scale {message}"
+    assert refusal(cache.set_scales, 1.0, scale) == f"KVCache.set_scales: v_scale {message}"
     found = cache.scales
     assert found is not None
     assert (found[0] == 1).all()
@@ -713,18 +690,14 @@ def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
 def test_scales_are_refused_once_there_are_tokens() -> None:
     cache = cache_of(dtype="e4m3")
     cache.append(1, *tokens(3))
-    with pytest.raises(LaunchError) as caught:
-        cache.set_scales(2.0, 2.0)
-    assert str(caught.value) == (
+    assert refusal(cache.set_scales, 2.0, 2.0) == (
         "KVCache.set_scales: scales must be set before anything is appended, but sequences have "
         "up to 3 tokens; reset() the cache first"
     )
 
 
 def test_a_cache_of_e4m3_takes_what_can_be_converted() -> None:
-    with pytest.raises(LaunchError) as caught:
-        cache_of(dtype="e4m3").append(0, K, V.astype(np.int32))
-    assert str(caught.value) == (
+    assert refusal(cache_of(dtype="e4m3").append, 0, K, V.astype(np.int32)) == (
         "KVCache.append: v must be one of float32, float16, bfloat16, as the cache is of 'e4m3', "
         "got int32; convert with v.astype('float32')"
     )

@@ -28,6 +28,8 @@ from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
 
+pytestmark = pytest.mark.usefixtures("unproved")
+
 LAYERS, BATCH, HEADS, KV_HEADS, DIM, CAPACITY, PAGE = 2, 4, 2, 1, 16, 16, 4
 BACKENDS = ("cpu", "interpreter", "cuda")
 ON_EACH = pytest.mark.parametrize("backend", BACKENDS)

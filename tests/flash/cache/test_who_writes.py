@@ -17,6 +17,8 @@ from flash.decode import operation, plan
 from flash.problem.rotary import rotary_tables
 from ptxgen.runtime.cuda import CudaBackend
 
+pytestmark = [pytest.mark.grid, pytest.mark.usefixtures("unproved")]
+
 JOINS, ATTENDS, APPENDS, NUMPY = "attends and writes", "attends", "appends", "numpy"
 DIM = 16
 
