@@ -429,7 +429,7 @@ class KVCache:
         return indices
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
-        """The declaration of rows for the cache; one of a narrow type converts rows of several."""
+        """The declaration of an array of rows; a cache of a narrow type takes rows of several types."""
         taken = tuple(DTYPES.values()) if self.element.is_narrow else (self.element,)
         return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 

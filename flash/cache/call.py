@@ -58,8 +58,8 @@ from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 
 class CachedOptions(CacheArguments, total=False):
-    """The arguments of `attention_with_kvcache` and `DecodeStep` that are given by name, beside
-    `layer` and `return_lse`.
+    """The keyword arguments of `attention_with_kvcache` and `DecodeStep`, without `layer` and the choices of
+    results.
     """
 
     causal: Causal
@@ -76,7 +76,7 @@ class CachedOptions(CacheArguments, total=False):
 
 
 class CachedArguments(CachedOptions, total=False):
-    """All arguments that are given by name, beside `layer`."""
+    """All keyword arguments of `attention_with_kvcache` and `DecodeStep` but `layer`."""
 
     return_lse: bool
     return_max_logit: bool
@@ -107,7 +107,7 @@ class Results(NamedTuple):
 
     @property
     def returned(self) -> Any:
-        """out, or a tuple of it and of what else was asked for."""
+        """out, or a tuple of out and of the other outputs that the call asked for."""
         return (self.out, *self.others.values()) if self.others else self.out
 
 
@@ -219,7 +219,7 @@ def _new(array: object, name: str) -> ArrayView:
 
 
 class Asked(NamedTuple):
-    """What a call asks for, with arrays that are right for it."""
+    """The checked choices of a call: what it computes, into which outputs, with how many splits."""
 
     config: AttentionConfig
     scale: float
@@ -313,7 +313,7 @@ def _backend_of(caller: str, cache: object, arguments: Mapping[str, Any]) -> str
 
 
 def _problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
-    """Say what is wrong with the devices of the arrays, and with q, k and v."""
+    """Say what is wrong with the devices of the arrays, and with the types and shapes of q, k and v."""
     device = cache.memory.device
     where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
     yield from (
@@ -351,7 +351,7 @@ def _problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) ->
 def _problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """Say what is wrong with a call for kernels, beyond the checks that numpy needs, too."""
+    """Say why kernels cannot compute a call that numpy could."""
     if cache.element.is_narrow:
         yield from widening_problems(config, repr(cache.dtype), backend)
     if backend == "cuda":

@@ -142,7 +142,7 @@ class CudaMemory(Memory):
         return copies
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned; complete on return."""
+        """Write rows as `raw` returned them to `runs`; complete on return."""
         for memory, rows in zip(self._arrays, arrays, strict=True):
             for piece, at in self._pieces(memory, layer, runs, rows):
                 dense = np.ascontiguousarray(piece)
@@ -154,7 +154,7 @@ class CudaMemory(Memory):
     def _pieces(
         self, memory: DeviceArray, layer: int, runs: Sequence[Run], rows: Array
     ) -> Iterator[tuple[Array, int]]:
-        """The pieces of `rows` [kv_heads, rows, n] that are contiguous there, and their addresses there."""
+        """The pieces of `rows` [kv_heads, rows, n] that are contiguous on the device, and their addresses."""
         first = 0
         for slot, begin, count in runs:
             for head in range(self._kv_heads):

@@ -46,8 +46,8 @@ class SmallArrays(NamedTuple):
 
 
 class Memory(ABC):
-    """What the memories of a KV cache on the host and on a GPU have in common. `stream` is that of the last
-    work on a GPU.
+    """Keys, values and scales of a KV cache, on the host or on a GPU. `small` are the host's arrays of
+    lengths, pages and scales of heads; `stream` is the stream of the last work on a GPU.
     """
 
     def __init__(self, small: SmallArrays) -> None:
@@ -131,7 +131,7 @@ class HostMemory(Memory):
         return [_rows(array[layer], runs) for array in self._arrays[first:]]
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned."""
+        """Write rows as `raw` returned them to `runs`."""
         for array, rows in zip(self._arrays, arrays, strict=True):
             first = 0
             for slot, begin, count in runs:

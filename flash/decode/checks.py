@@ -62,7 +62,7 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
 
 
 def _problems_of_arrays(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the arrays of a call, whatever they hold."""
+    """Say what is wrong with types, shapes, strides and devices of the arrays of a call."""
     arrays, sizes = _matrices(config, views), {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
     wrong = list(problems_of_shapes(arrays, views, sizes))
     yield from wrong
@@ -86,7 +86,7 @@ def matrix_of_config(config: AttentionConfig, name: str, axes: tuple[str, ...]) 
 
 
 def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[Argument, ...]:
-    """The queries, the cache and its block table."""
+    """The declarations of the queries, the cache, its block table and the scales of its tokens."""
     cache = ("sequences", "kv_heads", "capacity")
     if "block_table" in views:
         cache = ("pages", "kv_heads", "page_size")
@@ -106,7 +106,7 @@ def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[
 
 
 def _new_rows(config: AttentionConfig) -> tuple[Argument, ...]:
-    """The new rows and the rotary tables."""
+    """The declarations of the new rows and the rotary tables."""
     return (
         matrix_of_config(config, "k", (*_NEW, "head_dim")),
         matrix_of_config(config, "v", (*_NEW, "head_dim_v")),
@@ -129,7 +129,7 @@ def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the types of the caches together, and their scales."""
+    """Say that K and V have different types, or that their scales are missing or not to be given."""
     k, v = views["k_cache"], views["v_cache"]
     narrow = next((x.dtype for x in (k, v) if x.dtype in _NARROW), None)
     if narrow and k.dtype != v.dtype:
@@ -157,7 +157,7 @@ def token_arguments(views: Mapping[str, ArrayView], axes: tuple[str, ...]) -> tu
 
 
 def problems_of_ranks(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say that only one of both scales is of tokens."""
+    """Say that one of k_scale and v_scale has a number for each token, and the other one for each head."""
     which = [of_tokens(views, name) for name in SCALES]
     if any(which) and not all(which):
         shapes = " and ".join(str(list(views[name].shape)) for name in SCALES if name in views)
@@ -294,7 +294,7 @@ def capacity_of(views: Mapping[str, ArrayView]) -> int:
 
 
 def problems_of_contents(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the numbers that arrays hold, of the first array with a wrong one."""
+    """Say which elements of lengths, indices, block table and scales are invalid, of the first such array."""
     batch, capacity = views["q"].shape[0], capacity_of(views)
     sequences = views[_TABLE if _TABLE in views else "k_cache"].shape[0]
     items: dict[str, Numbers] = {"leftpad_k": np.zeros(batch, np.int64), "cache_batch_idx": np.arange(batch)}

@@ -124,7 +124,7 @@ def _plus_is_empty(empty_lse: object) -> bool:
 
 
 def _in_minus(lses: Array) -> Array:
-    """LSE with -inf in place of +inf."""
+    """LSE of parts, with -inf in place of +inf."""
     return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
 
 
@@ -194,7 +194,7 @@ class _MergeOfParts(NamedTuple):
 
 
 class _Merge(Operation[_MergeOfParts]):
-    """The merge of attention results."""
+    """The operation that merges attention results for parts of the keys."""
 
     copies_to_gpu: ClassVar = False
 

@@ -53,7 +53,7 @@ Operands = Mapping[str, ArrayView]
 
 
 class Decode(Operation[CacheCall]):
-    """Attention as `config` says, over a cache."""
+    """The operation that attends, as `config` says, to the keys of a KV cache."""
 
     copies_to_gpu: ClassVar = False
 
@@ -105,9 +105,7 @@ class Decode(Operation[CacheCall]):
         attend_on_cpu(call, on_cpu_of(self.config, backend))
 
     def _splits(self, call: CacheCall, ordinal: int | None) -> int:
-        """The number of splits of a call, by the rule of "auto" for a device if it has none; on a CPU splits
-        save no time.
-        """
+        """The number of splits of a call; for "auto" chosen for the device, and 1 on a CPU."""
         if call.splits is not None or ordinal is None:
             return call.splits or 1
         key = (*_layouts(call), ordinal)
@@ -140,7 +138,7 @@ def _layouts(call: CacheCall) -> tuple[object, ...]:
 
 
 class Append(Operation[AppendCall]):
-    """Writing new rows to a cache, and rotating new keys and queries (RoPE)."""
+    """The operation that writes new rows to a KV cache, and rotates new keys and queries (RoPE)."""
 
     copies_to_gpu: ClassVar = False
 
@@ -170,7 +168,7 @@ class Append(Operation[AppendCall]):
 
 
 def attend_on_cpu(call: CacheCall, attend: Callable[..., None]) -> None:
-    """Compute the call with `attend` (`on_cpu_of`), after new rows are written to the cache."""
+    """Write the new rows of a call to the cache, and attend with `attend` (`on_cpu_of`)."""
     q = joined_on_cpu(call)
     if not q.size:
         return
@@ -212,7 +210,7 @@ def joined_on_cpu(call: CacheCall) -> Array:
 
 
 def append_on_cpu(call: AppendCall) -> None:
-    """Write new rows to a cache, and rotated q to the array for it."""
+    """Write new rows to a cache, and rotated queries to `Q_OUT`, with numpy."""
     operands, element = call.arrays, OF_ARRAYS[call.arrays["K"].dtype]
     k, v = host_array(operands["K_NEW"]), host_array(operands["V_NEW"])
     if "COS" in operands:

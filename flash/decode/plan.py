@@ -235,9 +235,7 @@ def _gathers(call: CacheCall) -> bool:
 
 
 def _without_wgmma(call: CacheCall, merged: bool) -> str:
-    """What of a call speaks against the kernel with `wgmma` (`flash/families/wgmma.py`); the empty
-    string if nothing does.
-    """
+    """Why the kernel with `wgmma` (`flash/families/wgmma.py`) cannot compute a call; empty if it can."""
     in_boxes_alone = not _gathers(call)
     for is_met, reason in (
         (call.has_scales, f"K and V are {call.stored.name}"),
@@ -339,7 +337,9 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
 
 
 def appending(call: CacheCall, queries: ArrayView | None) -> AppendCall:
-    """What appends the new rows before attention: `queries` is for rotated q, which may be without rows."""
+    """The call that appends the new rows before attention; rotated q is written to `queries`, None without
+    rotation.
+    """
     arrays = {"K": call.k, "V": call.v, **call.operands}
     arrays |= {name.upper(): arrays.pop(name) for name in ("k_new", "v_new")}
     if queries is not None:

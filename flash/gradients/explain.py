@@ -105,7 +105,7 @@ def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:
 
 
 def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str:
-    """The arithmetic that the gradients need, and that the kernels do."""
+    """The floating-point operations that the gradients need, and those of the kernels."""
     lengths = _lengths(call)
     if lengths is None:
         return "as much as the lengths say, which are on a GPU and not read"

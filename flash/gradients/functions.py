@@ -49,7 +49,9 @@ class _GradientsOfNoColumns(AttentionGradient):
         wanted: Iterable[str] = (),
         **how: Any,
     ) -> Gradients[Any]:
-        """The gradients for lse alone, and dv without elements; as `AttentionGradient.launch`."""
+        """The gradients of a number of which lse alone has gradients, and dv without elements. Arguments and
+        exceptions are those of `AttentionGradient.launch`.
+        """
         caller = self._caller.name
         views = readable_views({"dout": dout, "q": q, "k": k, "v": v, "out": out}, caller)
         shape = (*views["q"].shape[:-1], 0)
@@ -72,7 +74,7 @@ class _GradientsOfNoColumns(AttentionGradient):
         return gradients._replace(dv=written)
 
     def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
-        """A new array of the library of `like` with the shape of another."""
+        """A new array of the library and type of `like` with the shape of `shaped`."""
         declared = [Result("zeros", like, tuple(shaped.shape), OF_ARRAYS[like.dtype])]
         return self._gradient.new(declared, stream)[0]["zeros"]
 
@@ -265,8 +267,8 @@ def _kernel(
     used: tuple[bool, ...],
     *scores: Any,
 ) -> AttentionGradient:
-    """The kernels of calls; `used` says whether seqused_q and seqused_k are given, and is empty for
-    sequences of one length.
+    """The object that computes gradients of calls with these choices. `used` says whether seqused_q and
+    seqused_k are given, and is empty for sequences that are not packed.
     """
     of_q, of_k = used or (False, False)
     config = config_of_call(

@@ -73,7 +73,7 @@ class Gradient(Operation[GradientCall]):
             yield Result(sum_name(name), array, array.shape, OF_ARRAYS[array.dtype])
 
     def clear(self, arrays: Iterable[ArrayView], stream: int) -> None:
-        """Set all elements of dense arrays to 0."""
+        """Set all elements of dense arrays to 0, on a GPU in stream order."""
         for array in arrays:
             if array.device == HOST:
                 host_array(array)[...] = 0

@@ -89,8 +89,8 @@ def _whole(feature: ScoreFeature | type[ScoreFeature], into: ArrayView) -> tuple
 
 
 def arrays_of(call: GradientCall, memory: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
-    """All arrays of a call, by names that differ; `memory` is that of `memory_of`. Their axes are in
-    the order of the kernels.
+    """All arrays of a call by the names of the kernels' pointers, with axes in the order of the kernels;
+    `memory` is that of `memory_of`.
     """
     sums = {sum_name(name): array for name, array in call.sums.items()}
     return {**_in_order(call), **memory, **call.operands, **sums}
@@ -102,7 +102,7 @@ def sum_name(argument: str) -> str:
 
 
 def memory_name(call: GradientCall, feature: ScoreFeature) -> str:
-    """The name of the pointer to what is summed for the gradient of a feature's array."""
+    """The name of the pointer to the terms of which the gradient of a feature's array is the sum."""
     return term_of(feature, one_sweep=call.one_sweep)
 
 

@@ -97,7 +97,7 @@ class PagePool:
         return list(self._users), list(self._free)
 
     def restore(self, state: tuple[list[int], list[int]]) -> None:
-        """Take over the `state` of a pool of as many pages."""
+        """Set users and free pages to the `state` of a pool of as many pages."""
         self._users[:], self._free[:] = state
 
     def _require_used(self, page: int, what: str) -> None:
@@ -133,7 +133,7 @@ class Copy(NamedTuple):
 
 
 class Placement(Protocol):
-    """The operations of a placement. Changes are noted in the journal of a call."""
+    """Says in which slots the rows of sequences are. Changes are noted in the journal of a call."""
 
     slots: int
     rows: int  # rows of a slot
@@ -171,13 +171,13 @@ class Placement(Protocol):
         """The slots of the rows of a sequence, in order."""
 
     def held(self, lengths: Sequence[int]) -> list[Run]:
-        """All rows of sequences of these lengths, each once."""
+        """The runs that hold all rows of sequences of these lengths, shared rows once."""
 
     def state(self) -> tuple[Any, ...]:
         """Which slots sequences have, copied."""
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Let sequences have the slots of a `state` of a placement of the same sizes."""
+        """Give sequences the slots of a `state` of a placement of the same sizes."""
 
 
 # Unused arguments of a method are used by the other of the two placements.

@@ -38,6 +38,14 @@ from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
 
+
+def append(cache: KVCache, lists: Lists, layer: int, count: int, which: list[int], seed: int = 0) -> None:
+    """Append the same tokens to sequences of a cache and of lists."""
+    k, v = tokens(count, len(which), seed)
+    cache.append(layer, k, v, which)
+    lists.append(layer, k, v, which, [count] * len(which))
+
+
 PAGE_SIZES = [None, 1, 3, 16]
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous", "paged"])
 
@@ -92,10 +100,8 @@ def test_lengths_truncated_at_once_may_differ(page_size: int | None) -> None:
 @EITHER_LAYOUT
 def test_a_truncated_step_that_failed_halfway_leaves_layers_alike(page_size: int | None) -> None:
     cache, lists = cache_of(page_size=page_size), Lists()
-    k, v = tokens(4)
     for layer in range(LAYERS):
-        cache.append(layer, k, v)
-        lists.append(layer, k, v, [0, 1, 2], [4] * 3)
+        append(cache, lists, layer, 4, [0, 1, 2])
     cache.append(0, *tokens(1))
     cache.truncate(4)
     assert_same(cache, lists)
@@ -127,10 +133,8 @@ def test_torch_tensors_are_appended(torch: Any, dtype: Any) -> None:
 def filled(length: int = 10) -> tuple[KVCache, Lists]:
     """A cache with pages of 4 whose sequence 0 has so many tokens in every layer."""
     cache, lists = cache_of(page_size=4), Lists()
-    k, v = tokens(length, 1)
     for layer in range(LAYERS):
-        cache.append(layer, k, v, [0])
-        lists.append(layer, k, v, [0], [length])
+        append(cache, lists, layer, length, [0])
     return cache, lists
 
 
@@ -138,17 +142,11 @@ def test_a_fork_shares_all_pages_and_copies_one_when_it_is_written() -> None:
     cache, lists = filled(10)
     assert cache.fork(0) == 1
     lists.fork(0, 1)
-    table = cache.block_table
-    assert table is not None
-    assert table[:2].tolist() == [[0, 1, 2, -1, -1]] * 2
+    assert cache.block_table[:2].tolist() == [[0, 1, 2, -1, -1]] * 2
     assert cache.free_pages == 12
     for layer in range(LAYERS):
-        k, v = tokens(1, 2, seed=layer)
-        cache.append(layer, k, v, [1, 0])
-        lists.append(layer, k, v, [1, 0], [1, 1])
-        after = cache.block_table
-        assert after is not None
-        assert after[:2].tolist() == [[0, 1, 2, -1, -1], [0, 1, 3, -1, -1]]
+        append(cache, lists, layer, 1, [1, 0], seed=layer)
+        assert cache.block_table[:2].tolist() == [[0, 1, 2, -1, -1], [0, 1, 3, -1, -1]]
     assert_same(cache, lists)
 
 
@@ -156,22 +154,16 @@ def test_a_fork_at_the_end_of_a_page_copies_nothing() -> None:
     cache, _ = filled(8)
     cache.fork(0, 2)
     cache.append(0, *tokens(1, 1), [2])
-    table = cache.block_table
-    assert table is not None
-    assert table[[0, 2]].tolist() == [[0, 1, -1, -1, -1], [0, 1, 2, -1, -1]]
+    assert cache.block_table[[0, 2]].tolist() == [[0, 1, -1, -1, -1], [0, 1, 2, -1, -1]]
 
 
 def test_a_fork_between_two_layers_of_a_step_keeps_both_layers() -> None:
     cache, lists = filled(7)
-    k, v = tokens(2, 1, seed=5)
-    cache.append(0, k, v, [0])
-    lists.append(0, k, v, [0], [2])
+    append(cache, lists, 0, 2, [0], seed=5)
     cache.fork(0, 1)
     lists.fork(0, 1)
     for sequence, seed in ((0, 5), (1, 6)):
-        k, v = tokens(2, 1, seed=seed)
-        cache.append(1, k, v, [sequence])
-        lists.append(1, k, v, [sequence], [2])
+        append(cache, lists, 1, 2, [sequence], seed)
     assert_same(cache, lists)
     assert_pages_add_up(cache)
 
@@ -188,18 +180,12 @@ def test_a_shared_page_stays_until_its_last_user_is_reset() -> None:
 def test_beams_share_the_pages_of_the_one_they_go_on_from() -> None:
     cache, lists = filled(10)
     for layer in range(LAYERS):
-        k, v = tokens(3, 1, seed=1)
-        cache.append(layer, k, v, [1])
-        lists.append(layer, k, v, [1], [3])
+        append(cache, lists, layer, 3, [1], seed=1)
     cache.reorder([1, 0, 0])
     lists.reorder([1, 0, 0])
-    table = cache.block_table
-    assert table is not None
-    assert table.tolist() == [[3, -1, -1, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, -1, -1]]
+    assert cache.block_table.tolist() == [[3, -1, -1, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, -1, -1]]
     assert cache.free_pages == 11
-    k, v = tokens(1, 2, seed=2)
-    cache.append(0, k, v, [1, 2])  # the first of two gets a copy of their last page
-    lists.append(0, k, v, [1, 2], [1, 1])
+    append(cache, lists, 0, 1, [1, 2], seed=2)  # the first of two gets a copy of their last page
     assert cache.free_pages == 10
     assert_same(cache, lists)
     assert_pages_add_up(cache)
@@ -287,13 +273,10 @@ def test_the_memory_of_a_layer_is_its_own_and_not_copied(page_size: int | None) 
     assert k.shape == (places[0], KV_HEADS, places[1], DIM)
     assert v.shape == (places[0], KV_HEADS, places[1], DIM_V)
     assert lengths.tolist() == [7, 7, 7]
-    assert found.k_scale is not None
-    assert found.v_scale is not None
     assert host_array(found.k_scale).tolist() == [3, 4]
     assert host_array(found.v_scale).tolist() == [0.5, 0.5]
     place = 2
     if page_size is not None:
-        assert found.block_table is not None
         place = host_array(found.block_table)[2, 0]
     first = k[place, 1, 3].astype(np.float32) * 4
     np.testing.assert_array_equal(first, cache.keys(1, 2)[1, 3])
@@ -423,12 +406,10 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
 def test_scales_are_those_that_were_set_and_copies() -> None:
     cache = cache_of(dtype="e4m3")
     found = cache.scales
-    assert found is not None
     assert found[0].tolist() == found[1].tolist() == [[1, 1], [1, 1]]
     cache.set_scales([[1], [2]], np.float16([3, 4]))
     found[0][...] = 7
     found = cache.scales
-    assert found is not None
     assert found[0].tolist() == [[1, 1], [2, 2]]
     assert found[1].tolist() == [[3, 4], [3, 4]]
     assert cache_of().scales is None
@@ -683,7 +664,6 @@ def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
     cache = cache_of(dtype="e4m3")
     assert refusal(cache.set_scales, 1.0, scale) == f"KVCache.set_scales: v_scale {message}"
     found = cache.scales
-    assert found is not None
     assert (found[0] == 1).all()
 
 
