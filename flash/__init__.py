@@ -35,9 +35,8 @@ from ptxgen import __version__ as __version__
 __distribution__: Final = "ptxgen"  # by which a module of this name is known to be ours
 
 if TYPE_CHECKING:
-    from flash.cache.attention import attention_with_kvcache
+    from flash.cache.attention import DecodeStep, attention_with_kvcache
     from flash.cache.cache import KVCache
-    from flash.cache.step import DecodeStep
     from flash.decode.kernel import DecodeKernel
     from flash.decode.merge import merge_partials
     from flash.functions import attention, attention_varlen
@@ -75,7 +74,7 @@ _HOME: Final = {
     "AttentionGradient": "gradients.kernel",
     "AttentionKernel": "kernel",
     "DecodeKernel": "decode.kernel",
-    "DecodeStep": "cache.step",
+    "DecodeStep": "cache.attention",
     "KVCache": "cache.cache",
     "attention": "functions",
     "attention_backward": "gradients.functions",

@@ -22,7 +22,6 @@ import pytest
 from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
 
-from flash.contract.catalogue import build
 from ptxgen.errors import BackendError, did_you_mean
 from ptxgen.runtime.assembler import Assembler, find_assembler
 
@@ -329,7 +328,7 @@ def only_young_garbage() -> Iterator[None]:
 
 @pytest.fixture
 def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a KV cache are launched without being proved first, which takes longer than to run
-    them; tests of the proofs prove each of them.
+    """Kernels of a KV cache, and of gradients, are launched without being proved first, which takes longer
+    than to run them; tests of the proofs prove each of them.
     """
-    monkeypatch.setattr("flash.decode.plan.proved_build", build)
+    monkeypatch.setattr("flash.contract.built_kernel.BuiltKernel.require_proved", lambda _: None)

@@ -12,7 +12,11 @@ from judge import rounded_normal
 import flash
 from flash.calls.step import Step
 from flash.operands.dtypes import F16, DType
-from flash.reference import ReferenceGradients, attention_reference_gradients
+from flash.reference import (
+    ReferenceGradients,
+    attention_reference_gradients,
+    attention_varlen_reference_gradients,
+)
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
@@ -37,6 +41,23 @@ def call_of(
     dout = rounded_normal(rng, (batch, heads, seq_q, d_v), kind)
     out, lse = flash.AttentionKernel(config).launch(q, k, v, return_lse=True, backend="cpu", **more)
     return {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+
+
+def packed_call(
+    config: flash.AttentionConfig, rows_q: int, rows_k: int, lengths: Arrays
+) -> tuple[Arrays, ReferenceGradients]:
+    """The arrays of a call of packed sequences with a sink, and what the reference says of it. Rows after the
+    last end are of no sequence.
+    """
+    rng, d = np.random.default_rng(3), config.head_dim
+    q, dout = (rounded_normal(rng, (rows_q, 2, d), np.float16) for _ in range(2))
+    k, v = (rounded_normal(rng, (rows_k, 1, d), np.float16) for _ in range(2))
+    out, sink = np.zeros_like(q), rounded_normal(rng, (2,))
+    how: Arrays = {"out": out, "return_lse": True, "backend": "cpu", "sink": sink, **lengths}
+    _, lse = flash.AttentionKernel(config).launch(q, k, v, **how)
+    arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "sink": sink}
+    exact = attention_varlen_reference_gradients(dout, q, k, v, **lengths, causal=True, sink=sink)
+    return arrays, exact
 
 
 def reference(arrays: Arrays, **how: Any) -> ReferenceGradients:

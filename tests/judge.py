@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from flash.error_bound import Arithmetic, Bound, arithmetic_of, attention_bound,
 
 Array = NDArray[Any]
 _KINDS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_OF_HEADS = ("alibi_slopes", "sink")
 _OF_FLOAT64 = 2.0 ** (24 - 53)  # times the bound of f32, whose errors are in units of 2^-24
 
 
@@ -38,6 +40,27 @@ def assert_attention_is_accurate(
     assert_within(out, lse, bound)
     if max_logit is not None:
         assert_close("max_logit", max_logit, *max_logit_bound(q, k, arithmetic, **features))
+
+
+def assert_items_are_accurate(
+    out: Array,
+    lse: Array | None,
+    q: Array,
+    rows: Iterable[tuple[Array, Array]],
+    *,
+    masks: Sequence[Array] | None = None,
+    **features: Any,
+) -> None:
+    """`assert_attention_is_accurate` for each item of a batch, which has its own K and V in `rows`, [1,
+    kv_heads, keys, dim], and its own mask. `alibi_slopes` and `sink` broadcast to [batch, heads].
+    """
+    wide = {n: np.broadcast_to(features.pop(n), q.shape[:2]) for n in _OF_HEADS if n in features}
+    for b, (k, v) in enumerate(rows):
+        one = slice(b, b + 1)
+        of_item = {name: array[one] for name, array in wide.items()}
+        of_item |= {} if masks is None else {"mask": masks[b]}
+        of_rows = None if lse is None else lse[one]
+        assert_attention_is_accurate(out[one], of_rows, q[one], k, v, **features, **of_item)
 
 
 def assert_within(out: Array, lse: Array | None, bound: Bound) -> None:

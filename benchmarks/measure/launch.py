@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.cache.attention import attention_with_kvcache
+from flash.cache.attention import DecodeStep, attention_with_kvcache
 from flash.cache.cache import KVCache
-from flash.cache.step import DecodeStep
 from flash.commands.measure.record import US, Found, Goal, Job, Setting, Work, measured
 from flash.commands.measure.report import ROOT
 from flash.kernel import AttentionKernel

@@ -1,14 +1,34 @@
-"""Attention of new queries to all keys of a KV cache, after optionally appending new keys."""
+"""Attention of new queries to all keys of a KV cache, after optionally appending new keys: a call, and a
+step that is repeated for each new token.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Unpack, overload
 
+import numpy as np
+
 from flash.cache.cache import KVCache
-from flash.cache.call import DEFAULTS, CachedArguments, CachedOptions, checked
-from flash.cache.work import CachedWork
+from flash.cache.call import (
+    DEFAULTS,
+    CachedArguments,
+    CachedOptions,
+    Task,
+    checked,
+    joins_by_kernel,
+    problems_of_rotary,
+)
+from flash.cache.row_locations import RowLocations, write_rows
+from flash.decode.operation import append_to, joined_on_cpu
+from flash.decode.plan import appending, new_operands
+from flash.host.caller import raise_problems
 from flash.operands.dtype_names import A, AnyArray
+from flash.pages.placement import Journal, Stretch
 from flash.scores.features import takes
+from ptxgen.arrays.views import host_array, view
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 
 @overload
@@ -102,4 +122,149 @@ def attention_with_kvcache(
     and any other exception the cache is as it was; `out` may have been written.
     """
     task = checked(attention_with_kvcache, q, cache, k, v, layer, arguments, repeated=False)
-    return CachedWork(task).once()
+    return CachedWork(task)()
+
+
+class CachedWork:
+    """A prepared call: the host counts the new rows of the cache, then the backend writes them and attends
+    where the cache is. Raises what `Operation.bound` does.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task, cache, on_gpu = task, task.cache, task.backend == "cuda"
+        self._write: Callable[[int], object] = _nothing
+        self._attend: Callable[[int], object] = _nothing
+        self._locations = None
+        if not task.sequences:
+            return
+        rows = cache.memory, task.layer, task.sequences, task.padding
+        self._locations = RowLocations(*rows, self._stream(), shared=not task.is_repeated)
+        alone = task.call._replace(operands={**task.call.operands, **self._locations.operands})
+        new, is_empty = new_operands(task.views), 0 in task.call.out.shape[:3]
+        call = alone._replace(operands={**alone.operands, **new})
+        backend = "cpu" if is_empty and not on_gpu else task.backend
+        by_call = backend in WITHOUT_KERNELS or joins_by_kernel(cache, task.views, backend)
+        if new and on_gpu and not by_call:  # rows of the host are copied to the GPU
+            self._write, call = self._fill, alone
+        elif new and not by_call:
+            queries, joined = view(np.empty(call.q.shape, call.config.element.numpy), "q"), call
+            self._write = lambda _: np.copyto(host_array(queries), joined_on_cpu(joined))
+            call = alone._replace(q=queries)
+        elif "k_new" in new and on_gpu and is_empty:
+            append = appending(call, None if call.rotation is None else call.q)
+            self._write = append_to(cache.cuda, task.caller).bound(append, backend, cache.memory.workspace)
+        if not (is_empty and on_gpu):
+            self._attend = task.decode.bound(call, backend, cache.memory.workspace)
+
+    def __call__(self) -> Any:
+        """Append and attend: `out`, or (out, lse). If anything is raised, the lengths of the cache
+        are as they were.
+        """
+
+        def work(journal: Journal) -> Any:
+            self._advance(journal)
+            self.launch()
+            return self._task.results.returned
+
+        return self._task.cache.whole(work, self._stream(), self._follow)
+
+    def advance(self) -> None:
+        """Make room in the cache for the new rows, and add them to its lengths; on a GPU, lengths
+        and block table are updated, in the order of the stream.
+
+        Raises `CacheFullError` if there is no room, `LaunchError` for positions beyond the rotary
+        tables; the cache is then as it was.
+        """
+        self._task.cache.whole(self._advance, self._stream(), self._follow)
+
+    def _advance(self, journal: Journal) -> None:
+        task, cache, stream = self._task, self._task.cache, self._stream()
+        n, sequences = task.new_rows, task.sequences
+        if "rotary_cos" in task.views:
+            ends = [length + n for length in cache.ledger.of(task.layer, sequences)]
+            raise_problems(problems_of_rotary(cache, task.views, ends, task.padding), task.caller)
+        if n:
+            cache.advance(task.caller, task.layer, sequences, [n] * len(sequences), journal, stream)
+        self._follow(stream)
+
+    def update(self) -> None:
+        """Update lengths and block table on a GPU, in the order of the stream, as `advance` does. A
+        step with `cache_batch_idx` needs it after `KVCache.grow`.
+        """
+        self._follow(self._stream())
+
+    def _follow(self, stream: int) -> None:
+        self._task.cache.update(stream)
+        if self._locations is not None:
+            self._locations.follow(stream)
+
+    def launch(self) -> None:
+        """Write the contents of k and v to the last rows of each sequence, and attend with q.
+
+        Raises `LaunchError` if a sequence has fewer rows than k has new ones.
+        """
+        task, stream = self._task, self._stream()
+        if task.new_rows:
+            lengths = task.cache.ledger.of(task.layer, task.sequences)
+            least = min(lengths, default=task.new_rows)
+            if least < task.new_rows:
+                raise LaunchError(
+                    f"{task.caller}: {task.new_rows} new rows must count before they are written, but "
+                    f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
+                    f"{task.layer}; call advance() or KVCache.grow before launch()"
+                )
+        if self._locations is not None and task.backend != "cuda":
+            self._locations.follow(stream)
+        self._write(stream)
+        self._attend(stream)
+
+    def _stream(self) -> int:
+        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.call.q)
+
+    def _fill(self, stream: int) -> None:
+        """Copy the new rows to the GPU, and write them to the cache."""
+        task, n = self._task, self._task.new_rows
+        ends = task.cache.ledger.of(task.layer, task.sequences)
+        stretches = [Stretch(which, end - n, end) for which, end in zip(task.sequences, ends, strict=True)]
+        rows = task.views["k"], task.views["v"]
+        write_rows(task.cache.memory, task.cache.cuda, task.layer, rows, stretches, stream)
+
+
+def _nothing(stream: int) -> None:
+    """Do nothing: there is no query, or the attending kernel writes the rows."""
+
+
+class DecodeStep(CachedWork):
+    """`attention_with_kvcache` with fixed arguments, called repeatedly: all arguments are checked,
+    and all memory is allocated, once, so that each call takes little host time.
+
+    All arguments are those of `attention_with_kvcache`. The arrays are kept; before each call the
+    caller writes new contents to them, in the order of the stream. Results are always in the same
+    arrays, `out`, `lse` and `max_logit`. `cache_batch_idx` and `leftpad` are read when the step is made.
+
+    Calling a step does `advance` and `launch`, and returns what the function would. `launch` only
+    puts kernels on the stream, always the same ones, waits for nothing and allocates nothing: a
+    graph may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room
+    for the rows that the steps of all layers write, or `advance` for the rows of one step. The
+    steps of a cache share memory for partial results, so they must be on one stream,
+    or in one graph, or ordered.
+
+    Raises what `attention_with_kvcache` raises; `CacheFullError` is raised by `advance`.
+    """
+
+    @takes(CachedArguments, **DEFAULTS)
+    def __init__(
+        self,
+        q: AnyArray,
+        cache: KVCache,
+        k: AnyArray | None = None,
+        v: AnyArray | None = None,
+        *,
+        layer: int,
+        **arguments: Unpack[CachedArguments],
+    ) -> None:
+        super().__init__(checked(DecodeStep.__init__, q, cache, k, v, layer, arguments, repeated=True))
+        results = self._task.results
+        self.out: Any = results.out
+        self.lse: Any = results.others.get("lse")
+        self.max_logit: Any = results.others.get("max_logit")

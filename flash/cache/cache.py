@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -10,10 +11,9 @@ from numpy.typing import NDArray
 
 from flash.cache.copies import arguments_of, restored, state_of
 from flash.cache.cuda_memory import CudaMemory, KVMemory
-from flash.cache.host_memory import HostMemory, LayerArrays, SmallArrays
+from flash.cache.host_memory import TOKEN_SCALES, HostMemory, LayerArrays, SmallArrays
 from flash.cache.row_locations import write_rows
-from flash.cache.scales import scales_of_tokens, set_scales_of_heads
-from flash.cache.transactions import Transactions
+from flash.cache.scales import set_scales_of_heads
 from flash.calls.known import Known
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
@@ -22,16 +22,14 @@ from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtype_names import CacheBackend, InputDTypeLike
 from flash.operands.dtypes import DTYPES
 from flash.pages import numbers as arguments
-from flash.pages.journal import Journal
-from flash.pages.ledger import Ledger
 from flash.pages.numbers import integers
-from flash.pages.placement import Stretch
+from flash.pages.placement import Journal, Ledger, Stretch
 from flash.problem.limits import INT32_MAX
-from flash.problem.narrow import is_per_token
+from flash.problem.narrow import TOKEN, is_per_token
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST, ArrayView
-from ptxgen.errors import CacheFullError, LaunchError, shown
+from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.backend import require_compiler
 from ptxgen.runtime.caller_arguments import gpu_of
 from ptxgen.runtime.cuda import CudaBackend
@@ -96,23 +94,24 @@ class KVCache:
         self.backend = one_of("backend", backend, BACKENDS)
         require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
-        shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
+        shape = (self.layers, self.placement.slots, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)
         self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
         self._lengths = self.ledger.lengths
-        self.per_token = own = is_per_token("KVCache", self.element, scale_per)
-        of_heads = np.ones((2, self.layers, self.kv_heads), np.float32)
-        self._scales = of_heads if self.element.is_narrow and not own else None
+        self.per_token = is_per_token("KVCache", self.element, scale_per)
+        has_scales = self.element.is_narrow and not self.per_token
+        self._scales = np.ones((2, self.layers, self.kv_heads), np.float32) if has_scales else None
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
+        layout = shape, dims, self.element, small, self.per_token
         self.memory: KVMemory
         self.cuda = gpu_of("KVCache", cuda)
         if self.backend == "cuda":
             ordinal = self.cuda.current_device() if device is None else arguments.device(device)
-            self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal, per_token=own)
+            self.memory = CudaMemory(*layout, self.cuda, ordinal)
         else:
             arguments.require_no_device(device, self.backend)
-            self.memory = HostMemory(shape, dims, self.element, small, per_token=own)
-        self._transactions = Transactions(self.memory)
+            self.memory = HostMemory(*layout)
+        self._journal: Journal | None = None  # of the transaction under way
         self.known_calls = Known[Any]()
 
     def __repr__(self) -> str:
@@ -120,7 +119,7 @@ class KVCache:
         values += ", scale_per='token'" if self.per_token else ""
         pages, free = "", ""
         if self.page_size is not None:
-            pages = f", page_size={self.page_size}, pages={self.placement.places}"
+            pages = f", page_size={self.page_size}, pages={self.placement.slots}"
             free = f"{self.free_pages} pages free, "
         return (
             f"<KVCache({self.layers}, {self.batch}, {self.kv_heads}, {self.head_dim}, "
@@ -179,8 +178,14 @@ class KVCache:
         """
         caller = "KVCache.token_scales"
         layer, of = self.check_layer(caller, layer), self.check_sequence(caller, sequence)
+        if not self.per_token:
+            raise LaunchError(
+                f"{caller}: tokens have scales in a cache with scale_per={TOKEN!r}, which this one has not; "
+                "see KVCache.scales"
+            )
         runs = [*self.placement.runs(Stretch(of, 0, int(self._lengths[layer, of])))]
-        return scales_of_tokens(caller, self.per_token, self.memory, layer, runs)
+        k, v = self.memory.stored(layer, runs, TOKEN_SCALES)
+        return k[..., 0].copy(), v[..., 0].copy()
 
     @property
     def nbytes(self) -> int:
@@ -241,7 +246,7 @@ class KVCache:
         layer = self.check_layer(caller, layer)
         which = self.check_sequences(caller, sequences)
         of_k, of_v = views_of({"k": k, "v": v}, caller).values()
-        raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), caller)
+        raise_problems(self.problems_of_rows(of_k, of_v, len(which)), caller)
         n = of_k.shape[2]
         rows = [n] * len(which) if counts is None else integers(counts, 0, n, len(which))
         if rows is None:
@@ -255,7 +260,7 @@ class KVCache:
             stretches = self.advance(caller, layer, which, rows, journal, on)
             if any(rows):
                 self.update(on)
-                self.fill(layer, of_k, of_v, stretches, on)
+                write_rows(self.memory, self.cuda, layer, (of_k, of_v), stretches, on)
 
         self.whole(work, on)
 
@@ -301,7 +306,12 @@ class KVCache:
                     f"{caller}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
                     f"layer {layer}, which cannot become {cut}; give at most that number"
                 )
-        self._cut(which, cuts)
+
+        def work(journal: Journal) -> None:
+            for sequence, cut in zip(which, cuts, strict=True):
+                self.ledger.cut(sequence, cut, journal)
+
+        self.whole(work)
 
     def reset(self, sequence: int | None = None) -> None:
         """Remove all tokens of a sequence, by default of all sequences. Their pages become free, except
@@ -316,8 +326,7 @@ class KVCache:
                 f"{caller}: sequence {which} has no tokens: it was reset before, or never appended "
                 f"to; truncate(0, [{which}]) empties a sequence that may be empty"
             )
-        cut = range(self.batch) if which is None else [which]
-        self._cut(cut, [0] * len(cut))
+        self.truncate(0, None if which is None else [which])
 
     def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
         """Give sequence `target`, by default the first without tokens, the tokens of `source`, in
@@ -330,7 +339,7 @@ class KVCache:
         caller = "KVCache.fork"
         begin = self.check_sequence(caller, source, "source")
         end = (
-            self._first_empty(caller, begin)
+            self.ledger.first_empty(caller, begin)
             if target is None
             else self.check_sequence(caller, target, "target")
         )
@@ -396,21 +405,11 @@ class KVCache:
 
     def check_layer(self, caller: str, layer: object) -> int:
         """`layer` as an int. Raises `LaunchError` if there is no such layer."""
-        found = integer(layer, 0, self.layers - 1)
-        if found is None:
-            raise LaunchError(
-                f"{caller}: layer must be an integer from 0 to {self.layers - 1}, got {shown(layer)}"
-            )
-        return found
+        return _index(caller, "layer", layer, self.layers)
 
     def check_sequence(self, caller: str, sequence: object, name: str = "sequence") -> int:
         """The index of a sequence as an int. Raises `LaunchError` if there is no such sequence."""
-        found = integer(sequence, 0, self.batch - 1)
-        if found is None:
-            raise LaunchError(
-                f"{caller}: {name} must be an integer from 0 to {self.batch - 1}, got {shown(sequence)}"
-            )
-        return found
+        return _index(caller, name, sequence, self.batch)
 
     def check_sequences(
         self, caller: str, sequences: object, name: str = "sequences", *, repeated: bool = False
@@ -420,17 +419,17 @@ class KVCache:
         """
         if sequences is None:
             return list(range(self.batch))
-        found = integers(sequences, 0, self.batch - 1)
-        if found is None:
+        indices = integers(sequences, 0, self.batch - 1)
+        if indices is None:
             raise LaunchError(
                 f"{caller}: {name} must be integers from 0 to {self.batch - 1}, got {shown(sequences)}"
             )
-        if not repeated and len(set(found)) < len(found):
-            raise LaunchError(f"{caller}: {name} must name each sequence once, got {found}")
-        return found
+        if not repeated and len(set(indices)) < len(indices):
+            raise LaunchError(f"{caller}: {name} must name each sequence once, got {indices}")
+        return indices
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
-        """The declaration of rows for the cache; one of a narrow type converts rows of several."""
+        """The declaration of an array of rows; a cache of a narrow type takes rows of several types."""
         taken = tuple(DTYPES.values()) if self.element.is_narrow else (self.element,)
         return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 
@@ -456,16 +455,26 @@ class KVCache:
         `refresh` (by default `update`) copies the restored arrays to the GPU; if that fails, the next call
         copies them. A call inside of `work` is a part of its transaction.
         """
-        return self._transactions.whole(work, stream, refresh or self.update)
+        if self._journal is not None:
+            return work(self._journal)
+        journal, last = Journal(), self.memory.stream
+        try:
+            self._journal = journal
+            result = work(journal)
+            self._journal = None
+            return result  # no line follows: an interrupt before it undoes, and after it the call is over
+        except BaseException:
+            try:
+                if journal.undo():
+                    with suppress(Exception):  # the exception of `work` is raised
+                        (refresh or self.update)(stream)
+                        self.memory.wait(stream)
+            finally:
+                self.memory.stream, self._journal = last, None
+            raise
 
     def advance(
-        self,
-        caller: str,
-        layer: int,
-        sequences: Sequence[int],
-        rows: Sequence[int],
-        journal: Journal,
-        stream: int = 0,
+        self, caller: str, layer: int, sequences: list[int], rows: list[int], journal: Journal, stream: int
     ) -> list[Stretch]:
         """Add `rows` to the lengths of `sequences` in a layer, before these rows are written. Returns the
         new rows. Raises `CacheFullError` if there is no room for all.
@@ -474,29 +483,15 @@ class KVCache:
         self.memory.copy(copies, stream)
         return stretches
 
-    def fill(
-        self, layer: int, k: ArrayView, v: ArrayView, stretches: Sequence[Stretch], stream: int = 0
-    ) -> None:
-        """Write the first rows of each item of k and v, which have been checked, to its stretch of
-        rows, the last ones of its sequence.
-        """
-        write_rows(self.memory, self.cuda, layer, (k, v), stretches, stream)
-
-    def _first_empty(self, caller: str, source: int) -> int:
-        found = self.ledger.first_empty(source)
-        if found is None:
-            lack = f"all other of {self.batch} sequences have tokens"
-            raise CacheFullError(f"{caller}: {lack}; reset one, or make a cache with a larger batch")
-        return found
-
-    def _cut(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
-        def work(journal: Journal) -> None:
-            for sequence, length in zip(sequences, lengths, strict=True):
-                self.ledger.cut(sequence, length, journal)
-
-        self.whole(work)
-
     def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
         caller = f"KVCache.{what}"
         k, v = self.rows(self.check_layer(caller, layer), self.check_sequence(caller, sequence))
         return k.copy(), v.copy()
+
+
+def _index(caller: str, name: str, value: object, count: int) -> int:
+    """`value` as an int from 0 to `count` - 1. Raises `LaunchError` for anything else."""
+    number = integer(value, 0, count - 1)
+    if number is None:
+        raise LaunchError(f"{caller}: {name} must be an integer from 0 to {count - 1}, got {shown(value)}")
+    return number

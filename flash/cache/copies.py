@@ -41,7 +41,7 @@ def arguments_of(cache: Any) -> dict[str, Any]:
         "dtype": cache.dtype,
         "scale_per": "token" if cache.per_token else "head",
         "page_size": cache.page_size,
-        "pages": None if cache.page_size is None else cache.placement.places,
+        "pages": None if cache.page_size is None else cache.placement.slots,
         "backend": cache.backend,
         "device": cache.memory.device[1] if on_gpu else None,
     }

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cache.host_memory import HostMemory, HostNumbers, LayerArrays, SmallArrays, scale_of
+from flash.cache.host_memory import HostMemory, HostNumbers, LayerArrays, Memory, SmallArrays
 from flash.calls.gpu import launcher_of
 from flash.decode.plan import oldest_target
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
-from flash.host.stored_rows import loaded
 from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Run
 from ptxgen.arrays.dlpack import dense_strides
@@ -27,9 +26,9 @@ Array = NDArray[Any]
 _ALIGNED: Final = 16  # bytes, the alignment of an array in the workspace
 
 
-class CudaMemory:
-    """The memory of a KV cache on device `ordinal`, not initialised. Only `read` copies keys and
-    values to the host.
+class CudaMemory(Memory):
+    """The memory of a KV cache on device `ordinal`, not initialised. Only `stored`, and what reads by it,
+    copies keys and values to the host.
 
     A kernel writes new rows, in the order of the stream. New rows on the host are first copied to
     the device as whole arrays; this copy is complete on return.
@@ -41,32 +40,26 @@ class CudaMemory:
         dims: tuple[int, int],
         dtype: DType,
         small: SmallArrays,
+        per_token: bool,
         cuda: CudaBackend,
         ordinal: int,
-        *,
-        per_token: bool = False,
     ) -> None:
+        super().__init__(small)
         if dtype.is_narrow:
             _require_conversions(dtype, launcher_of(cuda).target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
-        self._dtype = dtype
-        self._layers, self._places, self._kv_heads, self._rows = shape
-        self._dims = dims
-        self._sides = [self._new((*shape, dim), dtype) for dim in dims]
-        self._token_scales = [self._new(shape, F32) for _ in dims] if per_token else []
-        # The arrays with an item for each row: K, V and the scales of tokens; and the bytes of an item.
-        self._row_bytes = dict(zip(self._sides, [dim * dtype.nbytes for dim in dims], strict=True))
-        self._row_bytes |= dict.fromkeys(self._token_scales, F32.nbytes)
-        self.small = small
+        self._layers, self._slots, self._kv_heads, self._rows = shape
+        of_rows = [(dim, dtype) for dim in dims] + [(1, F32)] * (len(dims) if per_token else 0)
+        # Arrays with n elements for each row of a head: n and the type of K, V and the scales of tokens.
+        self._arrays = {self._new((*shape, n), of): (n, of) for n, of in of_rows}
         self._lengths = self._follower(small.lengths.shape, I32)
         self._table = None if small.table is None else self._follower(small.table.shape, I32)
         many = 2 * self._layers, self._kv_heads
         self._scales = None if small.scales is None else self._follower(many, F32)
-        self._layers_there: dict[int, LayerArrays] = {}
+        self._of_layers: dict[int, LayerArrays] = {}
         self._named: dict[str, DeviceNumbers] = {}
         self._space = self._new((0,), F32)
-        self.stream = 0
 
     @property
     def device(self) -> tuple[str, int]:
@@ -76,8 +69,8 @@ class CudaMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of K and V of all layers, and of the scales of their tokens."""
-        rows = self._layers * self._places * self._kv_heads * self._rows
-        return rows * sum(self._row_bytes.values())
+        rows = self._layers * self._slots * self._kv_heads * self._rows
+        return rows * sum(n * of.nbytes for n, of in self._arrays.values())
 
     def why_not(self, array: ArrayView) -> str:
         """Why new rows cannot be read from `array`; empty for the host or this device, dense."""
@@ -99,15 +92,15 @@ class CudaMemory:
         """Copy rows between pages or sequences, in every layer, in the order of `stream`."""
         self.stream = stream
         for source, target, rows in copies:
-            for memory, row_bytes in self._row_bytes.items():
-                nbytes = rows * row_bytes
+            for memory, (n, of) in self._arrays.items():
+                nbytes = rows * n * of.nbytes
                 heads = range(self._kv_heads)
-                if rows == self._rows:  # whole places: all heads are contiguous
+                if rows == self._rows:  # whole slots: all heads are contiguous
                     nbytes, heads = nbytes * self._kv_heads, range(1)
                 for layer in range(self._layers if nbytes else 0):
                     for head in heads:
-                        into, of = (self._at(memory, layer, p, head, 0) for p in (target, source))
-                        self._cuda.copy_on_device(into, of, nbytes, stream, ordinal=self._ordinal)
+                        to, begin = (self._at(memory, layer, slot, head, 0) for slot in (target, source))
+                        self._cuda.copy_on_device(to, begin, nbytes, stream, ordinal=self._ordinal)
 
     def wait(self, stream: int) -> None:
         """Wait until all work on a stream is done."""
@@ -119,100 +112,71 @@ class CudaMemory:
             k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
         sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
         room = self.workspace(sum(sizes) // F32.nbytes)
-        found = []
+        brought = []
         for array, at in ((k, room.pointer), (v, room.pointer + sizes[0])):
             if array.device != HOST:
-                found.append(array)
+                brought.append(array)
                 continue
             dense = np.ascontiguousarray(host_array(array))
             self._cuda.copy_to_device(at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal)
             # Pinned host memory is read asynchronously, until this returns.
             self._cuda.synchronize(stream, ordinal=self._ordinal)
-            found.append(
+            brought.append(
                 room._replace(
                     pointer=at, shape=array.shape, strides=dense_strides(array.shape), dtype=array.dtype
                 )
             )
-        return found[0], found[1]
+        return brought[0], brought[1]
 
-    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """The rows of `runs`, copied to the host, in the order of the stream of the last work."""
-        found = [
-            self._fetched(side, layer, runs, dim, self._dtype)
-            for side, dim in zip(self._sides, self._dims, strict=True)
-        ]
-        scales = self.scales(layer, runs)
-        self.wait(self.stream)
-        k, v = (loaded(rows, scale) for rows, scale in zip(found, scales, strict=True))
-        return k, v
-
-    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
-        """The scales of the rows of `runs`, those of tokens copied to the host as rows are."""
-        if not self._token_scales:
-            k, v = (scale_of(self.small.scales, side, layer) for side in range(2))
-            return k, v
-        k, v = (self._fetched(of_rows, layer, runs, 1, F32) for of_rows in self._token_scales)
-        self.wait(self.stream)
-        return k, v
-
-    def _fetched(self, memory: DeviceArray, layer: int, runs: Sequence[Run], dim: int, dtype: DType) -> Array:
-        """The rows of `runs` of one array, [kv_heads, rows, dim], whose copy to the host has begun."""
-        rows = np.empty((self._kv_heads, sum(run.rows for run in runs), dim), dtype.numpy)
-        first = 0
-        for place, begin, n in runs:
-            for head in range(self._kv_heads):
-                part = rows[head, first : first + n]
+    def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:
+        """See `Memory.stored`; copied to the host, in the order of the stream of the last work."""
+        copies = []
+        for memory, (n, of) in list(self._arrays.items())[first:]:
+            rows = np.empty((self._kv_heads, sum(run.rows for run in runs), n), of.numpy)
+            copies.append(rows)
+            for piece, at in self._pieces(memory, layer, runs, rows):
                 self._cuda.copy_to_host(
-                    part.ctypes.data,
-                    self._at(memory, layer, place, head, begin),
-                    part.nbytes,
-                    self.stream,
-                    ordinal=self._ordinal,
+                    piece.ctypes.data, at, piece.nbytes, self.stream, ordinal=self._ordinal
                 )
-            first += n
-        return rows
-
-    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """The rows of `runs` as they are stored, copied to the host."""
-        found = [self._fetched(memory, layer, runs, *of) for memory, of in self._of_rows()]
         self.wait(self.stream)
-        return found
+        return copies
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned; complete on return."""
-        for (memory, _), rows in zip(self._of_rows(), arrays, strict=True):
-            first = 0
-            for place, begin, count in runs:
-                for head in range(self._kv_heads):
-                    part = np.ascontiguousarray(rows[head, first : first + count])
-                    at = self._at(memory, layer, place, head, begin)
-                    self._cuda.copy_to_device(
-                        at, part.ctypes.data, part.nbytes, self.stream, ordinal=self._ordinal
-                    )
-                    self.wait(self.stream)  # `part` is read until then
-                first += count
+        """Write rows as `raw` returned them to `runs`; complete on return."""
+        for memory, rows in zip(self._arrays, arrays, strict=True):
+            for piece, at in self._pieces(memory, layer, runs, rows):
+                dense = np.ascontiguousarray(piece)
+                self._cuda.copy_to_device(
+                    at, dense.ctypes.data, dense.nbytes, self.stream, ordinal=self._ordinal
+                )
+                self.wait(self.stream)  # `dense` is read until then
 
-    def _of_rows(self) -> list[tuple[DeviceArray, tuple[int, DType]]]:
-        """The arrays with an item for each row, and the elements of an item and their type."""
-        sides = [(side, (dim, self._dtype)) for side, dim in zip(self._sides, self._dims, strict=True)]
-        return [*sides, *[(scales, (1, F32)) for scales in self._token_scales]]
+    def _pieces(
+        self, memory: DeviceArray, layer: int, runs: Sequence[Run], rows: Array
+    ) -> Iterator[tuple[Array, int]]:
+        """The pieces of `rows` [kv_heads, rows, n] that are contiguous on the device, and their addresses."""
+        first = 0
+        for slot, begin, count in runs:
+            for head in range(self._kv_heads):
+                yield rows[head, first : first + count], self._at(memory, layer, slot, head, begin)
+            first += count
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer; lengths, block table and scales are as `update` left them."""
-        found = self._layers_there.get(layer)
-        if found is None:
-            of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
-            scales = (
-                [None, None]
-                if self._scales is None
-                else [self._scales.row(side * self._layers + layer) for side in range(2)]
-            )
-            if self._token_scales:
-                scales = [part_of(s, layer, s.shape[1:], F32) for s in self._token_scales]
+        of_layer = self._of_layers.get(layer)
+        if of_layer is None:
+            k, v, *of_tokens = (part_of(a, layer, a.shape[1:], of) for a, (_, of) in self._arrays.items())
+            scales: list[ArrayView | None] = [None, None]
+            if self._scales is not None:
+                scales = [self._scales.row(side * self._layers + layer) for side in range(2)]
+            if of_tokens:
+                scales = [
+                    array._replace(shape=array.shape[:-1], strides=array.strides[:-1]) for array in of_tokens
+                ]
             table = None if self._table is None else self._table.view
-            found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
-            self._layers_there[layer] = found
-        return found
+            of_layer = LayerArrays(k, v, self._lengths.row(layer), table, *scales)
+            self._of_layers[layer] = of_layer
+        return of_layer
 
     def update(self, changed: Iterable[int], stream: int) -> None:
         """Copy changed lengths, scales and block table rows there, in the order of `stream`."""
@@ -225,12 +189,12 @@ class CudaMemory:
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
         """Memory for `count` int32, not initialised: the last of this name, if it had the same count."""
-        found = self._named.get(name)
-        if found is None or found.view.size != count:
-            found = self._follower((count,), I32)
+        array = self._named.get(name)
+        if array is None or array.view.size != count:
+            array = self._follower((count,), I32)
             if name:
-                self._named[name] = found
-        return found
+                self._named[name] = array
+        return array
 
     def workspace(self, count: int) -> ArrayView:
         """Memory for at least `count` f32, not initialised. Calls may get the same memory, so their work must
@@ -248,10 +212,11 @@ class CudaMemory:
     def _follower(self, shape: tuple[int, ...], dtype: DType) -> DeviceNumbers:
         return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
-    def _at(self, memory: DeviceArray, layer: int, place: int, head: int, row: int) -> int:
+    def _at(self, memory: DeviceArray, layer: int, slot: int, head: int, row: int) -> int:
         """The address of a row of K or V, or of a token's scale."""
-        before = (layer * self._places + place) * self._kv_heads + head
-        return memory.pointer + (before * self._rows + row) * self._row_bytes[memory]
+        n, of = self._arrays[memory]
+        before = (layer * self._slots + slot) * self._kv_heads + head
+        return memory.pointer + (before * self._rows + row) * n * of.nbytes
 
 
 def _require_conversions(dtype: DType, target: Target) -> None:

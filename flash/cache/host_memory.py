@@ -1,9 +1,10 @@
-"""The memory of a KV cache. `flash/pages/placement.py` says which rows are copied and written."""
+"""The memory of a KV cache on the host. `flash/pages/placement.py` says which rows are copied and written."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,14 @@ from flash.pages.placement import Copy, Run
 from ptxgen.arrays.views import HOST, ArrayView, view
 
 Array = NDArray[Any]
+TOKEN_SCALES: Final = 2  # the number of the first array with scales of tokens in `Memory.stored`
 
 
 class LayerArrays(NamedTuple):
-    """The arrays of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, where a place
+    """The arrays of a layer, for kernels: K [slots, kv_heads, rows, head_dim] and V, where a slot
     is a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32
     [batch, ceil(capacity / page_size)], the same for all layers; and the scales of a narrow type, float32
-    [kv_heads], or [places, kv_heads, rows] if each token has its own.
+    [kv_heads], or [slots, kv_heads, rows] if each token has its own.
     """
 
     k: ArrayView
@@ -43,7 +45,39 @@ class SmallArrays(NamedTuple):
     scales: Array | None
 
 
-class HostMemory:
+class Memory(ABC):
+    """Keys, values and scales of a KV cache, on the host or on a GPU. `small` are the host's arrays of
+    lengths, pages and scales of heads; `stream` is the stream of the last work on a GPU.
+    """
+
+    def __init__(self, small: SmallArrays) -> None:
+        self.small = small
+        self.stream = 0
+
+    @abstractmethod
+    def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:
+        """The rows of `runs` as they are stored, on the host: K and V [kv_heads, rows, dim] and, if each
+        token has its own scale, the scales of K and V [kv_heads, rows, 1]; of these arrays only those from
+        number `first` on. A caller must not write to them.
+        """
+
+    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
+        """Copies of the arrays of `stored`."""
+        return [np.array(rows) for rows in self.stored(layer, runs)]
+
+    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
+        """K and V of the rows of `runs`, on the host: [kv_heads, rows, dim] of the cache's dtype, or for a
+        narrow type as f32, multiplied by the scales. On the host they are copied unless there is one run and
+        no scale; from a GPU they are copied in the order of the stream of the last work.
+        """
+        k, v, *scales = self.stored(layer, runs)
+        if self.small.scales is not None:  # of heads
+            scales = list(self.small.scales[:, layer, :, None, None])
+        of_k, of_v = scales or (None, None)
+        return loaded(k, of_k), loaded(v, of_v)
+
+
+class HostMemory(Memory):
     """K and V in numpy arrays, not initialised, for the backends `cpu`, `compiled` and `interpreter`; with
     `per_token` also a scale for each of their rows. `CudaMemory` has the same methods, whose `stream`
     argument is for the work on a GPU.
@@ -57,22 +91,21 @@ class HostMemory:
         dims: tuple[int, int],
         dtype: DType,
         small: SmallArrays,
-        *,
-        per_token: bool = False,
+        per_token: bool,
     ) -> None:
+        super().__init__(small)
         self.k: Array
         self.v: Array
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
-        # The scales of tokens, f32 [layers, places, kv_heads, rows], of K and of V.
-        self.token_scales = [np.empty(shape, np.float32) for _ in dims] if per_token else []
-        self._dtype = dtype
-        self.small = small
-        self.stream = 0
+        # Arrays [layers, slots, kv_heads, rows, n] with n elements for each row of a head.
+        self._arrays = [self.k, self.v]
+        if per_token:
+            self._arrays += [np.empty((*shape, 1), np.float32) for _ in dims]
 
     @property
     def nbytes(self) -> int:
         """Bytes of K and V of all layers, and of the scales of their tokens."""
-        return sum(int(array.nbytes) for array in (self.k, self.v, *self.token_scales))
+        return sum(int(array.nbytes) for array in self._arrays)
 
     def why_not(self, array: ArrayView) -> str:
         """Why new rows cannot be read from `array`; empty for an array on the host."""
@@ -83,8 +116,8 @@ class HostMemory:
     def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # no stream on the host
         """Copy rows between pages or sequences, in every layer."""
         for source, target, rows in copies:
-            for memory in (self.k, self.v, *self.token_scales):
-                memory[:, target, :, :rows] = memory[:, source, :, :rows]
+            for array in self._arrays:
+                array[:, target, :, :rows] = array[:, source, :, :rows]
 
     def wait(self, stream: int) -> None:
         """Nothing to do: the host has no pending work."""
@@ -93,51 +126,28 @@ class HostMemory:
         """The arrays themselves, which are on the host."""
         return k, v
 
-    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """K and V of the rows of `runs`, on the host: [kv_heads, rows, dim] of the cache's dtype, or for a
-        narrow type as f32, multiplied by the scales. They are copied unless there is one run and no scale.
-        """
-        both = zip((self.k, self.v), self.scales(layer, runs), strict=True)
-        k, v = (loaded(_rows(memory[layer], runs), scale) for memory, scale in both)
-        return k, v
-
-    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
-        """The scales of K and V of the rows of `runs`, of a shape that broadcasts to [kv_heads, rows, 1];
-        None without scales.
-        """
-        if not self.token_scales:
-            k, v = (scale_of(self.small.scales, side, layer) for side in range(2))
-            return k, v
-        k, v = (_rows(memory[layer], runs)[..., None] for memory in self.token_scales)
-        return k, v
-
-    def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """The rows of `runs` as they are stored, copies on the host: K and V [kv_heads, rows, dim] and, if
-        each token has its own, their scales [kv_heads, rows, 1].
-        """
-        return [np.array(_rows(memory[layer], runs)) for memory in self._of_rows()]
+    def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:
+        """See `Memory.stored`; views where the rows are contiguous."""
+        return [_rows(array[layer], runs) for array in self._arrays[first:]]
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write to `runs` what `raw` has returned."""
-        for memory, rows in zip(self._of_rows(), arrays, strict=True):
+        """Write rows as `raw` returned them to `runs`."""
+        for array, rows in zip(self._arrays, arrays, strict=True):
             first = 0
-            for place, begin, count in runs:
-                memory[layer, place, :, begin : begin + count] = rows[:, first : first + count]
+            for slot, begin, count in runs:
+                array[layer, slot, :, begin : begin + count] = rows[:, first : first + count]
                 first += count
-
-    def _of_rows(self) -> list[Array]:
-        """The arrays [layers, places, kv_heads, rows, n] with n elements for each row of a head."""
-        return [self.k, self.v, *[scales[..., None] for scales in self.token_scales]]
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""
         lengths, table, scales = self.small
+        k, v, *of_tokens = (array[layer] for array in self._arrays)
         k_scale, v_scale = (None, None) if scales is None else scales[:, layer]
-        if self.token_scales:
-            k_scale, v_scale = (memory[layer] for memory in self.token_scales)
+        if of_tokens:
+            k_scale, v_scale = (array[..., 0] for array in of_tokens)
         return LayerArrays(
-            view(self.k[layer], "k"),
-            view(self.v[layer], "v"),
+            view(k, "k"),
+            view(v, "v"),
             view(lengths[layer], "lengths"),
             None if table is None else view(table, "block_table"),
             None if k_scale is None else view(k_scale, "k_scale"),
@@ -169,11 +179,6 @@ class HostNumbers:
 
 
 def _rows(memory: Array, runs: Sequence[Run]) -> Array:
-    """The rows of `runs` of the memory of a layer [places, kv_heads, rows, ...]: [kv_heads, rows, ...]."""
-    parts = [memory[run.place, :, run.first : run.first + run.rows] for run in runs]
-    return parts[0] if len(parts) == 1 else np.concatenate([memory[0, :, :0], *parts], axis=1)
-
-
-def scale_of(scales: Array | None, side: int, layer: int) -> Array | None:
-    """Scales of K (`side` 0) or V (1) of a layer, [kv_heads, 1, 1]; None without scales."""
-    return None if scales is None else scales[side, layer, :, None, None]
+    """The rows of `runs` of the memory of a layer [slots, kv_heads, rows, ...]: [kv_heads, rows, ...]."""
+    pieces = [memory[run.slot, :, run.first : run.first + run.rows] for run in runs]
+    return pieces[0] if len(pieces) == 1 else np.concatenate([memory[0, :, :0], *pieces], axis=1)

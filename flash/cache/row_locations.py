@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flash.cache.cuda_memory import KVMemory, Numbers
-from flash.decode.append_launch import AppendCall
 from flash.decode.operation import append_to
+from flash.decode.plan import AppendCall
 from flash.kernels.append import COUNTS
 from flash.pages.placement import Stretch
 from ptxgen.arrays.views import HOST, ArrayView
@@ -19,8 +19,8 @@ from ptxgen.runtime.cuda import CudaBackend
 
 class RowLocations:
     """`operands` holds by name: lengths of sequences, sequence of each item, padding rows of each
-    item, block table and scales. `shared`: whether the next call may reuse the memory of this
-    call's arrays.
+    item, block table and scales. Indices and padding, which never change, are written in the order of
+    `stream`. `shared`: whether the next call may reuse the memory of this call's arrays.
     """
 
     def __init__(
@@ -28,7 +28,8 @@ class RowLocations:
         memory: KVMemory,
         layer: int,
         sequences: Sequence[int],
-        padding: Sequence[int] = (),
+        padding: Sequence[int],
+        stream: int,
         *,
         shared: bool,
     ) -> None:
@@ -36,29 +37,26 @@ class RowLocations:
         self._of_layer = memory.small.lengths[layer]
         self._sequences = list(sequences)
         self._lengths: Numbers | None = None
-        self._fixed: list[tuple[Numbers, Sequence[int]]] = []
         arrays = memory.arrays(layer)
 
-        def numbers(name: str) -> Numbers:
-            found = memory.numbers(len(sequences), name if shared else "")
-            self.operands[name] = found.view
-            return found
+        def numbers(name: str, values: Sequence[int] | None = None) -> Numbers:
+            array = memory.numbers(len(sequences), name if shared else "")
+            self.operands[name] = array.view
+            if values is not None:
+                array.follow(np.array(values, np.int32), stream)
+            return array
 
         if self._sequences == list(range(len(self._of_layer))):
             self.operands["seqused_k"] = arrays.lengths
         else:
             self._lengths = numbers("seqused_k")
-            self._fixed.append((numbers("cache_batch_idx"), sequences))
+            numbers("cache_batch_idx", sequences)
         if any(padding):
-            self._fixed.append((numbers("leftpad_k"), padding))
-        more = ("block_table", "k_scale", "v_scale")
-        found = ((name, getattr(arrays, name)) for name in more)
-        self.operands |= {name: array for name, array in found if array is not None}
-
-    def place(self, stream: int) -> None:
-        """Write the sequence indices and padding, which never change, in the order of `stream`."""
-        for numbers, values in self._fixed:
-            numbers.follow(np.array(values, np.int32), stream)
+            numbers("leftpad_k", padding)
+        for name in ("block_table", "k_scale", "v_scale"):
+            array = getattr(arrays, name)
+            if array is not None:
+                self.operands[name] = array
 
     def follow(self, stream: int) -> None:
         """Write the current lengths of the call's sequences, in the order of `stream`."""
@@ -78,18 +76,19 @@ def write_rows(
     counts = [stretch.end - stretch.begin for stretch in stretches]
     if not any(counts):
         return
-    locations = RowLocations(memory, layer, [stretch.sequence for stretch in stretches], shared=True)
-    locations.place(stream)
+    locations = RowLocations(
+        memory, layer, [stretch.sequence for stretch in stretches], (), stream, shared=True
+    )
     locations.follow(stream)
     of_counts = {}
     if set(counts) != {rows[0].shape[2]}:
         numbers = memory.numbers(len(counts), "counts")
         numbers.follow(np.array(counts, np.int32), stream)
         of_counts[COUNTS.name] = numbers.view
-    memory.stream, there = stream, memory.arrays(layer)
-    page_size = 0 if there.block_table is None else there.k.shape[2]
+    memory.stream, of_layer = stream, memory.arrays(layer)
+    page_size = 0 if of_layer.block_table is None else of_layer.k.shape[2]
     k, v = memory.brought(*rows, stream)
-    arrays = {"K_NEW": k, "V_NEW": v, "K": there.k, "V": there.v, **locations.operands, **of_counts}
+    arrays = {"K_NEW": k, "V_NEW": v, "K": of_layer.k, "V": of_layer.v, **locations.operands, **of_counts}
     call = AppendCall(arrays, page_size)
     backend = "cpu" if memory.device == HOST else "cuda"
     append_to(cuda, "KVCache.append").bound(call, backend, memory.workspace)(stream)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flash.calls.step import aligned
-from flash.decode.contents import capacity_of, problems_of_contents
-from flash.decode.plan import last_keys
-from flash.decode.token_scales import SCALES, of_tokens, problems_of_ranks, token_arguments
+from flash.decode.plan import SCALES, last_keys
 from flash.launch.arguments import (
     Argument,
     copy_of,
@@ -24,6 +25,7 @@ from flash.launch.arguments import (
 )
 from flash.launch.operands import operand_problems
 from flash.launch.rotary import ANGLE_AXES, angle_problems
+from flash.launch.varlen import wrong_element, wrong_page
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import E4M3, F32, FP8_ARRAYS, FP8_DTYPES, I32
@@ -33,7 +35,7 @@ from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
-from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
@@ -42,6 +44,8 @@ _NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names 
 QUERY_AXES: Final = ("batch", "heads", "seq_q", "head_dim")
 _NEW: Final = ("batch", "kv_heads", "n")
 _COS, _SIN = ANGLES
+_TABLE: Final = "block_table"
+Numbers = NDArray[np.int64]
 _WHEN_NEW: Final = " where there are new rows"
 _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS, *SCALES))
 
@@ -58,7 +62,7 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
 
 
 def _problems_of_arrays(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the arrays of a call, whatever they hold."""
+    """Say what is wrong with types, shapes, strides and devices of the arrays of a call."""
     arrays, sizes = _matrices(config, views), {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
     wrong = list(problems_of_shapes(arrays, views, sizes))
     yield from wrong
@@ -82,7 +86,7 @@ def matrix_of_config(config: AttentionConfig, name: str, axes: tuple[str, ...]) 
 
 
 def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[Argument, ...]:
-    """The queries, the cache and its block table."""
+    """The declarations of the queries, the cache, its block table and the scales of its tokens."""
     cache = ("sequences", "kv_heads", "capacity")
     if "block_table" in views:
         cache = ("pages", "kv_heads", "page_size")
@@ -102,7 +106,7 @@ def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[
 
 
 def _new_rows(config: AttentionConfig) -> tuple[Argument, ...]:
-    """The new rows and the rotary tables."""
+    """The declarations of the new rows and the rotary tables."""
     return (
         matrix_of_config(config, "k", (*_NEW, "head_dim")),
         matrix_of_config(config, "v", (*_NEW, "head_dim_v")),
@@ -125,10 +129,9 @@ def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the types of the caches together, and their scales."""
+    """Say that K and V have different types, or that their scales are missing or not to be given."""
     k, v = views["k_cache"], views["v_cache"]
-    found = [x.dtype for x in (k, v) if x.dtype in _NARROW]
-    narrow = found[0] if found else None
+    narrow = next((x.dtype for x in (k, v) if x.dtype in _NARROW), None)
     if narrow and k.dtype != v.dtype:
         yield f"k_cache and v_cache must be of one type, got {k.dtype} and {v.dtype}"
     for name in SCALES:
@@ -139,6 +142,26 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
                 else f"{name} is for a cache of {FP8_ARRAYS}, got {k.dtype}; leave it out"
             )
     yield from problems_of_ranks(views)
+
+
+def of_tokens(views: Mapping[str, ArrayView], name: str) -> bool:
+    """Whether `name` is "k_scale" or "v_scale", and given with the dimensions of the cache without the last
+    one: a scale for each row.
+    """
+    return name in SCALES and name in views and len(views[name].shape) == len(views["k_cache"].shape) - 1
+
+
+def token_arguments(views: Mapping[str, ArrayView], axes: tuple[str, ...]) -> tuple[Argument, ...]:
+    """The declarations of the scales of tokens that are given; `axes` are those of the rows of the cache."""
+    return tuple(Argument(name, axes, (F32,), has_rows=False) for name in SCALES if of_tokens(views, name))
+
+
+def problems_of_ranks(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say that one of k_scale and v_scale has a number for each token, and the other one for each head."""
+    which = [of_tokens(views, name) for name in SCALES]
+    if any(which) and not all(which):
+        shapes = " and ".join(str(list(views[name].shape)) for name in SCALES if name in views)
+        yield f"k_scale and v_scale must both be of heads or both of tokens, got shapes {shapes}"
 
 
 def problems_of_narrow(
@@ -207,13 +230,13 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
     wanted = {feature.argument for feature in config.scores} | {*config.aux_operands}
-    given = {name for name in views if name.startswith(f"{AUX}_")}
-    for name in (*CACHE_ARRAYS, *sorted(given | {*config.aux_operands})):
-        said = name in wanted
-        if said != (name in views):
+    captured = {name for name in views if name.startswith(f"{AUX}_")}
+    for name in (*CACHE_ARRAYS, *sorted(captured | {*config.aux_operands})):
+        is_wanted = name in wanted
+        if is_wanted != (name in views):
             yield (
                 f"{name} must be given, because the config says so"
-                if said
+                if is_wanted
                 else f"{name} is given, but the config does not say so"
             )
     yield from problems_of_operands(config, views)
@@ -250,14 +273,90 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
     yield from operand_problems(wanted, views, sizes)
 
 
-def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
+def longest_of(views: Mapping[str, ArrayView], max_seqlen_k: object) -> int:
     """The most keys that a sequence may have: max_seqlen_k if given, at most the capacity."""
     capacity = capacity_of(views)
-    if given is None:
+    if max_seqlen_k is None:
         return capacity
-    found = integer(given, 0, MAX_WINDOWED_SEQ)
-    if found is None:
+    longest = integer(max_seqlen_k, 0, MAX_WINDOWED_SEQ)
+    if longest is None:
         raise LaunchError(
-            f"{CALLER}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
+            f"{CALLER}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{shown(max_seqlen_k)}"
         )
-    return min(found, capacity)
+    return min(longest, capacity)
+
+
+def capacity_of(views: Mapping[str, ArrayView]) -> int:
+    """The number of rows that a sequence of the cache has room for."""
+    pages = views[_TABLE].shape[1] if _TABLE in views else 1
+    return int(views["k_cache"].shape[2] * pages)
+
+
+def problems_of_contents(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say which elements of lengths, indices, block table and scales are invalid, of the first such array."""
+    batch, capacity = views["q"].shape[0], capacity_of(views)
+    sequences = views[_TABLE if _TABLE in views else "k_cache"].shape[0]
+    items: dict[str, Numbers] = {"leftpad_k": np.zeros(batch, np.int64), "cache_batch_idx": np.arange(batch)}
+    most = {"seqused_k": capacity, "leftpad_k": capacity, "cache_batch_idx": sequences - 1}
+    for name in most.keys() & views.keys():
+        items[name] = np.broadcast_to(host_array(views[name]), batch).astype(np.int64)
+    problems = [problem for name in most for problem in wrong_element(name, items[name], most[name])]
+    if problems:
+        yield problems[0]
+        return
+    used, first, which = items["seqused_k"], items["leftpad_k"], items["cache_batch_idx"]
+    new = views["k"].shape[2] if "k" in views and views["k"].size else 0
+    if _TABLE in views:
+        pages, _, page_size, _ = views["k_cache"].shape
+        table = host_array(views[_TABLE])[which]
+        problems = [*wrong_page(table, first, used, pages, page_size, "k_cache", which)]
+        if problems:
+            yield problems[0]
+            return
+        if new and len(np.unique(which)) == batch:
+            yield from _shared_pages(table, used, new, page_size)
+    if new and len(np.unique(which)) < batch:
+        yield f"cache_batch_idx must name a sequence once where there are new rows, got {which.tolist()}"
+    if ANGLES[0] in views:
+        needed = int(np.max(used - first, initial=1))
+        yield from angle_problems(views, views["q"].shape[3], needed)
+    for name in SCALES:
+        if name in views:
+            yield from _wrong_scale(name, views, first, used - new, which)
+
+
+def _shared_pages(table: Numbers, used: Numbers, new: int, page_size: int) -> Iterator[str]:
+    """Say that a page to which new rows are written occurs several times: the writes, and the reads of other
+    sequences, are not ordered.
+    """
+    nth = np.arange(table.shape[1])
+    named = nth < -(-used[:, None] // page_size)
+    written = named & (nth >= np.maximum(used[:, None] - new, 0) // page_size)
+    pages, times = np.unique(table[named], return_counts=True)
+    shared = np.intersect1d(pages[times > 1], table[written])
+    if shared.size:
+        yield (
+            "block_table must name a page that new rows are written to once, got page "
+            f"{shared[0]} several times"
+        )
+
+
+def _wrong_scale(
+    name: str, views: Mapping[str, ArrayView], first: Numbers, ends: Numbers, which: Numbers
+) -> Iterator[str]:
+    """Say that a scale of K or V, or of one of the keys `first` to `ends` - 1 of the items, is invalid."""
+    scales: NDArray[Any] = host_array(views[name])
+    if not of_tokens(views, name):
+        if not (np.isfinite(scales) & (scales > 0)).all():
+            yield f"{name} must hold finite numbers above 0, got {scales.tolist()}"
+        return
+    rows = scales.shape[2]
+    table = host_array(views[_TABLE]) if _TABLE in views else np.arange(len(scales))[:, None]
+    for item, begin, end in zip(which, first, ends, strict=True):
+        keys = np.arange(begin, end)
+        of_keys = scales[table[item, keys // rows], :, keys % rows]
+        wrong = of_keys[~(np.isfinite(of_keys) & (of_keys >= 0))]
+        if wrong.size:
+            yield f"{name} must hold finite numbers of at least 0 for the keys of a sequence, got {wrong[0]}"
+            return

@@ -9,8 +9,7 @@ from flash.calls.known import Known
 from flash.calls.operation import Result
 from flash.decode.checks import CALLER, longest_of, problems_of, problems_of_narrow
 from flash.decode.operation import Decode
-from flash.decode.plan import CacheCall, new_operands
-from flash.decode.token_scales import SCALES
+from flash.decode.plan import SCALES, CacheCall, new_operands
 from flash.host import results
 from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.checks import scale as scale_of
@@ -186,7 +185,7 @@ class DecodeKernel:
         outputs = outputs_of(CALLER, options, self.config.outputs)
         explicit = None if stream is None else streams.stream_handle(stream, CALLER)
         require_known(CALLER, scores, CacheLaunchArguments, DecodeKernel.launch)
-        given = {
+        arrays = {
             "q": q,
             "k_cache": k_cache,
             "v_cache": v_cache,
@@ -206,9 +205,8 @@ class DecodeKernel:
         decode = self._decode
         if self.config.shared_kv:
             require_shared(self.config, CALLER, v_cache=v_cache, k=k, v=v)
-            given["v_cache"] = k_cache
-        arrays = {n: a for n, a in given.items() if a is not None or n in _NEEDED}
-        views = decode.read(arrays, explicit)
+            arrays["v_cache"] = k_cache
+        views = decode.read({n: a for n, a in arrays.items() if a is not None or n in _NEEDED}, explicit)
         if self.config.shared_kv:
             views["v_cache"] = columns_of(self.config, views["k_cache"])
         self._check(views)
@@ -217,16 +215,16 @@ class DecodeKernel:
         name = decode.choose(backend, like, explicit)[0]
         if name == "cuda":
             decode.require_located(views.values())
-        raise_problems(list(problems_of_narrow(self.config, views, name)), CALLER)
+        raise_problems(problems_of_narrow(self.config, views, name), CALLER)
         number = splits_of(CALLER, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = scale_of(self.config, softmax_scale, Caller(CALLER))
         shape = (*like.shape[:3], self.config.value_dim)
         declared = [Result("out", like, shape, self.config.element)] if out is None else []
         for output in outputs:
-            own = output.shape(*shape[:3], packed=False)
-            declared.append(Result(output.name, like, own, F32, output.initial))
-        made, new = decode.new(declared, explicit)
+            of_output = output.shape(*shape[:3], packed=False)
+            declared.append(Result(output.name, like, of_output, F32, output.initial))
+        new_arrays, new = decode.new(declared, explicit)
         if 0 not in shape[:3]:
             names = (*_OPERANDS, *self.config.aux_operands)
             call = CacheCall(
@@ -246,10 +244,10 @@ class DecodeKernel:
             decode.run(call, name, like, explicit)
         else:
             decode.fill(declared, new, explicit)
-        found = out if out is not None else results.deliver(made["out"], like)
-        if not outputs:
-            return found
-        return (found, *[results.deliver(made[output.name], like) for output in outputs])
+        returned = [results.deliver(array, like) for array in new_arrays.values()]
+        if out is not None:
+            returned.insert(0, out)
+        return tuple(returned) if outputs else returned[0]
 
     def _check(self, views: dict[str, ArrayView]) -> None:
         """Raise `LaunchError` with all problems of the arrays of a call. On a GPU, calls whose
@@ -260,7 +258,7 @@ class DecodeKernel:
             return
         if not self._decode.gpu.backend.why_unavailable():
             self._decode.require_located(views.values())
-        raise_problems(list(problems_of(self.config, views)), CALLER)
+        raise_problems(problems_of(self.config, views), CALLER)
         self._checked.keep((), views, written, True)
 
 

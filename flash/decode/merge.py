@@ -76,8 +76,8 @@ def merge_partials(
     """
     check_backend(backend, _CALLER)  # before any array is read
     plus_is_empty = _plus_is_empty(empty_lse)
-    given = {"outs": outs, "lses": lses}
-    named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
+    sides: dict[str, object] = {"outs": outs, "lses": lses}
+    named = {name: array for key, parts in sides.items() for name, array in _named(key, parts)}
     merge = _operation(cuda_backend())
     explicit = None if stream is None else streams.stream_handle(stream, _CALLER)
     views = merge.read(named | ({} if out is None else {"out": out}), explicit)
@@ -88,8 +88,8 @@ def merge_partials(
         raise stream_without_gpu(_CALLER, chosen)
     if chosen == "cuda":
         merge.require_located(views.values())
-    of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
-    problems = [*_place_problems(views, chosen), *_type_problems(views)]
+    of_outs, of_lses = (_Parts.of(name, parts, views) for name, parts in sides.items())
+    problems = [*_device_problems(views, chosen), *_type_problems(views)]
     raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _CALLER)
     shape = of_outs.shapes[0]
     raise_problems([*out_problems(views.get("out"), shape), *sharing_problems(("out",), views)], _CALLER)
@@ -100,7 +100,7 @@ def merge_partials(
 
     like = next(iter(views.values()))
     declared = [Result("out", like, shape, OF_ARRAYS[like.dtype])] if out is None else []
-    made, new = merge.new([*declared, Result("lse", like, shape[:-1], F32)], explicit)
+    arrays, new = merge.new([*declared, Result("lse", like, shape[:-1], F32)], explicit)
     into = new["out"] if out is None else views["out"]
     call = _MergeOfParts(of_outs, of_lses, into, new["lse"], plus_is_empty)
     if chosen in WITHOUT_KERNELS or 0 not in shape:
@@ -108,8 +108,8 @@ def merge_partials(
         merge.run(there, chosen, like, explicit)
         if there.out is not call.out:
             host_array(into)[...] = host_array(there.out)
-    merged: Any = out if out is not None else results.deliver(made["out"], like)
-    of_rows: Any = results.deliver(made["lse"], like)
+    merged: Any = out if out is not None else results.deliver(arrays["out"], like)
+    of_rows: Any = results.deliver(arrays["lse"], like)
     return merged, of_rows
 
 
@@ -124,7 +124,7 @@ def _plus_is_empty(empty_lse: object) -> bool:
 
 
 def _in_minus(lses: Array) -> Array:
-    """LSE in which -inf stands for +inf."""
+    """LSE of parts, with -inf in place of +inf."""
     return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
 
 
@@ -136,9 +136,9 @@ class _Parts(NamedTuple):
     stacked: bool
 
     @classmethod
-    def of(cls, name: str, given: object, views: Mapping[str, ArrayView]) -> _Parts:
+    def of(cls, name: str, parts: object, views: Mapping[str, ArrayView]) -> _Parts:
         """The parts of the argument `name`, with their views."""
-        return cls(name, [views[key] for key, _ in _named(name, given)], not isinstance(given, list | tuple))
+        return cls(name, [views[key] for key, _ in _named(name, parts)], not isinstance(parts, list | tuple))
 
     @property
     def number(self) -> int:
@@ -175,15 +175,15 @@ class _MergeOfParts(NamedTuple):
     plus_is_empty: bool
 
     @property
-    def given(self) -> Given:
+    def arrays(self) -> Given:
         """The arrays of a call whose parts are stacked."""
         return Given(self.outs.views[0], self.lses.views[0], self.out, self.lse)
 
     def readable(self) -> _MergeOfParts:
         """The call on arrays on the host of which the kernel can read the layout: dense copies if needed."""
-        found = self._over([parts.stack() for parts in (self.outs, self.lses)], self.out)
-        if not any(found.given.problems()):
-            return found
+        stacked = self._over([parts.stack() for parts in (self.outs, self.lses)], self.out)
+        if not any(stacked.arrays.problems()):
+            return stacked
         out = np.empty(self.out.shape, OF_ARRAYS[self.out.dtype].numpy)
         dense = [np.array(parts.stack(), order="C") for parts in (self.outs, self.lses)]
         return self._over(dense, view(out, "out"))
@@ -194,13 +194,13 @@ class _MergeOfParts(NamedTuple):
 
 
 class _Merge(Operation[_MergeOfParts]):
-    """The merge of attention results."""
+    """The operation that merges attention results for parts of the keys."""
 
     copies_to_gpu: ClassVar = False
 
     def arrays(self, call: _MergeOfParts) -> dict[str, ArrayView]:
         """See `Operation.arrays`."""
-        return call.given._asdict()
+        return call.arrays._asdict()
 
     def over(self, call: _MergeOfParts, arrays: Mapping[str, ArrayView]) -> _MergeOfParts:
         """See `Operation.over`."""
@@ -209,13 +209,13 @@ class _Merge(Operation[_MergeOfParts]):
 
     def key(self, call: _MergeOfParts, ordinal: int) -> tuple[object, ...]:
         """See `Operation.key`."""
-        layouts = [(a.shape, a.strides, a.dtype, a.pointer % ALIGNED) for a in call.given]
+        layouts = [(a.shape, a.strides, a.dtype, a.pointer % ALIGNED) for a in call.arrays]
         return *layouts, call.plus_is_empty, ordinal
 
     def steps(self, call: _MergeOfParts, ordinal: int | None, memory: Memory) -> Iterator[Step]:  # noqa: ARG002
         """See `Operation.steps`."""
         target = find_target(DEFAULT_TARGET) if ordinal is None else self.target(ordinal)
-        yield merging(call.given.call(), target, plus_is_empty=call.plus_is_empty)
+        yield merging(call.arrays.call(), target, plus_is_empty=call.plus_is_empty)
 
     def on_cpu(self, call: _MergeOfParts, backend: str) -> None:  # noqa: ARG002  # numpy alone merges
         """See `Operation.on_cpu`."""
@@ -228,14 +228,14 @@ def _operation(backend: CudaBackend) -> _Merge:
     return _Merge(launcher_of(backend), Caller(_CALLER, has_config=False))
 
 
-def _named(name: str, given: object) -> list[tuple[str, object]]:
+def _named(name: str, parts: object) -> list[tuple[str, object]]:
     """The arrays of an argument, as messages call them."""
-    if not isinstance(given, list | tuple):
-        return [(name, given)]
-    return [(f"{name}[{n}]", array) for n, array in enumerate(given)]
+    if not isinstance(parts, list | tuple):
+        return [(name, parts)]
+    return [(f"{name}[{n}]", array) for n, array in enumerate(parts)]
 
 
-def _place_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[str]:
+def _device_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[str]:
     if backend != "cuda":
         yield from (
             f"{name} must be on the host, got {array.device_name}; copy it there"
@@ -267,8 +267,8 @@ def _size_problems(splits: int, shape: tuple[int, ...], backend: str) -> Iterato
             yield f"{what} must be {least} to {most} on the backend {backend!r}, got {got}"
 
 
-def _stack_problems(*given: _Parts) -> Iterator[str]:
-    for parts in given:
+def _stack_problems(*sides: _Parts) -> Iterator[str]:
+    for parts in sides:
         if not parts.stacked:
             yield (
                 f"{parts.name} must be one array on a GPU, [splits, ...], got a list of "
@@ -307,7 +307,7 @@ def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
         yield "outs must have parts of at least one dimension, head_dim_v, got none"
         return
     for parts, wanted, what in ((outs, shape, "outs[0]"), (lses, shape[:-1], "the rows of outs")):
-        wrong = next((n for n, found in enumerate(parts.shapes) if found != wanted), None)
+        wrong = next((n for n, shape in enumerate(parts.shapes) if shape != wanted), None)
         if wrong is not None:
             yield (
                 f"{parts.name}[{wrong}] must have the shape of {what}, {list(wanted)}, got "
@@ -323,9 +323,9 @@ def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array)
         shift = np.where(np.isneginf(top), zero, top)
         total = sum((np.exp(part - shift) for part in lses), zero)
         merged = np.zeros(out.shape, np.float32)
-        for part, own in zip(outs, lses, strict=True):
+        for part, of_part in zip(outs, lses, strict=True):
             # Weights are divided by their sum before they multiply outputs, so no sum overflows.
-            weight = np.exp(own - shift) / total
-            merged += np.where(np.isneginf(own)[..., None], zero, weight[..., None] * part)
+            weight = np.exp(of_part - shift) / total
+            merged += np.where(np.isneginf(of_part)[..., None], zero, weight[..., None] * part)
         out[...] = merged
         lse[...] = shift + np.log(total)

@@ -16,18 +16,19 @@ from typing import Any, Final, NamedTuple
 
 from flash.calls.memory import Memory
 from flash.calls.step import Step, aligned, launch_step
+from flash.contract.cache_builds import append_build
 from flash.contract.catalogue import proved_build
-from flash.decode.append_launch import AppendCall, append_step
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
 from flash.families.request import natural_alignment
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
+from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
+from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Features, Turned
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import LSE, OUTPUTS, and_lse
 from flash.problem.row_bits import by_rows
@@ -43,6 +44,7 @@ _WIDE: Final = 192  # columns
 _SMALL_TILE: Final = 32  # keys
 _FEW_ROWS: Final = 64  # of a CTA
 _FEW_COLUMNS: Final = 64
+SCALES: Final = ("k_scale", "v_scale")
 # The merge of more splits costs more than their CTAs save.
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
@@ -103,7 +105,7 @@ class CacheCall(NamedTuple):
         return self.has_scales and len(self.operands["k_scale"].shape) == len(self.k.shape) - 1
 
     @property
-    def turned(self) -> Turned | None:
+    def rotation(self) -> Turned | None:
         """The rotation of rows; None without one."""
         cos = self.operands.get(ANGLES[0])
         return None if cos is None else Turned(2 * cos.shape[1], self.interleaved)
@@ -117,6 +119,21 @@ class CacheCall(NamedTuple):
     def group(self) -> int:
         """The number of query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
+
+
+class AppendCall(NamedTuple):
+    """Rows to append to a cache, and how they and queries are rotated. The arrays have the kernel's names for
+    them: new rows K_NEW and V_NEW [batch, kv_heads, n, ...], n at least 1, the cache, K and V as in
+    `CacheCall`, and operands. `seqused_k` includes the new rows, and rows of padding get
+    position 0 only if `leftpad_k` is there. For a cache of a narrow type, `k_scale` and `v_scale` are f32
+    [kv_heads], or of the cache's shape without its last dimension, which the launch writes. `counts`, int32
+    [batch], is how many of the first of the n rows of each item are new. With COS and SIN [positions,
+    rotary_dim / 2], f32 with dense rows, K_NEW and Q [batch, heads, seq_q, head_dim] are rotated, Q to Q_OUT.
+    """
+
+    arrays: Mapping[str, ArrayView]
+    page_size: int
+    interleaved: bool = False
 
 
 def require_widening(caller: str, call: CacheCall, target: Target) -> None:
@@ -155,21 +172,21 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     outputs = tuple([output for output in OUTPUTS if output.name in call.outputs])
     kernel = config.kernel(target, alignment)
     kernel = replace(kernel, tiling=tiling, outputs=and_lse(outputs) if merged else outputs)
-    given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
+    lengths: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
         kernel.features,
         splits=merged,
         page_size=call.page_size,
         kv_dtype=call.stored if call.has_scales else None,
         per_token=call.per_token,
-        **given,
+        **lengths,
     )
     packs = config.pack_gqa is True or (
         config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
     kernel = replace(kernel, features=features, packed=packs)
-    appended, only_turned = _appended_by(call, kernel), None if "k_new" in call.operands else call.turned
-    return replace(kernel, features=replace(features, appended=appended, turns_queries=only_turned))
+    appended, rotation = _appended_by(call, kernel), None if "k_new" in call.operands else call.rotation
+    return replace(kernel, features=replace(features, appended=appended, turns_queries=rotation))
 
 
 def _tiling(
@@ -188,7 +205,7 @@ def _tiling(
         looks_up=in_pages or config.mask,
         in_pages=in_pages,
         gathers=_gathers(call),
-        rotates="k_new" in call.operands or call.turned is not None,
+        rotates="k_new" in call.operands or call.rotation is not None,
         without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
@@ -218,11 +235,9 @@ def _gathers(call: CacheCall) -> bool:
 
 
 def _without_wgmma(call: CacheCall, merged: bool) -> str:
-    """What of a call speaks against the kernel with `wgmma` (`flash/families/wgmma.py`); the empty
-    string if nothing does.
-    """
+    """Why the kernel with `wgmma` (`flash/families/wgmma.py`) cannot compute a call; empty if it can."""
     in_boxes_alone = not _gathers(call)
-    for told, reason in (
+    for is_met, reason in (
         (call.has_scales, f"K and V are {call.stored.name}"),
         (not call.k.size, "there are no keys"),
         (
@@ -234,14 +249,14 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
             "pages begin with rows that are no keys",
         ),
     ):
-        if told:
+        if is_met:
             return reason
     arrays = [("Q", call.q), *([] if merged else [("O", call.out)])]
     if in_boxes_alone:
         arrays[1:1] = ("K", call.k), ("V", call.v)
     nbytes = call.config.element.nbytes
-    found = (against_map(name, a.shape[:-1], a.strides[:-1], nbytes) for name, a in arrays)
-    return next(filter(None, found), "")
+    reasons = (against_map(name, a.shape[:-1], a.strides[:-1], nbytes) for name, a in arrays)
+    return next(filter(None, reasons), "")
 
 
 def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
@@ -254,13 +269,13 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
     ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # of one head of K and V
     if ctas > 1 or k.shape[2] > MAX_NEW_ROWS or OF_ARRAYS[k.dtype] is not kernel.dtype:
         return None
-    turned = call.turned or Turned(0, interleaved=False)
-    return Appended(kernel.dtype, k.shape[3], call.v.shape[3], turned.rotary_dim, turned.interleaved)
+    rotation = call.rotation or Turned(0, interleaved=False)
+    return Appended(kernel.dtype, k.shape[3], call.v.shape[3], rotation.rotary_dim, rotation.interleaved)
 
 
-def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
+def rotates_before(call: CacheCall, kernel: KernelConfig) -> bool:
     """Whether a launch before the one that attends rotates q."""
-    return call.turned is not None and kernel.features.turned is None
+    return call.rotation is not None and kernel.features.turned is None
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:
@@ -304,7 +319,7 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
     head_dim_v] and LSE [batch, heads, seq_q, splits], f32.
     """
     steps, queries = [], None
-    if turns_before(call, kernel):
+    if rotates_before(call, kernel):
         queries = memory.array(tuple(call.q.shape), call.config.element)
     if "k_new" in call.operands and kernel.features.appended is None:
         steps.append(append_step(kernel.target, appending(call, queries)))
@@ -322,7 +337,9 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory)
 
 
 def appending(call: CacheCall, queries: ArrayView | None) -> AppendCall:
-    """What appends the new rows before attention: `queries` is for rotated q, which may be without rows."""
+    """The call that appends the new rows before attention; rotated q is written to `queries`, None without
+    rotation.
+    """
     arrays = {"K": call.k, "V": call.v, **call.operands}
     arrays |= {name.upper(): arrays.pop(name) for name in ("k_new", "v_new")}
     if queries is not None:
@@ -331,8 +348,50 @@ def appending(call: CacheCall, queries: ArrayView | None) -> AppendCall:
     return AppendCall(arrays, call.page_size, call.interleaved)
 
 
+def append_step(target: Target, call: AppendCall) -> Step:
+    """The launch that writes the new rows, and rotates if there are tables."""
+    arrays, (batch, kv_heads, n, _) = call.arrays, call.arrays["K_NEW"].shape
+    k, rotates = arrays["K"], "COS" in arrays
+    lengths: dict[str, Any] = {name: name in arrays for name in LENGTHS}
+    stored = OF_ARRAYS[k.dtype] if "k_scale" in arrays else None
+    per_token = stored is not None and len(arrays["k_scale"].shape) == len(k.shape) - 1
+    kernel = append_build(
+        AppendConfig(
+            target,
+            k.shape[3],
+            arrays["V"].shape[3],
+            OF_ARRAYS[arrays["K_NEW"].dtype],
+            Features(page_size=call.page_size, kv_dtype=stored, per_token=per_token, **lengths),
+            2 * arrays["COS"].shape[1] if rotates else 0,
+            rotates and call.interleaved,
+            COUNTS.name in arrays,
+        )
+    )
+    kernel.require_proved()
+    rows = batch * kv_heads * n
+    capacity, sequences = k.shape[2], k.shape[0]
+    if call.page_size:
+        sequences, columns = arrays["block_table"].shape
+        capacity = columns * call.page_size
+    values: dict[str, int | float] = {
+        "new_rows": rows,
+        "n": n,
+        "kv_heads": kv_heads,
+        "seq_k": capacity,
+        "kv_batch": sequences,
+        "pages": k.shape[0],
+    }
+    if rotates:
+        _, heads, seq_q, _ = arrays["Q"].shape
+        # The kernel takes no 0 for seq_q and heads, even if there is no query to divide by them.
+        values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
+        values["positions"] = min(arrays["COS"].shape[0], MAX_POSITIONS)
+        rows += batch * heads * seq_q
+    return launch_step(kernel, arrays, values, -(-rows // WARPS))
+
+
 def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
-    made = proved_build(kernel)
+    build = proved_build(kernel)
     arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": call.out, **call.operands}
     arrays |= {output.array: call.outputs[output.name] for output in kernel.outputs}
     batch, heads, seq_q, _ = call.q.shape
@@ -355,7 +414,7 @@ def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
         values["n"] = call.operands["k_new"].shape[2]
     if ANGLES[0] in call.operands:
         values["positions"] = min(call.operands[ANGLES[0]].shape[0], MAX_POSITIONS)
-    return launch_step(made, arrays, values, blocks_of(call, kernel) * splits)
+    return launch_step(build, arrays, values, blocks_of(call, kernel) * splits)
 
 
 def last_keys(operands: Mapping[str, ArrayView]) -> int:
@@ -365,8 +424,10 @@ def last_keys(operands: Mapping[str, ArrayView]) -> int:
 
 def aux_sizes(config: AttentionConfig, operands: Mapping[str, ArrayView]) -> dict[str, int]:
     """The lengths of the arrays that functions of scores index, by parameter."""
-    found = [zip(array.sizes, operands[array.operand].shape, strict=True) for array in config.aux_arrays]
-    return {size: length for one in found for size, length in one}
+    lengths: dict[str, int] = {}
+    for array in config.aux_arrays:
+        lengths |= zip(array.sizes, operands[array.operand].shape, strict=True)
+    return lengths
 
 
 def _sequences(call: CacheCall) -> int:

@@ -28,8 +28,8 @@ from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtype_names import CacheBackend, InputDTypeLike
-from flash.pages.journal import Journal
 from flash.pages.numbers import integers, size
+from flash.pages.placement import Journal
 from flash.scores.features import ShardedCacheArguments, require_known, takes
 from flash.scores.window import Window, key_limits, sides_of
 from ptxgen.arguments import integer, is_one_of

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from flash.calls.known import Known
+from flash.calls.step import aligned
 from flash.families.request import natural_alignment
 from flash.host.caller import Caller, raise_problems
 from flash.launch import varlen
@@ -21,17 +23,13 @@ from flash.launch.checks import Geometry, check, check_addresses
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED, matrices
 from flash.operands.dtypes import F32
-from flash.problem.config import ALIGNMENTS, AttentionConfig
+from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.bounded_cache import Kept
 
 MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
 WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is
 _OF_ROWS: Final = ("lse", "dlse")
-
-
-_ADDRESSES: Final = ALIGNMENTS[0]  # what checks that are kept read of an address: its rest
 
 
 class Checked(NamedTuple):
@@ -49,14 +47,14 @@ class Checked(NamedTuple):
 
 
 class Checks:
-    """The checks of calls for gradients. What depends on shapes, strides and types alone is checked
+    """The checks of calls for gradients. What depends on shapes, strides, types and devices alone is checked
     once.
     """
 
     def __init__(self, config: AttentionConfig, caller: Caller) -> None:
         self._config = config
         self._caller = caller
-        self._known = Kept[tuple[object, ...], Checked]()
+        self._known = Known[Checked]()
 
     def check(
         self, views: Mapping[str, ArrayView], operands: Operands, layout: str, longest: tuple[object, object]
@@ -68,30 +66,30 @@ class Checks:
         """
         config, caller = self._config, self._caller.name
         most = self._longest(operands, longest)
-        every = {**views, **operands}
-        key = (layout, *most, *[(n, a[1:6], a.pointer % _ADDRESSES) for n, a in every.items()])
+        arrays, of = {**views, **operands}, (layout, *most)
         try:
-            found = self._known.get(key)
+            checked = self._known.get(of, arrays, WRITTEN)
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
-            found = None
-        if found is None:
-            found = self._known.keep(key, _sizes(config, views, operands, layout, most, self._caller))
-        check_addresses(found.geometry, (views["q"], views["k"], views["v"]), operands, caller)
-        problems = list(sharing_problems(WRITTEN, every))
+            checked = None
+        problems: list[str] = []
+        sizes = checked or _sizes(config, views, operands, layout, most, self._caller)
+        check_addresses(sizes.geometry, (views["q"], views["k"], views["v"]), operands, caller)
+        if checked is None:
+            problems += sharing_problems(WRITTEN, arrays)
         if config.varlen:
-            totals = found.geometry.seq_q, found.geometry.seq_k
-            problems += varlen.length_problems(operands, *totals, found.longest_q, found.longest_k)
+            totals = sizes.geometry.seq_q, sizes.geometry.seq_k
+            problems += varlen.length_problems(operands, *totals, sizes.longest_q, sizes.longest_k)
         raise_problems(problems, caller)
-        return found
+        return checked or self._known.keep(of, arrays, WRITTEN, sizes)
 
     def _longest(self, operands: Operands, longest: tuple[object, object]) -> tuple[int | None, int | None]:
-        """The most queries and keys of a packed sequence; None where there is none to find."""
+        """The most queries and keys of a packed sequence; None where sequences are not packed."""
         caller = self._caller.name
         if self._config.varlen:
             most_q = varlen.most_queries(operands, longest[0], caller)
             return most_q, varlen.most_keys(operands, longest[1], caller)
-        for side, given in zip("qk", longest, strict=True):
-            if given is not None:
+        for side, most in zip("qk", longest, strict=True):
+            if most is not None:
                 raise LaunchError(
                     f"{caller}: max_seqlen_{side} is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
@@ -135,12 +133,12 @@ def _sizes(
 
 
 def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) -> tuple[Argument, ...]:
-    """The declarations of all arrays but those of scores, in the order of the checks."""
+    """The declarations of all arrays but those of scores, in the order in which they are checked."""
     layout = PACKED if config.varlen else layout
     declared = {a.name: a for a in matrices(config, layout, rank, caller.said("as q is"))}
-    found = [declared[name] for name in ("q", "k", "v", "out")]
+    arguments = [declared[name] for name in ("q", "k", "v", "out")]
     of = {"dout": "out", **WRITTEN}
-    found += [
+    arguments += [
         Argument(name, declared[like].axes, (config.element,), f"as {like} is") for name, like in of.items()
     ]
     rows = {
@@ -148,19 +146,11 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
         "bshd": ("batch", "heads", "seq_q"),
         PACKED: ("heads", "total_q"),
     }
-    found += [Argument(name, rows[layout], (F32,), has_rows=False, is_dense=True) for name in _OF_ROWS]
-    return tuple(found)
+    arguments += [Argument(name, rows[layout], (F32,), has_rows=False, is_dense=True) for name in _OF_ROWS]
+    return tuple(arguments)
 
 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:
     """The alignment, in bytes, of the kernels for these arrays: 16, 8, 4 or 2."""
-    merged = natural_alignment(config.head_dim, config.value_dim, config.element)
-    for name in MATRICES:
-        array = views[name]
-        outer = [
-            step * config.element.nbytes
-            for n, step in zip(array.shape[:-1], array.strides, strict=False)
-            if n > 1
-        ]
-        merged = math.gcd(merged, array.pointer, *outer)
-    return math.gcd(ALIGNMENTS[0], merged)
+    natural = natural_alignment(config.head_dim, config.value_dim, config.element)
+    return math.gcd(natural, *[aligned(views[name], config.element.nbytes) for name in MATRICES])

@@ -51,8 +51,8 @@ def explain(
         lines.append(("kernel", "none: numpy computes it"))
     else:
         lines.append(("sweeps", _sweeps(sweeps)))
-        for made, ctas in kernels:
-            lines += _kernel(made, ctas)
+        for kernel, ctas in kernels:
+            lines += _kernel(kernel, ctas)
         lines.append(("work", _work(call, kernels)))
         lines.append(("memory", _memory(call)))
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
@@ -68,17 +68,17 @@ def _sweeps(sweeps: Sweeps) -> str:
     return f"two, {sweeps.why}: seven products for each tile, and the same call gives the same bits"
 
 
-def _kernel(made: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
+def _kernel(kernel: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
     """What a launch does, how it is dealt to CTAs, what is proved of it and what it needs."""
     role = "sums terms"
-    if isinstance(made, GradientBuild):
-        role = f"writes {_OWNED[made.config.owner]}"
-    yield "kernel", f"{made.kernel.name} for {made.target}, verified, {role}, {ctas} CTAs"
-    if isinstance(made, GradientBuild):
-        yield "tiles", _tiles(made.config)
-    yield "proved", proved_text(made)
-    yield "needs", str(GradientResources.of(made))
-    yield "silicon", silicon_text(made)
+    if isinstance(kernel, GradientBuild):
+        role = f"writes {_OWNED[kernel.config.owner]}"
+    yield "kernel", f"{kernel.kernel.name} for {kernel.target}, verified, {role}, {ctas} CTAs"
+    if isinstance(kernel, GradientBuild):
+        yield "tiles", _tiles(kernel.config)
+    yield "proved", proved_text(kernel)
+    yield "needs", str(GradientResources.of(kernel))
+    yield "silicon", silicon_text(kernel)
 
 
 def _tiles(config: GradientConfig) -> str:
@@ -97,36 +97,35 @@ def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:
     g = call.checked.geometry
     if g.max_seqlen_q is None:
         return [(g.seq_q, g.seq_k)] * g.batch
-    given = {name: call.operands[name] for name in LENGTHS if name in call.operands}
-    if any(array.device != HOST for array in given.values()):
+    arrays = {name: call.operands[name] for name in LENGTHS if name in call.operands}
+    if any(array.device != HOST for array in arrays.values()):
         return None
-    of_host = {name: host_array(array) for name, array in given.items()}
+    of_host = {name: host_array(array) for name, array in arrays.items()}
     return [sequence.lengths for sequence in each_sequence(**of_host)]
 
 
 def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str:
-    """The arithmetic that the gradients need, and that the kernels do."""
+    """The floating-point operations that the gradients need, and those of the kernels."""
     lengths = _lengths(call)
     if lengths is None:
         return "as much as the lengths say, which are on a GPU and not read"
     heads, window = call.checked.geometry.heads, call.config.window
-    costs = [GradientResources.of(made) for made, _ in kernels]
+    costs = [GradientResources.of(kernel) for kernel, _ in kernels]
     needed = max((sum(c.useful_flops(1, heads, *rows, window) for rows in lengths) for c in costs), default=0)
     done = sum(c.flops(1, heads, *rows, window) for c in costs for rows in lengths)
     return f"{needed / 1e9:.3g} GFLOP needed by five products, {done / 1e9:.3g} by the kernels' whole tiles"
 
 
 def _memory(call: GradientCall) -> str:
-    """The bytes of the arrays and of the memory of the kernels, beside those of the scores."""
+    """The bytes of the arrays and of the memory of the kernels, and what those of all scores would be."""
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
-    own = {name: math.prod(one.shape) * F32_BYTES for name, one in memory_of(call).items()}
+    of_kernels = {name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call).items()}
     lengths, heads = _lengths(call), call.checked.geometry.heads
-    parts = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in own.items())
+    sizes = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in of_kernels.items())
     scores = ""
     if lengths is not None:
         nbytes = 2 * heads * sum(rows * keys for rows, keys in lengths) * F32_BYTES
         scores = f"; P and dS of all scores would be {size_text(nbytes)}"
-    return (
-        f"{size_text(arrays)} of arrays and results, {sum(own.values())} bytes beside them ({parts}){scores}"
-    )
+    total = sum(of_kernels.values())
+    return f"{size_text(arrays)} of arrays and results, {total} bytes beside them ({sizes}){scores}"

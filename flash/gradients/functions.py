@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
+from flash.calls.operation import Result, stream_of
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
-from flash.gradients.no_columns import GradientsOfNoColumns
-from flash.host.caller import Caller, flag
+from flash.host import results
+from flash.host.caller import Caller, flag, raise_problems, readable_views
+from flash.no_columns import problems_of_rows
 from flash.operands.dtype_names import A, AnyArray, Backend, Causal, Layout, Precision
+from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
@@ -22,7 +25,58 @@ from flash.scores.features import (
     settings_of_call,
     takes,
 )
+from ptxgen.arrays import streams
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.settings import AUTO
+
+
+class _GradientsOfNoColumns(AttentionGradient):
+    """The gradients of calls whose values have no columns (`flash/no_columns.py`): those of q and k are for
+    the log-sum-exps alone, and that of v has no elements. The head_dim_v of the config is head_dim.
+    """
+
+    def launch(
+        self,
+        dout: AnyArray,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        out: AnyArray,
+        lse: AnyArray,
+        *,
+        dv: AnyArray | None = None,
+        stream: object = None,
+        wanted: Iterable[str] = (),
+        **how: Any,
+    ) -> Gradients[Any]:
+        """The gradients of a number of which lse alone has gradients, and dv without elements. Arguments and
+        exceptions are those of `AttentionGradient.launch`.
+        """
+        caller = self._caller.name
+        views = readable_views({"dout": dout, "q": q, "k": k, "v": v, "out": out}, caller)
+        shape = (*views["q"].shape[:-1], 0)
+        problems = [
+            f"{name} must be {list(shape)}, because v has no columns, got {list(views[name].shape)}"
+            for name in ("dout", "out")
+            if tuple(views[name].shape) != shape
+        ]
+        of_dv = None if dv is None else readable_views({"dv": dv}, caller)["dv"]
+        if of_dv is not None and tuple(of_dv.shape) != tuple(views["v"].shape):
+            problems.append(f"dv must be {list(views['v'].shape)}, as v is, got {list(of_dv.shape)}")
+        raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], caller)
+        like = views["q"]
+        handle = None if stream is None else streams.stream_handle(stream, caller)
+        zeros = self._empty(like, like, handle)
+        self._gradient.clear([view(zeros, "dout")], stream_of(like, handle))
+        rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v
+        gradients = super().launch(rows, q, k, k, rows, lse, stream=stream, wanted=wanted, **how)
+        written: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
+        return gradients._replace(dv=written)
+
+    def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
+        """A new array of the library and type of `like` with the shape of `shaped`."""
+        declared = [Result("zeros", like, tuple(shaped.shape), OF_ARRAYS[like.dtype])]
+        return self._gradient.new(declared, stream)[0]["zeros"]
 
 
 class _OfAttention(AttentionGradient):
@@ -37,13 +91,13 @@ class _OfVarlen(AttentionGradient):
     _caller = Caller("attention_varlen_backward", has_config=False)
 
 
-class _AttentionOfNoColumns(GradientsOfNoColumns):
+class _AttentionOfNoColumns(_GradientsOfNoColumns):
     """The kernels of `attention_backward` for values without columns."""
 
     _caller = _OfAttention._caller
 
 
-class _VarlenOfNoColumns(GradientsOfNoColumns):
+class _VarlenOfNoColumns(_GradientsOfNoColumns):
     """The kernels of `attention_varlen_backward` for values without columns."""
 
     _caller = _OfVarlen._caller
@@ -86,38 +140,22 @@ def attention_backward(
     float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
     "f32_grade" the kernels use tensor cores, with an error near that of f32.
     """
-    caller = _OfAttention._caller.name
-    require_known(caller, scores, ScoreArguments, attention_backward)
-    scores = with_captured(caller, scores)
-    columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
-    kernel = _kernel_for(
-        _OfAttention if of_v else _AttentionOfNoColumns,
-        flag(caller, "deterministic", deterministic),
-        columns,
-        of_v or columns,
-        dtype_of(caller, q),
-        causal,
-        precision,
-        (),
-        *settings_of_call(scores, functools.partial(dtype_of, caller)),
-    )
-    return kernel.launch(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        dlse=dlse,
-        dq=dq,
-        dk=dk,
-        dv=dv,
+    arrays = {
+        "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
+        "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
+    }  # fmt: skip
+    return _launch(
+        (_OfAttention, _AttentionOfNoColumns),
+        attention_backward,
+        ScoreArguments,
+        (deterministic, causal, precision, ()),
+        scores,
+        arrays,
         wanted=wanted,
         stream=stream,
         backend=backend,
         layout=layout,
         softmax_scale=softmax_scale,
-        **of_launch(scores),
     )
 
 
@@ -156,44 +194,58 @@ def attention_varlen_backward(
     must be given for arrays on a GPU. Rows of no sequence have gradient 0 in new arrays, and are not
     written in given ones. All other arguments and the exceptions are as in `attention_backward`.
     """
-    caller = _OfVarlen._caller.name
-    require_known(caller, scores, VarlenArguments, attention_varlen_backward)
-    scores = with_captured(caller, scores)
-    columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
-    kernel = _kernel_for(
-        _OfVarlen if of_v else _VarlenOfNoColumns,
-        flag(caller, "deterministic", deterministic),
-        columns,
-        of_v or columns,
-        dtype_of(caller, q),
-        causal,
-        precision,
-        (seqused_q is not None, seqused_k is not None),
-        *settings_of_call(scores, functools.partial(dtype_of, caller)),
-    )
-    return kernel.launch(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        dlse=dlse,
-        dq=dq,
-        dk=dk,
-        dv=dv,
+    arrays = {
+        "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
+        "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
+    }  # fmt: skip
+    return _launch(
+        (_OfVarlen, _VarlenOfNoColumns),
+        attention_varlen_backward,
+        VarlenArguments,
+        (deterministic, causal, precision, (seqused_q is not None, seqused_k is not None)),
+        scores,
+        arrays,
         wanted=wanted,
         stream=stream,
         backend=backend,
         softmax_scale=softmax_scale,
+        max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
-        **of_launch(scores),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
-        max_seqlen_q=max_seqlen_q,
     )
+
+
+def _launch(
+    kinds: tuple[type[AttentionGradient], type[AttentionGradient]],
+    function: Callable[..., Any],
+    known: type,
+    choices: tuple[object, Causal, Precision | None, tuple[bool, ...]],
+    scores: Any,
+    arrays: dict[str, Any],
+    **options: Any,
+) -> Gradients[Any]:
+    """The gradients of a call of `function`, whose arguments of scores are `known`, by kernels of the first
+    of `kinds`, or of the second for values without columns. `choices` are deterministic, causal, precision
+    and `used` as `_kernel` takes it.
+    """
+    caller = kinds[0]._caller.name
+    require_known(caller, scores, known, function)
+    scores = with_captured(caller, scores)
+    columns, of_v = last_dimension(caller, arrays["q"], "q"), last_dimension(caller, arrays["v"], "v")
+    deterministic, *others = choices
+    kernel = _kernel_for(
+        kinds[0 if of_v else 1],
+        flag(caller, "deterministic", deterministic),
+        columns,
+        of_v or columns,
+        dtype_of(caller, arrays["q"]),
+        *others,
+        *settings_of_call(scores, functools.partial(dtype_of, caller)),
+    )
+    return kernel.launch(**arrays, **options, **of_launch(scores))
 
 
 def _kernel_for(*choices: Any) -> AttentionGradient:
@@ -205,22 +257,22 @@ def _kernel_for(*choices: Any) -> AttentionGradient:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
-    of: type[_OfAttention | _OfVarlen | _AttentionOfNoColumns | _VarlenOfNoColumns],
+    kind: type[AttentionGradient],
     deterministic: bool,
     head_dim: int,
     head_dim_v: int,
     dtype: str,
     causal: Causal,
     precision: Precision | None,
-    used: tuple[bool, bool] | tuple[()],
+    used: tuple[bool, ...],
     *scores: Any,
 ) -> AttentionGradient:
-    """The kernels of calls; `used` says whether seqused_q and seqused_k are given, and is empty for
-    sequences of one length.
+    """The object that computes gradients of calls with these choices. `used` says whether seqused_q and
+    seqused_k are given, and is empty for sequences that are not packed.
     """
     of_q, of_k = used or (False, False)
     config = config_of_call(
-        of._caller.name,
+        kind._caller.name,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         dtype=dtype,
@@ -231,4 +283,4 @@ def _kernel(
         seqused_k=of_k,
         **named_settings(scores),
     )
-    return of(config, deterministic=deterministic)
+    return kind(config, deterministic=deterministic)

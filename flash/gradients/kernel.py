@@ -51,14 +51,6 @@ class Gradients(NamedTuple, Generic[A]):
     arrays: dict[str, A]
 
 
-class _Read(NamedTuple):
-    """A checked call: what it computes, on which backend, and why there."""
-
-    call: GradientCall
-    backend: str
-    why: str
-
-
 class AttentionGradient:
     """The gradients of attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
@@ -146,7 +138,8 @@ class AttentionGradient:
         `ConfigError` if there are none.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
-        config, of_owner = self.config, (target, self._natural_alignment)
+        config = self.config
+        of_owner = target, natural_alignment(config.head_dim, config.value_dim, config.element)
         one_sweep = self._gradient.sweeps(target).number == 1
         return {
             owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=one_sweep))
@@ -156,17 +149,12 @@ class AttentionGradient:
     @property
     def ptx(self) -> dict[str, str]:
         """The PTX of `builds`."""
-        return {owner: made.text for owner, made in self.builds.items()}
+        return {owner: build.text for owner, build in self.builds.items()}
 
     @property
     def resources(self) -> dict[str, GradientResources]:
         """The resources of `builds`, with registers by the assembler where one is installed."""
-        return {owner: GradientResources.of(made) for owner, made in self.builds.items()}
-
-    @property
-    def _natural_alignment(self) -> int:
-        config = self.config
-        return natural_alignment(config.head_dim, config.value_dim, config.element)
+        return {owner: GradientResources.of(build) for owner, build in self.builds.items()}
 
     @takes(LaunchArguments)
     def launch(
@@ -240,17 +228,17 @@ class AttentionGradient:
         call, name, _ = self._read(named, arguments, layout, max_seqlen_k, backend, explicit)
         like = call.arrays["q"]
         declared = list(gradient.declared(call.arrays, call.operands, names))
-        made, new = gradient.new(declared, explicit)
+        arrays, new = gradient.new(declared, explicit)
         sums = {n: new.pop(sum_name(n)) for n in names}
         cleared = [*(new.values() if self.config.varlen else ())]
         cleared += sums.values() if call.checked.has_no_scores else ()
         gradient.clear(cleared, stream_of(like, explicit))
         call = call._replace(arrays={**call.arrays, **new}, sums=sums, scale=scale, numbers=numbers)
         gradient.run(call, name, like, explicit)
-        found = named | {one.name: results.deliver(made[one.name], one.like) for one in declared}
-        arrays: Any = {n: found[sum_name(n)] for n in names}
-        written: dict[str, Any] = {n: found[n] for n in WRITTEN}
-        return Gradients(**written, arrays=arrays)
+        returned: dict[str, Any] = dict(named)
+        returned |= {result.name: results.deliver(arrays[result.name], result.like) for result in declared}
+        of_scores = {n: returned[sum_name(n)] for n in names}
+        return Gradients(returned["dq"], returned["dk"], returned["dv"], of_scores)
 
     @takes(ExplainArguments)
     def explain(
@@ -314,26 +302,26 @@ class AttentionGradient:
         max_seqlen_k: object,
         backend: object,
         stream: int | None,
-    ) -> _Read:
-        """The checked call of arguments, with the config's scale and numbers."""
+    ) -> tuple[GradientCall, str, str]:
+        """The checked call of arguments, with the config's scale and numbers; its backend, and why there."""
         caller, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
         views, operands = gradient.views(named, flattened(caller, arguments), stream)
-        checked = gradient.check(views, operands, layout, longest)
+        checked = gradient.checks.check(views, operands, layout, longest)
         name, why = gradient.choose(backend, views["q"], stream)
         one_sweep = gradient.require_kernels(name, gradient.ordinal(name, views))
         of_scores = self._numbers, dict[str, ArrayView]()
         call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, one_sweep)
-        return _Read(call, name, why)
+        return call, name, why
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
         known = [f.argument for f in self.config.scores if f.gradient_of]
         try:
-            found: list[Any] = [names] if isinstance(names, str) else list(names)
+            wanted: list[Any] = [names] if isinstance(names, str) else list(names)
         except TypeError:
-            found = [names]
-        for name in found:
+            wanted = [names]
+        for name in wanted:
             if not isinstance(name, str) or name not in known:
                 why = "the config asks for no such array" if self._caller.has_config else "none is given"
                 among = ", ".join(known) if known else f"none here, because {why}"
@@ -341,4 +329,4 @@ class AttentionGradient:
                     f"{self._caller.name}: wanted must name arrays of the call with a gradient ({among}), "
                     f"got {shown(name)}{did_you_mean(name, known)}"
                 )
-        return found
+        return wanted

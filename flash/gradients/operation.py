@@ -9,7 +9,7 @@ from flash.calls.gpu import Launcher
 from flash.calls.memory import ALIGNED, Memory
 from flash.calls.operation import Operation, Result, ordinal_of
 from flash.calls.step import Step
-from flash.gradients.checks import WRITTEN, Checked, Checks, alignment
+from flash.gradients.checks import WRITTEN, Checks, alignment
 from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of, sum_name
 from flash.host.caller import Caller
 from flash.launch.operands import require_operands
@@ -40,7 +40,7 @@ class Gradient(Operation[GradientCall]):
     ) -> None:
         super().__init__(gpu, caller, config.target)
         self.config = config
-        self._checks = Checks(config, caller)
+        self.checks = Checks(config, caller)
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._has_kernels: set[tuple[int | None, Target]] = set()
         self._sweeps: dict[Target, Sweeps] = {}
@@ -61,16 +61,6 @@ class Gradient(Operation[GradientCall]):
         self.require_located(read.values())
         return {name: read[name] for name in arrays}, {name: read[name] for name in self._operands}
 
-    def check(
-        self,
-        views: Mapping[str, ArrayView],
-        operands: Mapping[str, ArrayView],
-        layout: str,
-        longest: tuple[object, object],
-    ) -> Checked:
-        """See `Checks.check`."""
-        return self._checks.check(views, operands, layout, longest)
-
     def declared(
         self, views: Mapping[str, ArrayView], operands: Mapping[str, ArrayView], wanted: Iterable[str]
     ) -> Iterator[Result]:
@@ -83,7 +73,7 @@ class Gradient(Operation[GradientCall]):
             yield Result(sum_name(name), array, array.shape, OF_ARRAYS[array.dtype])
 
     def clear(self, arrays: Iterable[ArrayView], stream: int) -> None:
-        """Set all elements of dense arrays to 0."""
+        """Set all elements of dense arrays to 0, on a GPU in stream order."""
         for array in arrays:
             if array.device == HOST:
                 host_array(array)[...] = 0
@@ -100,8 +90,8 @@ class Gradient(Operation[GradientCall]):
             return None
         if arrays["q"].device == HOST:
             return self.gpu.backend.current_device()
-        found = ordinal_of(arrays.values())
-        return None if found == UNKNOWN_DEVICE else found
+        ordinal = ordinal_of(arrays.values())
+        return None if ordinal == UNKNOWN_DEVICE else ordinal
 
     def target_of(self, ordinal: int | None) -> Target:
         """The target of the kernels on a device, None for the interpreter."""
@@ -109,12 +99,10 @@ class Gradient(Operation[GradientCall]):
 
     def sweeps(self, target: Target) -> Sweeps:
         """The sweeps that kernels for a target make, and why."""
-        found = self._sweeps.get(target)
-        if found is None:
+        if target not in self._sweeps:
             asked, deterministic = self._asked_sweeps
-            found = sweeps_of(self.config, asked, target, deterministic=deterministic)
-            self._sweeps[target] = found
-        return found
+            self._sweeps[target] = sweeps_of(self.config, asked, target, deterministic=deterministic)
+        return self._sweeps[target]
 
     def require_kernels(self, backend: str, ordinal: int | None) -> bool:
         """Whether kernels make one sweep. Raises `ConfigError` if the backend needs kernels and there are
@@ -127,10 +115,10 @@ class Gradient(Operation[GradientCall]):
         if (ordinal, target) in self._has_kernels:
             return one_sweep
         for owner in owners_of(one_sweep=one_sweep):
-            made = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, caller=caller)
+            kernel = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, caller=caller)
             if ordinal is None:
                 continue
-            needed, device = made.tiling.shared_bytes, self.gpu.backend.device_properties(ordinal)
+            needed, device = kernel.tiling.shared_bytes, self.gpu.backend.device_properties(ordinal)
             if needed > device.shared_per_block_optin:
                 raise LaunchError(
                     f"{caller}: a kernel for {target} needs {needed} bytes of shared memory per block, but "
@@ -147,15 +135,15 @@ class Gradient(Operation[GradientCall]):
 
     def over(self, call: GradientCall, arrays: Mapping[str, ArrayView]) -> GradientCall:
         """See `Operation.over`."""
-        own, operands = ({name: arrays[name] for name in of} for of in (call.arrays, call.operands))
+        others, operands = ({name: arrays[name] for name in of} for of in (call.arrays, call.operands))
         sums = {name: arrays[sum_name(name)] for name in call.sums}
-        return call._replace(arrays=own, operands=operands, sums=sums)
+        return call._replace(arrays=others, operands=operands, sums=sums)
 
     def dense(self, call: GradientCall, arrays: Mapping[str, ArrayView]) -> GradientCall:
         """See `Operation.dense`."""
         there, checked = self.over(call, arrays), call.checked
         longest = (checked.longest_q, checked.longest_k) if self.config.varlen else (None, None)
-        return there._replace(checked=self.check(there.arrays, there.operands, call.layout, longest))
+        return there._replace(checked=self.checks.check(there.arrays, there.operands, call.layout, longest))
 
     def written(self, call: GradientCall) -> dict[str, bool]:
         """See `Operation.written`: rows of no packed sequence keep what they have, and gradients of arrays of

@@ -46,17 +46,17 @@ class GradientResources:
     config: GradientConfig | None
 
     @classmethod
-    def of(cls, made: BuiltKernel) -> GradientResources:
+    def of(cls, kernel: BuiltKernel) -> GradientResources:
         """The resources of a kernel. Raises `AssemblerError` if the assembler refuses it."""
-        usage: KernelUsage | None = made.assembled
+        usage: KernelUsage | None = kernel.assembled
         return cls(
-            made.kernel.name,
-            made.target,
-            made.threads,
-            made.kernel.dynamic_shared_bytes,
+            kernel.kernel.name,
+            kernel.target,
+            kernel.threads,
+            kernel.kernel.dynamic_shared_bytes,
             None if usage is None else usage.registers,
             None if usage is None else usage.spill_store_bytes,
-            made.config if isinstance(made, GradientBuild) else None,
+            kernel.config if isinstance(kernel, GradientBuild) else None,
         )
 
     @property
@@ -81,10 +81,10 @@ class GradientResources:
         t, owner = self.config.tiling, self.config.owner
         if owner == SCORES:
             return -(-seq_q // t.block) * -(-seq_k // t.tile)
-        reach = diagonal, before, behind = reach_of(self.config.causal, seq_q, seq_k, window)
+        reach = diagonal, before, after = reach_of(self.config.causal, seq_q, seq_k, window)
         rows, others = (seq_q, seq_k) if owner == QUERIES else (seq_k, seq_q)
         if owner == KEYS:  # query i sees key j if key j is seen from i: the limits change sides
-            reach = -diagonal, behind, before
+            reach = -diagonal, after, before
         first = np.arange(0, rows, t.block, dtype=np.int64)
         last = np.minimum(first + t.block, rows) - 1
         return int(tiles_seen(reach, first, last, others, t.tile).sum()) * t.slices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flash.calls.step import Step, launch_step, require_grid
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild, gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.gradients.checks import Checked, alignment
@@ -63,28 +65,32 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
     """The memory that the launches of a call need, by the names of their pointers."""
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     rows = tuple(call.arrays["lse"].shape)
-    found = {"D": Memory(rows)}
+    memory = {"D": Memory(rows)}
     if call.one_sweep:
-        found[SUMS_OF_QUERIES] = Memory((*rows, config.head_dim), is_cleared=True)
+        memory[SUMS_OF_QUERIES] = Memory((*rows, config.head_dim), is_cleared=True)
     heads = geometry.batch, geometry.heads
     for feature in config.scores:
         into = call.sums.get(feature.argument)
         if into is None:
             continue
         if feature.gradient_of == "scores":
-            own = ((1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape))[:2]
-            needed = Memory((*own, geometry.seq_q, geometry.seq_k))
+            needed = Memory((*_whole(feature, into)[:2], geometry.seq_q, geometry.seq_k))
         else:  # the rows, or keys, of a packed sequence may be fewer
             name = memory_name(call, feature)
             longest = longest_k if name.startswith("key_") else longest_q
             needed = Memory((*heads, longest), is_cleared=config.varlen)
-        found[memory_name(call, feature)] = needed
-    return found
+        memory[memory_name(call, feature)] = needed
+    return memory
+
+
+def _whole(feature: ScoreFeature | type[ScoreFeature], into: ArrayView) -> tuple[int, ...]:
+    """The shape of an array of scores with all axes of its feature, the missing ones of length 1."""
+    return (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)
 
 
 def arrays_of(call: GradientCall, memory: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
-    """All arrays of a call, by names that differ; `memory` is that of `memory_of`. Their axes are in
-    the order of the kernels.
+    """All arrays of a call by the names of the kernels' pointers, with axes in the order of the kernels;
+    `memory` is that of `memory_of`.
     """
     sums = {sum_name(name): array for name, array in call.sums.items()}
     return {**_in_order(call), **memory, **call.operands, **sums}
@@ -96,7 +102,7 @@ def sum_name(argument: str) -> str:
 
 
 def memory_name(call: GradientCall, feature: ScoreFeature) -> str:
-    """The name of the pointer to what is summed for the gradient of a feature's array."""
+    """The name of the pointer to the terms of which the gradient of a feature's array is the sum."""
     return term_of(feature, one_sweep=call.one_sweep)
 
 
@@ -128,138 +134,116 @@ def steps_of(
     views = arrays_of(call, memory)
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
     with_dlse = "dlse" in call.arrays
+    how: dict[str, Any] = {"wanted": wanted, "caller": caller}
     for owner in owners_of(one_sweep=call.one_sweep):
-        made = build(
-            gradient_config(
-                *(config, owner, target, aligned),
-                with_dlse=with_dlse,
-                wanted=wanted,
-                one_sweep=call.one_sweep,
-                caller=caller,
-            )
-        )
-        t = made.config.tiling
+        sweep: dict[str, Any] = {"with_dlse": with_dlse, "one_sweep": call.one_sweep}
+        kernel = build(gradient_config(config, owner, target, aligned, **sweep, **how))
+        t = kernel.config.tiling
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
-        ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
-        require_grid(caller, ctas)
-        if ctas:
-            yield launch_step(made, views, values, ctas)
+        yield from _step(
+            kernel, views, values, -(-rows // t.block) * heads * geometry.batch * t.slices, caller
+        )
     if "dbias" in memory:
-        made = build(gradient_config(config, SCORES, target, aligned, wanted=wanted, caller=caller))
+        kernel = build(gradient_config(config, SCORES, target, aligned, **how))
         batch, heads, seq_q, seq_k = memory["dbias"].shape
-        t = made.config.tiling
-        ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
-        require_grid(caller, ctas)
+        t = kernel.config.tiling
         values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}
         values |= {
             "over_batch": geometry.batch // max(batch, 1),
             "over_heads": geometry.heads // max(heads, 1),
         }
-        if ctas:
-            yield launch_step(made, views, values, ctas)
+        ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
+        yield from _step(kernel, views, values, ctas, caller)
     for feature in config.scores:
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
             yield from sum_steps(feature, views[terms], views[into], target, caller)
 
 
+def _step(
+    kernel: BuiltKernel,
+    views: Mapping[str, ArrayView],
+    values: Mapping[str, int | float],
+    ctas: int,
+    caller: str,
+) -> Iterator[Step]:
+    """The launch of a kernel, none without CTAs. Raises `LaunchError` if the grid is too large."""
+    require_grid(caller, ctas)
+    if ctas:
+        yield launch_step(kernel, views, values, ctas)
+
+
 def _in_order(call: GradientCall) -> dict[str, ArrayView]:
     """The arrays of a call by the names of pointers, with their axes in the order of the kernels."""
     layout = PACKED if call.config.varlen else call.layout
     order = {"bshd": (0, 2, 1, 3), PACKED: (1, 0, 2)}.get(layout)
-    found = {_POINTERS[name]: array for name, array in call.arrays.items()}
-    for name, array in found.items():
+    arrays = {_POINTERS[name]: array for name, array in call.arrays.items()}
+    for name, array in arrays.items():
         if order is not None and len(array.shape) == len(order):
             shape, strides = (tuple([of[n] for n in order]) for of in (array.shape, array.strides))
-            found[name] = array._replace(shape=shape, strides=strides)
-    return found
+            arrays[name] = array._replace(shape=shape, strides=strides)
+    return arrays
 
 
 def sum_steps(
     feature: ScoreFeature | type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, caller: str
 ) -> Iterator[Step]:
     """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
-    given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)
+    whole = _whole(feature, into)
     # Terms of numbers by rows, or by keys, have no axis of queries.
     n = tuple(terms.shape) if len(terms.shape) == AXES else (*terms.shape[:2], 1, terms.shape[2])
-    m = given if len(given) == AXES else (*given[:2], 1, *(given[2:] or (1,)))
+    m = whole if len(whole) == AXES else (*whole[:2], 1, *(whole[2:] or (1,)))
     r = tuple(a // max(b, 1) for a, b in zip(n, m, strict=True))
     sums = math.prod(m)
     if not sums or not math.prod(n):
         return
     values = {f"{of}{i}": x for of, xs in (("m", m), ("r", r)) for i, x in enumerate(xs)}
     values |= {"sums": sums, "terms": math.prod(r)}
-    ctas = -(-sums // WARPS)
-    require_grid(caller, ctas)
-    made = sum_build(SumConfig(target, OF_ARRAYS[into.dtype]))
     arrays = {"X": (terms, n), "Y": (into, m)}
     views = {
         name: array._replace(shape=shape, strides=dense_strides(shape))
         for name, (array, shape) in arrays.items()
     }
-    yield launch_step(made, views, values, ctas)
+    kernel = sum_build(SumConfig(target, OF_ARRAYS[into.dtype]))
+    yield from _step(kernel, views, values, -(-sums // WARPS), caller)
 
 
 def run_on_cpu(call: GradientCall) -> None:
-    """Compute the call with numpy."""
+    """Compute the call with numpy, packed sequences one after another."""
     config = call.config
     operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
+    attend: Callable[..., None] = functools.partial(
+        attention_gradients_cpu, softmax_scale=call.scale, **scores
+    )
     arrays = {name: host_array(a) for name, a in call.arrays.items()}
     sums = {name: host_array(a) for name, a in call.sums.items()}
     rows: dict[str, Any] = {name: arrays.pop(name, None) for name in ("lse", "dlse")}
-    if config.varlen:
-        _each_on_cpu(call, arrays, rows, sums, operands, scores)
+    if not config.varlen:
+        in_order = {name: bhsd(a, call.layout) for name, a in arrays.items()}
+        shape = in_order["q"].shape[:3]
+        of_rows = {name: None if a is None else a.reshape(shape) for name, a in rows.items()}
+        attend(**in_order, **of_rows, arrays=sums, **operands)
         return
-    in_order = {name: bhsd(a, call.layout) for name, a in arrays.items()}
-    shape = in_order["q"].shape[:3]
-    attention_gradients_cpu(
-        **in_order,
-        lse=rows["lse"].reshape(shape),
-        dlse=None if rows["dlse"] is None else rows["dlse"].reshape(shape),
-        arrays=sums,
-        softmax_scale=call.scale,
-        **scores,
-        **operands,
-    )
-
-
-def _each_on_cpu(
-    call: GradientCall,
-    arrays: dict[str, Any],
-    rows: dict[str, Any],
-    sums: dict[str, Any],
-    operands: dict[str, Any],
-    scores: dict[str, Any],
-) -> None:
-    """Compute the gradients of packed sequences one after another with numpy."""
     by_head = {name: a.swapaxes(0, 1)[None] for name, a in arrays.items()}
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     of_heads = call.checked.geometry.batch, call.checked.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
-    parts = {name: np.zeros(of_heads, np.float32) for name in sums}
+    of_sequences = {name: np.zeros(of_heads, np.float32) for name in sums}
     for b, queries, keys in each_sequence(**lengths):
-        part = {name: np.zeros((1, of_heads[1]), np.float32) for name in sums}
-        own: dict[str, Any] = {
-            name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries] for name, a in by_head.items()
-        }
-        own |= {name: array[b : b + 1] for name, array in wide.items()}
-        attention_gradients_cpu(
-            **own,
-            lse=rows["lse"][None, :, queries],
-            dlse=None if rows["dlse"] is None else rows["dlse"][None, :, queries],
-            arrays=part,
-            softmax_scale=call.scale,
-            **scores,
+        one = slice(b, b + 1)
+        attend(
+            **{n: a[:, :, keys if n in ("k", "v", "dk", "dv") else queries] for n, a in by_head.items()},
+            **{name: None if a is None else a[None, :, queries] for name, a in rows.items()},
+            **{name: array[one] for name, array in wide.items()},
+            arrays={name: array[one] for name, array in of_sequences.items()},
             **of_all,
             first_batch=b,
         )
-        for name, found in part.items():
-            parts[name][b] = found[0]
-    for name, found in parts.items():
-        sums[name][...] = summed_to(found, sums[name].shape)
+    for name, array in of_sequences.items():
+        sums[name][...] = summed_to(array, sums[name].shape)
 
 
 def bhsd(array: Any, layout: str) -> Any:

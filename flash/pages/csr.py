@@ -45,15 +45,15 @@ def block_table_from_csr(
         raise LaunchError(
             f"{_CALLER}: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, got {shown(page_size)}"
         )
-    given = {
+    arrays = {
         "paged_kv_indptr": paged_kv_indptr,
         "paged_kv_indices": paged_kv_indices,
         "paged_kv_last_page_len": paged_kv_last_page_len,
     }
-    views = views_of(given, _CALLER)
+    views = views_of(arrays, _CALLER)
     raise_problems([p for name, array in views.items() for p in _problems_of(name, array)], _CALLER)
     ends, pages, last = (host_array(array).astype(np.int64) for array in views.values())
-    raise_problems(list(_problems_of_lengths(ends, pages, last, size)), _CALLER)
+    raise_problems(_problems_of_lengths(ends, pages, last, size), _CALLER)
     counts = np.diff(ends)
     columns = np.arange(max(int(counts.max(initial=0)), 1))
     used = columns < counts[:, None]
@@ -63,7 +63,7 @@ def block_table_from_csr(
 
 
 def _problems_of(name: str, array: ArrayView) -> Iterator[str]:
-    """Say what is wrong with the place, type and shape of an array."""
+    """Say what is wrong with the device, type and shape of an array."""
     if array.device != HOST:
         yield (
             f"{name} must be on the host, got an array on a GPU; pass a copy on the host, and move "

@@ -24,10 +24,10 @@ MOST_ITEMS: Final = 2**24  # in a list that is read: a broadcast array can have 
 
 def size(name: str, value: object, most: int) -> int:
     """`value` as an int from 1 to `most`. Raises `ConfigError` for anything else."""
-    found = integer(value, 1, most)
-    if found is None:
+    number = integer(value, 1, most)
+    if number is None:
         raise ConfigError(f"KVCache: {name} must be an integer from 1 to {most}, got {shown(value)}")
-    return found
+    return number
 
 
 def one_of(name: str, value: object, known: Sequence[_Word]) -> _Word:
@@ -58,20 +58,19 @@ def placement_of(batch: int, capacity: int, page_size: object, pages: object) ->
     return Paged(batch, capacity, rows, size("pages", enough if pages is None else pages, INT32_MAX))
 
 
-def device(given: object) -> int:
+def device(value: object) -> int:
     """The ordinal of a GPU. Raises `ConfigError` for an invalid one."""
-    found = integer(given, 0, INT32_MAX)
-    if found is None:
-        raise ConfigError(f"KVCache: device must be the number of a GPU, from 0 on, got {shown(given)}")
-    return found
+    ordinal = integer(value, 0, INT32_MAX)
+    if ordinal is None:
+        raise ConfigError(f"KVCache: device must be the number of a GPU, from 0 on, got {shown(value)}")
+    return ordinal
 
 
-def require_no_device(given: object, backend: str) -> None:
-    """Raise `ConfigError` if a cache on the host is given a device."""
-    if given is not None:
+def require_no_device(value: object, backend: str) -> None:
+    """Raise `ConfigError` if the device of a cache on the host is not None."""
+    if value is not None:
         raise ConfigError(
-            f"KVCache: device={shown(given)} is for backend='cuda', got "
-            f"backend={backend!r}; leave out "
+            f"KVCache: device={shown(value)} is for backend='cuda', got backend={backend!r}; leave out "
             "the device"
         )
 
@@ -81,33 +80,33 @@ def integers(values: object, least: int, most: int, count: int | None = None) ->
     within bounds; None for anything else.
     """
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except MemoryError:  # no fault of the values
         raise
     except Exception:  # ragged, on a GPU, or an error of the values' class
         return None
-    if found.ndim != 1 or found.size > MOST_ITEMS or (count is not None and found.size != count):
+    if array.ndim != 1 or array.size > MOST_ITEMS or (count is not None and array.size != count):
         return None
-    if found.size and (found.dtype.kind not in "iu" or found.min() < least or found.max() > most):
+    if array.size and (array.dtype.kind not in "iu" or array.min() < least or array.max() > most):
         return None
-    return [int(value) for value in found]
+    return [int(value) for value in array]
 
 
-def scale(caller: str, name: str, given: object, shape: tuple[int, int]) -> NDArray[np.float32]:
+def scale(caller: str, name: str, value: object, shape: tuple[int, int]) -> NDArray[np.float32]:
     """Positive numbers of a shape that broadcasts to `shape`, as f32 of that shape. Raises
     `LaunchError` for anything else.
     """
-    if is_tensor(given):
-        views_of({name: given}, caller)
-        given = given.detach()  # type: ignore[attr-defined]  # numpy refuses tensors with gradients
+    if is_tensor(value):
+        views_of({name: value}, caller)
+        value = value.detach()  # type: ignore[attr-defined]  # numpy refuses tensors with gradients
     try:
-        wide = np.broadcast_to(np.asarray(given), shape).astype(np.float64).astype(np.float32)
+        wide = np.broadcast_to(np.asarray(value), shape).astype(np.float64).astype(np.float32)
     except MemoryError:  # no fault of the numbers
         raise
     except Exception:  # no numbers, a wrong shape, or an error of the class
         raise LaunchError(
             f"{caller}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
-            f"{list(shape)}, got {_shown(given)}"
+            f"{list(shape)}, got {_shown(value)}"
         ) from None
     wrong = np.argwhere(~(np.isfinite(wide) & (wide > 0)))
     if wrong.size:
@@ -119,6 +118,6 @@ def scale(caller: str, name: str, given: object, shape: tuple[int, int]) -> NDAr
     return wide
 
 
-def _shown(given: object) -> str:
-    shape = getattr(given, "shape", None)
-    return shown(given) if not isinstance(shape, tuple) else f"shape {list(shape)}"
+def _shown(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return shown(value) if not isinstance(shape, tuple) else f"shape {list(shape)}"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.calls.step import Step
-from flash.decode.append_launch import AppendCall, append_step
+from flash.decode.plan import AppendCall, append_step
 from flash.host.stored_rows import stored
 from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.rotary import rotary_tables, rotated

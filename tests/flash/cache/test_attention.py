@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray
 from flash_oracles import torch_attention
-from judge import assert_attention_is_accurate, assert_close, rounded_normal
+from judge import assert_attention_is_accurate, assert_close, assert_items_are_accurate, rounded_normal
+from kernel_runs import nightly
+from refusals import refusal
 
 import flash
-from flash.error_bound import attention_bound
+from flash.error_bound import PARTS_OF_F32, arithmetic_of, attention_bound
 from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import attention_reference
@@ -30,6 +33,7 @@ TYPES: dict[str, Any] = {
     "bf16": ml_dtypes.bfloat16,
     **dict.fromkeys(FP8_DTYPES, ml_dtypes.bfloat16),
 }
+ROWS_OF = dict.fromkeys(FP8_DTYPES, "bf16")  # the type of new rows, where that of the cache is narrow
 EVERY_TYPE = pytest.mark.parametrize("dtype", TYPES)
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 16], ids=["contiguous", "paged"])
 
@@ -56,6 +60,11 @@ def cached(cache: flash.KVCache, layer: int, sequence: int, first: int = 0) -> A
     return (cache.keys(layer, sequence)[None, :, first:], cache.values(layer, sequence)[None, :, first:])
 
 
+def every(cache: flash.KVCache, layer: int = 0, sequences: Iterable[int] | None = None) -> list[Any]:
+    """Keys and values of sequences, by default of all, as batches."""
+    return [cached(cache, layer, b) for b in (range(cache.batch) if sequences is None else sequences)]
+
+
 def ragged(lengths: Any = (0, 7, 30), **how: Any) -> flash.KVCache:
     """A cache whose sequences have these lengths in every layer."""
     cache = cache_of(len(lengths), **how)
@@ -71,29 +80,29 @@ def ragged(lengths: Any = (0, 7, 30), **how: Any) -> flash.KVCache:
 
 @EVERY_TYPE
 @EITHER_LAYOUT
-def test_prefill_and_a_hundred_steps_are_one_causal_attention(dtype: str, page_size: int | None) -> None:
-    prefill, steps, layers = 37, 100, 2
-    cache = cache_of(2, prefill + steps, layers, dtype=dtype, page_size=page_size)
-    for layer in range(layers):
+@pytest.mark.parametrize(
+    ("backend", "steps"), [("cpu", 100), ("interpreter", 3), nightly("interpreter", 100)]
+)
+def test_prefill_and_steps_are_one_causal_attention(
+    dtype: str, page_size: int | None, backend: Any, steps: int
+) -> None:
+    prefill, layers, on_cpu = 37, 2, backend == "cpu"
+    cache = cache_of(2, prefill + steps, layers, dtype=dtype, page_size=page_size, backend=backend)
+    arithmetic = None if on_cpu else arithmetic_of(ROWS_OF.get(dtype, dtype), parts=PARTS_OF_F32)
+    for layer in range(layers if on_cpu else 1):
         q, k, v = rows_of(prefill + steps, 2, TYPES[dtype], seed=layer)
-        ends = [0, *range(prefill, prefill + steps + 1)]
-        outs, lses = [], []
-        for a, b in itertools.pairwise(ends):
-            out, lse = flash.attention_with_kvcache(
-                q[:, :, a:b], cache, k[:, :, a:b], v[:, :, a:b], layer=layer, return_lse=True
-            )
-            outs.append(out)
-            lses.append(lse)
-        keys, values = (
-            np.concatenate(both) for both in zip(*(cached(cache, layer, b) for b in (0, 1)), strict=True)
-        )
+        results = []
+        for a, b in itertools.pairwise([0, *range(prefill, prefill + steps + 1)]):
+            new, splits = (x[:, :, a:b] for x in (q, k, v)), 2 + a % 2 if a else 1
+            how: dict[str, Any] = {"layer": layer, "return_lse": True, "splits": splits}
+            results.append(flash.attention_with_kvcache(next(new), cache, *new, **how))
+        out, lse = (np.concatenate(each, axis=2) for each in zip(*results, strict=True))
+        keys, values = (np.concatenate(each) for each in zip(*every(cache, layer), strict=True))
         if dtype not in FP8_DTYPES:
             np.testing.assert_array_equal(keys, k)
             np.testing.assert_array_equal(values, v)
-        assert_attention_is_accurate(
-            np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, keys, values, causal=True
-        )
-    assert (cache.lengths == prefill + steps).all()
+        assert_attention_is_accurate(out, lse, q, keys, values, causal=True, arithmetic=arithmetic)
+        assert (cache.lengths[layer] == prefill + steps).all()
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -118,15 +127,7 @@ def test_each_sequence_has_its_own_length(name: str, seq_q: int, page_size: int 
     q, k, v = rows_of(seq_q)
     out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=0, return_lse=True, **how)
     assert cache.lengths.tolist() == [[seq_q, 7 + seq_q, 30 + seq_q]]
-    for b in range(3):
-        own = {
-            what: np.broadcast_to(how[what], (3, HEADS))[b : b + 1]
-            for what in ("alibi_slopes", "sink")
-            if what in how
-        }
-        assert_attention_is_accurate(
-            out[b : b + 1], lse[b : b + 1], q[b : b + 1], *cached(cache, 0, b), **{**how, **own}
-        )
+    assert_items_are_accurate(out, lse, q, every(cache), **how)
 
 
 @EITHER_LAYOUT
@@ -153,10 +154,8 @@ def test_a_token_at_many_lengths(page_size: int | None) -> None:
     now = (x[:, :, :1] for x in (q, k, v))
     out, lse = flash.attention_with_kvcache(next(now), cache, *now, layer=0, return_lse=True)
     assert cache.lengths.tolist() == [list(lengths)]
-    for b, length in enumerate(lengths):
-        own = (np.concatenate([x[b : b + 1, :, 1:length], x[b : b + 1, :, :1]], axis=2) for x in (k, v))
-        one = slice(b, b + 1)
-        assert_attention_is_accurate(out[one], lse[one], q[one, :, :1], *own, causal=True)
+    both = [[np.roll(x[b : b + 1, :, :n], -1, axis=2) for b, n in enumerate(lengths)] for x in (k, v)]
+    assert_items_are_accurate(out, lse, q[:, :, :1], zip(*both, strict=True), causal=True)
 
 
 @EITHER_LAYOUT
@@ -167,10 +166,7 @@ def test_without_new_keys_queries_see_those_that_there_are(page_size: int | None
     assert cache.lengths.tolist() == [[0, 7, 30]]
     assert (out[0] == 0).all()
     assert (lse[0] == -np.inf).all()
-    for b in (1, 2):
-        assert_attention_is_accurate(
-            out[b : b + 1], lse[b : b + 1], q[b : b + 1], *cached(cache, 0, b), causal=True
-        )
+    assert_items_are_accurate(out[1:], lse[1:], q[1:], every(cache)[1:], causal=True)
 
 
 @EITHER_LAYOUT
@@ -188,10 +184,7 @@ def test_items_may_be_any_sequences_of_the_cache(page_size: int | None) -> None:
     q, k, v = rows_of(2, 2)
     out = flash.attention_with_kvcache(q, cache, k, v, layer=0, cache_batch_idx=np.array([3, 0], np.int32))
     assert cache.lengths.tolist() == [[5, 7, 30, 14]]
-    for b, sequence in enumerate((3, 0)):
-        assert_attention_is_accurate(
-            out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, sequence), causal=True
-        )
+    assert_items_are_accurate(out, None, q, every(cache, 0, (3, 0)), causal=True)
     same = flash.attention_with_kvcache(q[[0, 0]], cache, layer=0, cache_batch_idx=[1, 1])
     assert same[0].tobytes() == same[1].tobytes()
 
@@ -269,9 +262,8 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(causal: bool, page_s
     cache = ragged(page_size=page_size)
     q, k, v = rows_of(4)
     out = flash.attention_with_kvcache(q, cache, k, v, layer=0, mask=TREE, causal=causal)
-    for b, length in enumerate((0, 7, 30)):
-        shown = np.concatenate([np.ones((4, length), bool), TREE], axis=1)
-        assert_attention_is_accurate(out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown)
+    masks = [np.concatenate([np.ones((4, length), bool), TREE], axis=1) for length in (0, 7, 30)]
+    assert_items_are_accurate(out, None, q, every(cache), masks=masks)
 
 
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (HEADS, 1, 9), (3, 1, 5, 9), (3, HEADS, 5, 40)])
@@ -281,11 +273,11 @@ def test_masks_are_broadcast_and_aligned_to_the_last_keys(shape: tuple[int, ...]
     mask = np.random.default_rng(1).random(shape) < 0.6
     out = flash.attention_with_kvcache(q, cache, k, v, layer=0, mask=mask, causal=False)
     wide = np.broadcast_to(mask, (3, HEADS, 5, shape[-1]))
-    for b, length in enumerate((5, 12, 35)):
-        shown = np.ones((1, HEADS, 5, length), bool)
-        last = min(length, shape[-1])
-        shown[..., length - last :] = wide[b : b + 1, ..., shape[-1] - last :]
-        assert_attention_is_accurate(out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown)
+    masks = [np.ones((1, HEADS, 5, length), bool) for length in (5, 12, 35)]
+    for b, shown in enumerate(masks):
+        last = min(shown.shape[3], shape[-1])
+        shown[..., shown.shape[3] - last :] = wide[b : b + 1, ..., shape[-1] - last :]
+    assert_items_are_accurate(out, None, q, every(cache), masks=masks)
 
 
 # ------------------------------------------------------------------------------------------
@@ -350,6 +342,11 @@ def test_products_depend_on_how_far_apart_positions_are_only() -> None:
 Q, K, V = rows_of(2)
 COS, SIN = rotary_tables(9, DIM)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no_cache": (
+        {"cache": None},
+        "cache must be a flash.KVCache, got NoneType; make one with flash.KVCache(layers, batch, kv_heads, "
+        "head_dim, capacity)",
+    ),
     "layer": ({"layer": 1}, "layer must be an integer from 0 to 0, got 1"),
     "one_of_two": ({"v": None}, "k is given without v; give both, or neither"),
     "one_table": ({"rotary_sin": SIN}, "rotary_sin is given without rotary_cos; give both, or neither"),
@@ -430,68 +427,48 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_and_the_cache_is_as_it_was(name: str) -> None:
-    cache = ragged()
-    how, message = REFUSED[name]
-    with pytest.raises(LaunchError) as caught:
-        flash.attention_with_kvcache(**{"q": Q, "cache": cache, "k": K, "v": V, "layer": 0, **how})
-    assert str(caught.value) == f"attention_with_kvcache: {message}"
-    assert cache.lengths.tolist() == [[0, 7, 30]]
+CHOICES: dict[str, tuple[dict[str, Any], str]] = {
+    "backend": (
+        {"backend": "gpu"},
+        "backend must be one of auto, cuda, interpreter, cpu, compiled, got 'gpu'; did you mean 'cuda'?",
+    ),
+    "causal": (
+        {"causal": "top_left"},
+        "causal must be True, False or 'bottom_right', got 'top_left': the newest query is at the position "
+        "of the newest key",
+    ),
+    "rotary_interleaved": ({"rotary_interleaved": 1}, "rotary_interleaved must be True or False, got 1"),
+    "window": (
+        {"window": [1, -2]},
+        "window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 for no "
+        "limit, got [1, -2]",
+    ),
+    "softcap": (
+        {"softcap": -1.0},
+        "softcap must be a number from 9.53674e-07 to 1.04858e+06, or None or 0 for no cap, got -1.0",
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (
-            {"backend": "gpu"},
-            "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, compiled, "
-            "got 'gpu'; did you mean 'cuda'?",
-        ),
-        (
-            {"causal": "top_left"},
-            "attention_with_kvcache: causal must be True, False or 'bottom_right', got 'top_left': "
-            "the newest query is at the position of the newest key",
-        ),
-        (
-            {"rotary_interleaved": 1},
-            "attention_with_kvcache: rotary_interleaved must be True or False, got 1",
-        ),
-        (
-            {"window": [1, -2]},
-            "attention_with_kvcache: window must be (left, right), each a number of keys from 0 to "
-            "1073741568, or None or -1 for no limit, got [1, -2]",
-        ),
-        (
-            {"softcap": -1.0},
-            "attention_with_kvcache: softcap must be a number from 9.53674e-07 to 1.04858e+06, or "
-            "None or 0 for no cap, got -1.0",
-        ),
-    ],
+    ("how", "message", "error"),
+    [(*of, LaunchError) for of in REFUSED.values()] + [(*of, ConfigError) for of in CHOICES.values()],
+    ids=[*REFUSED, *CHOICES],
 )
-def test_choices_that_there_are_not_are_refused(how: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused_and_the_cache_is_as_it_was(
+    how: dict[str, Any], message: str, error: type[Exception]
+) -> None:
     cache = ragged()
-    with pytest.raises(ConfigError) as caught:
-        flash.attention_with_kvcache(Q, cache, K, V, layer=0, **how)
-    assert str(caught.value) == message
+    arguments = {"q": Q, "cache": cache, "k": K, "v": V, "layer": 0, **how}
+    refused = refusal(flash.attention_with_kvcache, error=error, **arguments)
+    assert refused == f"attention_with_kvcache: {message}"
     assert cache.lengths.tolist() == [[0, 7, 30]]
-
-
-def test_a_cache_is_a_cache() -> None:
-    with pytest.raises(LaunchError) as caught:
-        flash.attention_with_kvcache(Q, None, K, V, layer=0)  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "attention_with_kvcache: cache must be a flash.KVCache, got NoneType; make one with "
-        "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
-    )
 
 
 def test_a_full_cache_is_as_it_was() -> None:
     cache = ragged((0, 7, 30), capacity=31)
     out = np.full((3, HEADS, 2, DIM_V), 7, np.float32)
-    with pytest.raises(CacheFullError) as caught:
-        flash.attention_with_kvcache(Q, cache, K, V, layer=0, out=out)
-    assert str(caught.value) == (
+    assert refusal(flash.attention_with_kvcache, Q, cache, K, V, error=CacheFullError, layer=0, out=out) == (
         "attention_with_kvcache: sequence 2 has 30 of 31 tokens in layer 0, which leaves no room "
         "for 2 more; truncate or reset it, or make a cache with a larger capacity"
     )

@@ -27,17 +27,24 @@ from device_arrays import CudaArray
 from fake_driver import FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 
 from flash import KVCache
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, INPUT_DTYPES
-from flash.pages.journal import Journal
-from flash.pages.page_pool import PagePool
-from flash.pages.placement import Stretch
+from flash.pages.placement import Journal, PagePool, Stretch
 from ptxgen.arrays.views import host_array
-from ptxgen.errors import CacheFullError, ConfigError, LaunchError
+from ptxgen.errors import CacheFullError, ConfigError
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
+
+
+def append(cache: KVCache, lists: Lists, layer: int, count: int, which: list[int], seed: int = 0) -> None:
+    """Append the same tokens to sequences of a cache and of lists."""
+    k, v = tokens(count, len(which), seed)
+    cache.append(layer, k, v, which)
+    lists.append(layer, k, v, which, [count] * len(which))
+
 
 PAGE_SIZES = [None, 1, 3, 16]
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous", "paged"])
@@ -93,10 +100,8 @@ def test_lengths_truncated_at_once_may_differ(page_size: int | None) -> None:
 @EITHER_LAYOUT
 def test_a_truncated_step_that_failed_halfway_leaves_layers_alike(page_size: int | None) -> None:
     cache, lists = cache_of(page_size=page_size), Lists()
-    k, v = tokens(4)
     for layer in range(LAYERS):
-        cache.append(layer, k, v)
-        lists.append(layer, k, v, [0, 1, 2], [4] * 3)
+        append(cache, lists, layer, 4, [0, 1, 2])
     cache.append(0, *tokens(1))
     cache.truncate(4)
     assert_same(cache, lists)
@@ -128,10 +133,8 @@ def test_torch_tensors_are_appended(torch: Any, dtype: Any) -> None:
 def filled(length: int = 10) -> tuple[KVCache, Lists]:
     """A cache with pages of 4 whose sequence 0 has so many tokens in every layer."""
     cache, lists = cache_of(page_size=4), Lists()
-    k, v = tokens(length, 1)
     for layer in range(LAYERS):
-        cache.append(layer, k, v, [0])
-        lists.append(layer, k, v, [0], [length])
+        append(cache, lists, layer, length, [0])
     return cache, lists
 
 
@@ -139,17 +142,11 @@ def test_a_fork_shares_all_pages_and_copies_one_when_it_is_written() -> None:
     cache, lists = filled(10)
     assert cache.fork(0) == 1
     lists.fork(0, 1)
-    table = cache.block_table
-    assert table is not None
-    assert table[:2].tolist() == [[0, 1, 2, -1, -1]] * 2
+    assert cache.block_table[:2].tolist() == [[0, 1, 2, -1, -1]] * 2
     assert cache.free_pages == 12
     for layer in range(LAYERS):
-        k, v = tokens(1, 2, seed=layer)
-        cache.append(layer, k, v, [1, 0])
-        lists.append(layer, k, v, [1, 0], [1, 1])
-        after = cache.block_table
-        assert after is not None
-        assert after[:2].tolist() == [[0, 1, 2, -1, -1], [0, 1, 3, -1, -1]]
+        append(cache, lists, layer, 1, [1, 0], seed=layer)
+        assert cache.block_table[:2].tolist() == [[0, 1, 2, -1, -1], [0, 1, 3, -1, -1]]
     assert_same(cache, lists)
 
 
@@ -157,22 +154,16 @@ def test_a_fork_at_the_end_of_a_page_copies_nothing() -> None:
     cache, _ = filled(8)
     cache.fork(0, 2)
     cache.append(0, *tokens(1, 1), [2])
-    table = cache.block_table
-    assert table is not None
-    assert table[[0, 2]].tolist() == [[0, 1, -1, -1, -1], [0, 1, 2, -1, -1]]
+    assert cache.block_table[[0, 2]].tolist() == [[0, 1, -1, -1, -1], [0, 1, 2, -1, -1]]
 
 
 def test_a_fork_between_two_layers_of_a_step_keeps_both_layers() -> None:
     cache, lists = filled(7)
-    k, v = tokens(2, 1, seed=5)
-    cache.append(0, k, v, [0])
-    lists.append(0, k, v, [0], [2])
+    append(cache, lists, 0, 2, [0], seed=5)
     cache.fork(0, 1)
     lists.fork(0, 1)
     for sequence, seed in ((0, 5), (1, 6)):
-        k, v = tokens(2, 1, seed=seed)
-        cache.append(1, k, v, [sequence])
-        lists.append(1, k, v, [sequence], [2])
+        append(cache, lists, 1, 2, [sequence], seed)
     assert_same(cache, lists)
     assert_pages_add_up(cache)
 
@@ -189,18 +180,12 @@ def test_a_shared_page_stays_until_its_last_user_is_reset() -> None:
 def test_beams_share_the_pages_of_the_one_they_go_on_from() -> None:
     cache, lists = filled(10)
     for layer in range(LAYERS):
-        k, v = tokens(3, 1, seed=1)
-        cache.append(layer, k, v, [1])
-        lists.append(layer, k, v, [1], [3])
+        append(cache, lists, layer, 3, [1], seed=1)
     cache.reorder([1, 0, 0])
     lists.reorder([1, 0, 0])
-    table = cache.block_table
-    assert table is not None
-    assert table.tolist() == [[3, -1, -1, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, -1, -1]]
+    assert cache.block_table.tolist() == [[3, -1, -1, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, -1, -1]]
     assert cache.free_pages == 11
-    k, v = tokens(1, 2, seed=2)
-    cache.append(0, k, v, [1, 2])  # the first of two gets a copy of their last page
-    lists.append(0, k, v, [1, 2], [1, 1])
+    append(cache, lists, 0, 1, [1, 2], seed=2)  # the first of two gets a copy of their last page
     assert cache.free_pages == 10
     assert_same(cache, lists)
     assert_pages_add_up(cache)
@@ -222,9 +207,7 @@ def test_contiguous_sequences_cannot_share_rows() -> None:
     cache = cache_of()
     cache.append(0, *tokens(2))
     cache.reorder([0, 1, 2])
-    with pytest.raises(LaunchError) as caught:
-        cache.reorder([2, 0], [0, 1])
-    assert str(caught.value) == (
+    assert refusal(cache.reorder, [2, 0], [0, 1]) == (
         "KVCache.reorder: sequences of contiguous memory cannot share rows, but [0, 1] shall hold what "
         "[2, 0] hold; make the cache with page_size, such as page_size=16"
     )
@@ -235,9 +218,7 @@ def test_room_is_counted_with_the_copies_that_forks_will_need() -> None:
     cache.append(0, *tokens(6, 1), [0])
     cache.fork(0, 1)
     cache.fork(0, 2)
-    with pytest.raises(CacheFullError) as caught:
-        cache.append(0, *tokens(3))
-    assert str(caught.value) == (
+    assert refusal(cache.append, 0, *tokens(3), error=CacheFullError) == (
         "KVCache.append: 5 more pages are needed, but 2 of 4 are free; truncate or reset "
         "sequences, or make a cache with more pages"
     )
@@ -261,9 +242,7 @@ def test_a_page_is_released_once_for_each_user() -> None:
     assert (pool.users(page), pool.free) == (1, 1)
     pool.release(page, journal)
     for act, what in ((pool.release, "released"), (pool.share, "shared")):
-        with pytest.raises(LaunchError) as caught:
-            act(page, journal)
-        assert str(caught.value) == (
+        assert refusal(act, page, journal) == (
             f"PagePool: a page that is {what} must be in use, but page 0 of 2 is not; release each "
             "page once for each time it was taken or shared"
         )
@@ -294,13 +273,10 @@ def test_the_memory_of_a_layer_is_its_own_and_not_copied(page_size: int | None) 
     assert k.shape == (places[0], KV_HEADS, places[1], DIM)
     assert v.shape == (places[0], KV_HEADS, places[1], DIM_V)
     assert lengths.tolist() == [7, 7, 7]
-    assert found.k_scale is not None
-    assert found.v_scale is not None
     assert host_array(found.k_scale).tolist() == [3, 4]
     assert host_array(found.v_scale).tolist() == [0.5, 0.5]
     place = 2
     if page_size is not None:
-        assert found.block_table is not None
         place = host_array(found.block_table)[2, 0]
     first = k[place, 1, 3].astype(np.float32) * 4
     np.testing.assert_array_equal(first, cache.keys(1, 2)[1, 3])
@@ -411,26 +387,18 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
         of_tokens.nbytes
         == of_heads.nbytes + 4 * 2 * LAYERS * BATCH * KV_HEADS * CAPACITY - 8 * LAYERS * KV_HEADS
     )
-    with pytest.raises(LaunchError) as caught:
-        of_tokens.set_scales(1.0, 1.0)
-    assert str(caught.value) == (
+    assert refusal(of_tokens.set_scales, 1.0, 1.0) == (
         "KVCache.set_scales: scales are set for heads, but this cache has scale_per='token': each token gets "
         "its own when it is appended; leave out set_scales, or make a cache with scale_per='head'"
     )
-    with pytest.raises(LaunchError) as caught:
-        of_heads.token_scales(0, 0)
-    assert str(caught.value) == (
+    assert refusal(of_heads.token_scales, 0, 0) == (
         "KVCache.token_scales: tokens have scales in a cache with scale_per='token', which this one has not; "
         "see KVCache.scales"
     )
-    with pytest.raises(ConfigError) as refused:
-        cache_of(dtype="f16", scale_per="token")
-    assert str(refused.value) == (
+    assert refusal(cache_of, error=ConfigError, dtype="f16", scale_per="token") == (
         f"KVCache: scale_per='token' is for a cache of {FP8_NAMES}, whose numbers have scales; leave it out"
     )
-    with pytest.raises(ConfigError) as refused:
-        cache_of(dtype="e4m3", scale_per="tokens")
-    assert str(refused.value) == (
+    assert refusal(cache_of, error=ConfigError, dtype="e4m3", scale_per="tokens") == (
         "KVCache: scale_per must be one of head, token, got 'tokens'; did you mean 'token'?"
     )
 
@@ -438,12 +406,10 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
 def test_scales_are_those_that_were_set_and_copies() -> None:
     cache = cache_of(dtype="e4m3")
     found = cache.scales
-    assert found is not None
     assert found[0].tolist() == found[1].tolist() == [[1, 1], [1, 1]]
     cache.set_scales([[1], [2]], np.float16([3, 4]))
     found[0][...] = 7
     found = cache.scales
-    assert found is not None
     assert found[0].tolist() == [[1, 1], [2, 2]]
     assert found[1].tolist() == [[3, 4], [3, 4]]
     assert cache_of().scales is None
@@ -514,9 +480,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
 )
 def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
     sizes = {"layers": 1, "batch": 1, "kv_heads": 1, "head_dim": 4, "capacity": 8}
-    with pytest.raises(ConfigError) as caught:
-        KVCache(**{**sizes, **how})
-    assert str(caught.value) == f"KVCache: {message}"
+    assert refusal(KVCache, error=ConfigError, **{**sizes, **how}) == f"KVCache: {message}"
 
 
 K, V = tokens(2)
@@ -657,9 +621,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, page_size: 
     cache.append(1, *tokens(5, 2), [0, 1])
     act, message = REFUSED[name]
     before = state_of(cache)
-    with pytest.raises(LaunchError) as caught:
-        act(cache)
-    assert str(caught.value) == f"KVCache.{message}"
+    assert refusal(act, cache) == f"KVCache.{message}"
     assert state_of(cache) == before
 
 
@@ -668,9 +630,7 @@ def test_no_sequence_is_appended_to_where_one_has_no_room(page_size: int | None)
     cache = cache_of(page_size=page_size)
     cache.append(1, *tokens(19, 1), [1])
     before = state_of(cache)
-    with pytest.raises(CacheFullError) as caught:
-        cache.append(1, *tokens(2))
-    assert str(caught.value) == (
+    assert refusal(cache.append, 1, *tokens(2), error=CacheFullError) == (
         "KVCache.append: sequence 1 has 19 of 20 tokens in layer 1, which leaves no room for 2 "
         "more; truncate or reset it, or make a cache with a larger capacity"
     )
@@ -681,9 +641,7 @@ def test_no_sequence_is_appended_to_where_one_has_no_room(page_size: int | None)
 def test_no_fork_without_a_sequence_for_it() -> None:
     cache = cache_of()
     cache.append(0, *tokens(1, 2), [1, 2])
-    with pytest.raises(CacheFullError) as caught:
-        cache.fork(0)
-    assert str(caught.value) == (
+    assert refusal(cache.fork, 0, error=CacheFullError) == (
         "KVCache.fork: all other of 3 sequences have tokens; reset one, or make a cache with a larger batch"
     )
 
@@ -704,29 +662,22 @@ def test_no_fork_without_a_sequence_for_it() -> None:
 )
 def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
     cache = cache_of(dtype="e4m3")
-    with pytest.raises(LaunchError) as caught:
-        cache.set_scales(1.0, scale)
-    assert str(caught.value) == f"KVCache.set_scales: v_scale {message}"
+    assert refusal(cache.set_scales, 1.0, scale) == f"KVCache.set_scales: v_scale {message}"
     found = cache.scales
-    assert found is not None
     assert (found[0] == 1).all()
 
 
 def test_scales_are_refused_once_there_are_tokens() -> None:
     cache = cache_of(dtype="e4m3")
     cache.append(1, *tokens(3))
-    with pytest.raises(LaunchError) as caught:
-        cache.set_scales(2.0, 2.0)
-    assert str(caught.value) == (
+    assert refusal(cache.set_scales, 2.0, 2.0) == (
         "KVCache.set_scales: scales must be set before anything is appended, but sequences have "
         "up to 3 tokens; reset() the cache first"
     )
 
 
 def test_a_cache_of_e4m3_takes_what_can_be_converted() -> None:
-    with pytest.raises(LaunchError) as caught:
-        cache_of(dtype="e4m3").append(0, K, V.astype(np.int32))
-    assert str(caught.value) == (
+    assert refusal(cache_of(dtype="e4m3").append, 0, K, V.astype(np.int32)) == (
         "KVCache.append: v must be one of float32, float16, bfloat16, as the cache is of 'e4m3', "
         "got int32; convert with v.astype('float32')"
     )

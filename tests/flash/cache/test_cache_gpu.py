@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpreting
 from fake_driver import FakeDriver
-from judge import assert_attention_is_accurate
+from judge import assert_items_are_accurate
 
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
@@ -102,9 +102,17 @@ def rows(dtype: str, count: int, dim: int, seed: int, items: int = 3) -> tuple[A
     return tuple(rng.standard_normal(shape, np.float32).astype(element) for shape in shapes)
 
 
-def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: Any) -> None:
+def assert_attends(out: Array, lse: Array | None, q: Array, rows: Any, **how: Any) -> None:
+    """Each item attends to its own K and V in `rows`."""
     arithmetic = arithmetic_of(OF_ARRAYS[str(q.dtype)].name, parts=PARTS_OF_F32)
-    assert_attention_is_accurate(out, lse, q, k, v, causal=True, arithmetic=arithmetic, **how)
+    assert_items_are_accurate(out, lse, q, rows, causal=True, arithmetic=arithmetic, **how)
+
+
+def in_pages(array: Array, page_size: int) -> Array:
+    """The rows of sequences in pages, one after another."""
+    batch, heads, rows, dim = array.shape
+    pages = array.reshape(batch, heads, rows // page_size, page_size, dim).swapaxes(1, 2)
+    return pages.reshape(-1, heads, page_size, dim)
 
 
 # ------------------------------------------------------------------------- attention_with_kvcache
@@ -164,13 +172,8 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
                 np.testing.assert_array_equal(keys[:, seen:], new[0])
                 np.testing.assert_array_equal(values[:, seen:], v[b])
             first = max(left - seen, 0)  # a query of padding sees nothing
-            assert_attends(
-                got[mine, :, first:],
-                got_lse[mine, :, first:],
-                turned[:, :, first:],
-                keys[None, :, left:],
-                values[None, :, left:],
-            )
+            of_item = [(keys[None, :, left:], values[None, :, left:])]
+            assert_attends(got[mine, :, first:], got_lse[mine, :, first:], turned[:, :, first:], of_item)
         seen += count
     assert cache.lengths.tolist() == [[0] * 3, [capacity] * 3]
 
@@ -215,12 +218,9 @@ def test_forks_and_cuts_are_seen_by_the_kernels(dtype: str, page_size: int | Non
     out, lse = flash.attention_with_kvcache(
         gpu.there(q), cache, gpu.there(k), gpu.there(v), layer=0, cache_batch_idx=both, return_lse=True
     )
-    got, got_lse = out.numpy(), lse.numpy()
-    for item, sequence in enumerate(both):
-        keys, values = (x(0, sequence)[None] for x in (cache.keys, cache.values))
-        assert keys.shape[2] == 7
-        mine = slice(item, item + 1)
-        assert_attends(got[mine], got_lse[mine], q[mine], keys, values)
+    of_items = [(cache.keys(0, sequence)[None], cache.values(0, sequence)[None]) for sequence in both]
+    assert [keys.shape[2] for keys, _ in of_items] == [7, 7]
+    assert_attends(out.numpy(), lse.numpy(), q, of_items)
 
 
 # ------------------------------------------------------------------------------------ DecodeKernel
@@ -262,12 +262,7 @@ def test_caches_of_any_origin_are_attended_to(
         columns = capacity // page_size
         order = rng.permutation(3 * columns)
         numbers["block_table"] = np.argsort(order).reshape(3, columns)
-        places = [
-            x.reshape(3, KV_HEADS, columns, page_size, DIM)
-            .swapaxes(1, 2)
-            .reshape(-1, KV_HEADS, page_size, DIM)[order]
-            for x in places
-        ]
+        places = [in_pages(x, page_size)[order] for x in places]
     out, lse = kernel.launch(
         *map(gpu.there, (q, *places)),
         **{name: gpu.there(np.array(x, np.int32)) for name, x in numbers.items()},
@@ -275,19 +270,10 @@ def test_caches_of_any_origin_are_attended_to(
         return_lse=True,
         splits=splits,
     )
-    got, got_lse = out.numpy(), lse.numpy()
     reference = {name: value for name, value in how.items() if name in ("window", "softcap")}
-    for b, sequence in enumerate(index):
-        keys, values = (x[sequence : sequence + 1, :, padding[b] : used[b]].copy() for x in (k, v))
-        assert_attends(
-            got[b : b + 1],
-            got_lse[b : b + 1],
-            q[b : b + 1],
-            keys,
-            values,
-            **reference,
-            **{name: np.broadcast_to(x, (1, HEADS)) for name, x in operands.items()},
-        )
+    at = [(slice(s, s + 1), slice(None), slice(*rows)) for s, *rows in zip(index, padding, used, strict=True)]
+    of_items = [(k[rows].copy(), v[rows].copy()) for rows in at]
+    assert_attends(out.numpy(), lse.numpy(), q, of_items, **reference, **operands)
 
 
 @pytest.mark.parametrize("page_size", few_and_all([0, 16], iter([(0,), (16,)])))
@@ -301,10 +287,7 @@ def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: 
         where, places = {}, [k[items], v[items]]
         if page_size:
             where = {"block_table": gpu.there(table[items])}
-            places = [
-                x.reshape(3, KV_HEADS, 4, 16, DIM).swapaxes(1, 2).reshape(12, KV_HEADS, 16, DIM)
-                for x in (k, v)
-            ]
+            places = [in_pages(x, 16) for x in (k, v)]
         out = kernel.launch(
             *map(gpu.there, (q[items], *places)), seqused_k=gpu.there(used[items]), splits=3, **where
         )
@@ -328,9 +311,7 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
     places = [k, v]
     table = np.arange(48, dtype=np.int32).reshape(3, 16)
     if page_size:
-        places = [
-            x.reshape(3, KV_HEADS, 16, 16, 64).swapaxes(1, 2).reshape(48, KV_HEADS, 16, 64) for x in (k, v)
-        ]
+        places = [in_pages(x, 16) for x in (k, v)]
     kept = [gpu.there(x) for x in (q, *places, np.zeros_like(q), used, table)]
     hosts = (q, *places, q, used, table)
     bare = [CudaArray(x.pointer, host) for x, host in zip(kept, hosts, strict=True)]
@@ -346,18 +327,8 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
             for lengths in ([21, 2, 78], [256, 100, 3]):
                 gpu.write(kept[4], np.array(lengths, np.int32))
                 replay()
-                out = kept[3].numpy()
-                for b, n in enumerate(lengths):
-                    mine = slice(b, b + 1)
-                    assert_attention_is_accurate(
-                        out[mine],
-                        None,
-                        q[mine],
-                        k[mine, :, :n],
-                        v[mine, :, :n],
-                        causal=True,
-                        arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
-                    )
+                seen = [(x[b : b + 1, :, :n] for x in (k, v)) for b, n in enumerate(lengths)]
+                assert_attends(kept[3].numpy(), None, q, seen)
 
 
 @ON_HARDWARE
@@ -388,16 +359,8 @@ def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, split
                         gpu.write(there, rows_of[:, :, token : token + 1])
                 replay()
                 for step, (q, k, v) in zip(steps, new, strict=True):
-                    seen = slice(None), slice(None), slice(token + 1)
-                    assert_attention_is_accurate(
-                        step.out.numpy(),
-                        None,
-                        q[:, :, token : token + 1],
-                        k[seen],
-                        v[seen],
-                        causal=True,
-                        arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
-                    )
+                    seen = [(x[b : b + 1, :, : token + 1] for x in (k, v)) for b in range(len(q))]
+                    assert_attends(step.out.numpy(), None, q[:, :, token : token + 1], seen)
 
 
 def _call(gpu: Gpu, name: str, *given: Any) -> Any:

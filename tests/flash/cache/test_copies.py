@@ -17,6 +17,8 @@ from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
 
+pytestmark = pytest.mark.usefixtures("unproved")
+
 COPIED: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "copy": copy.copy,

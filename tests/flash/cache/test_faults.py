@@ -28,6 +28,8 @@ from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
 
+pytestmark = pytest.mark.usefixtures("unproved")
+
 LAYERS, BATCH, HEADS, KV_HEADS, DIM, CAPACITY, PAGE = 2, 4, 2, 1, 16, 16, 4
 BACKENDS = ("cpu", "interpreter", "cuda")
 ON_EACH = pytest.mark.parametrize("backend", BACKENDS)
@@ -268,7 +270,6 @@ def test_an_interrupt_at_the_last_line_of_a_call_changes_nothing(place: Place) -
 )
 def test_a_gpu_that_fails_at_any_call_has_changed_nothing(name: str, every: int, place: Place) -> None:
     driver = place.driver
-    assert driver is not None
     wanted = done(place, name, PAGE)
     for n in range(1, wanted.driver_calls + 1, every):
         cache = place.cache(page_size=PAGE)
@@ -363,7 +364,6 @@ def test_a_cache_that_could_not_be_made_leaves_nothing_behind(place: Place) -> N
 @pytest.mark.parametrize("backend", ["cuda"])
 def test_memory_of_a_gpu_is_given_back_whichever_of_its_calls_fails(place: Place) -> None:
     driver = place.driver
-    assert driver is not None
     q, k, v = tokens(3, 6)
     driver.on_launch = lambda _: None  # what is computed does not matter
     kernel = flash.AttentionKernel(flash.AttentionConfig(head_dim=DIM), cuda=place.cuda)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flash import KVCache
-from flash.pages.journal import Journal
+from flash.pages.placement import Journal
 
 
 def test_a_call_inside_a_transaction_is_undone_with_it() -> None:

@@ -4,7 +4,6 @@ kernel that only appends, or numpy; each exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,12 @@ from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 
 import flash
-from flash.decode import append_launch, on_cpu, operation, plan
+from flash.contract.cache_builds import AppendBuild
+from flash.decode import operation, plan
 from flash.problem.rotary import rotary_tables
 from ptxgen.runtime.cuda import CudaBackend
+
+pytestmark = [pytest.mark.grid, pytest.mark.usefixtures("unproved")]
 
 JOINS, ATTENDS, APPENDS, NUMPY = "attends and writes", "attends", "appends", "numpy"
 DIM = 16
@@ -24,20 +26,16 @@ DIM = 16
 def watch(patch: pytest.MonkeyPatch) -> list[str]:
     """The list of what writes or attends from now on, in its order."""
     did: list[str] = []
-    launch_step, append = plan.launch_step, on_cpu.append_on_cpu
+    launch_step, append = plan.launch_step, operation.append_on_cpu
 
-    def attending(made: Any, *rest: Any) -> Any:
-        features = made.config.features
-        did.append(ATTENDS if features.appended is None and features.turned is None else JOINS)
-        return launch_step(made, *rest)
+    def launching(kernel: Any, *rest: Any) -> Any:
+        features = kernel.config.features
+        joins = features.appended is not None or features.turned is not None
+        did.append(APPENDS if isinstance(kernel, AppendBuild) else JOINS if joins else ATTENDS)
+        return launch_step(kernel, *rest)
 
-    def telling(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given: (did.append(what), function(*given))[1]
-
-    patch.setattr(plan, "launch_step", attending)
-    patch.setattr(append_launch, "launch_step", telling(APPENDS, launch_step))
-    for module in (on_cpu, operation):
-        patch.setattr(module, "append_on_cpu", telling(NUMPY, append))
+    patch.setattr(plan, "launch_step", launching)
+    patch.setattr(operation, "append_on_cpu", lambda call: (did.append(NUMPY), append(call))[1])
     return did
 
 

@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate, rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly
+from judge import assert_items_are_accurate, rounded_normal
+from kernel_runs import assert_no_spill_of, in_pages, mostly_nightly, nightly
 from nan_memory import NanMemory
+from refusals import refusal
 
 import flash
 from flash import AttentionConfig, DecodeKernel
 from flash.calls.step import Step
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, choose_splits, kernel_of, steps_of
-from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
+from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
 from flash.operands.dtypes import DTYPES
 from ptxgen import interpreter
 from ptxgen.arrays.views import host_array, view
-from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
+from ptxgen.errors import BackendError, CacheFullError, ConfigError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -128,19 +129,16 @@ class Problem:
     def check(self, out: Array, lse: Array) -> None:
         config = self.config
         arithmetic = arithmetic_of_config(config, PARTS_OF_F32)
-        features = {"causal": config.causal, "window": config.window, "softcap": config.softcap}
-        for b, rows in enumerate(self.rows):
-            own: dict[str, Any] = {
-                name: np.broadcast_to(self.operands[name], self.q.shape[:2])[b : b + 1]
-                for name in ("alibi_slopes", "sink")
-                if name in self.operands
-            }
-            if "mask" in self.operands:
-                own["mask"] = self.shown(b, rows[0].shape[2])
-            one = slice(b, b + 1)
-            assert_attention_is_accurate(
-                out[one], lse[one], self.q[one], *rows, arithmetic=arithmetic, **features, **own
-            )
+        features: dict[str, Any] = {
+            "causal": config.causal,
+            "window": config.window,
+            "softcap": config.softcap,
+        }
+        features |= {name: self.operands[name] for name in ("alibi_slopes", "sink") if name in self.operands}
+        masks = None
+        if "mask" in self.operands:
+            masks = [self.shown(b, k.shape[2]) for b, (k, _) in enumerate(self.rows)]
+        assert_items_are_accurate(out, lse, self.q, self.rows, masks=masks, arithmetic=arithmetic, **features)
 
     def shown(self, b: int, keys: int) -> Array:
         """[1, heads, seq_q, keys]: which of so many keys of an item the mask lets be seen."""
@@ -464,39 +462,6 @@ def tokens(count: int, dtype: str, batch: int = 2) -> tuple[Array, Array, Array]
     return q, k, v
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("steps", [3, nightly(100)])
-@EVERY_TYPE
-@EITHER_LAYOUT
-def test_prefill_and_steps_are_one_causal_attention(page_size: int, dtype: str, steps: int) -> None:
-    prefill = 37
-    q, k, v = tokens(prefill + steps, dtype)
-    cache = cache_of(dtype, page_size, "interpreter")
-    outs, lses = [], []
-    for a, b in itertools.pairwise([0, *range(prefill, prefill + steps + 1)]):
-        out, lse = flash.attention_with_kvcache(
-            q[:, :, a:b],
-            cache,
-            k[:, :, a:b],
-            v[:, :, a:b],
-            layer=0,
-            return_lse=True,
-            splits=2 + a % 2 if a else 1,
-        )
-        outs.append(out)
-        lses.append(lse)
-    assert_attention_is_accurate(
-        np.concatenate(outs, axis=2),
-        np.concatenate(lses, axis=2),
-        q,
-        k,
-        v,
-        causal=True,
-        arithmetic=arithmetic_of(dtype, parts=PARTS_OF_F32),
-    )
-    assert (cache.lengths == prefill + steps).all()
-
-
 HOWS: dict[str, dict[str, Any]] = {
     "operands": {"sink": np.float32([1, -1, 0, 2]), "window": (4, None), "softcap": 3.0},
     "some": {"cache_batch_idx": [2, 0, 1]},
@@ -550,9 +515,12 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
         (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got 32769"),
     ]
     for given, how, message in cases:
-        with pytest.raises(LaunchError) as caught:
-            flash.attention_with_kvcache(**{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how})
-        assert str(caught.value) == f"attention_with_kvcache: {message}"
+        assert (
+            refusal(
+                flash.attention_with_kvcache, **{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how}
+            )
+            == f"attention_with_kvcache: {message}"
+        )
         assert not given.lengths.any()
 
 
@@ -622,6 +590,12 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
     )
 
 
+def assert_proved(launches: list[Step]) -> None:
+    for step in launches:
+        assert step.made.proof.complete, step.made.proof.report()
+        assert step.made.global_proof.complete, step.made.global_proof.report()
+
+
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
@@ -630,10 +604,8 @@ OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 def test_many_rows_are_each_looked_up_in_turns(page_size: int, padding: tuple[int, ...] | None) -> None:
     config = config_of(dims=(128, 128), tile=32, block_q=16, return_lse=True)
     problem = Problem(config, (70, 33), page_size=page_size, padding=padding)
-    (step,) = steps(problem.call(), 1)
     assert kernel_of(problem.call(), target("sm_80"), 1).tiling.threads == 32  # 32 rows of a tile
-    assert step.made.proof.complete, step.made.proof.report()
-    assert step.made.global_proof.complete, step.made.global_proof.report()
+    assert_proved(steps(problem.call(), 1))
     problem.check(*sanitized(problem.call(), 1))
 
 
@@ -658,9 +630,7 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
 def test_every_access_and_barrier_is_proved(masked: bool, sizes: tuple[int, int], kind: str) -> None:
     splits, page_size = sizes
     problem = with_everything(kind, page_size, masked=masked)
-    for step in steps(problem.call(), splits):
-        assert step.made.proof.complete, step.made.proof.report()
-        assert step.made.global_proof.complete, step.made.global_proof.report()
+    assert_proved(steps(problem.call(), splits))
 
 
 @pytest.mark.parametrize("kind", ["f32", nightly("bf16"), nightly("f32_grade")])
@@ -669,70 +639,41 @@ def test_every_access_and_barrier_is_proved(masked: bool, sizes: tuple[int, int]
 def test_every_access_is_proved_where_only_lengths_are_read(masked: bool, causal: bool, kind: str) -> None:
     config = config_of(kind, causal=causal, mask=masked)
     problem = Problem(config, (40, 3), mask=TREE[:1] if masked else None)
-    (step,) = steps(problem.call(), 1)
-    assert step.made.proof.complete, step.made.proof.report()
-    assert step.made.global_proof.complete, step.made.global_proof.report()
-
-
-def assert_default_kernels_do_not_spill(
-    config: AttentionConfig, name: str, assembler: Assembler, mask: Array | None = None
-) -> None:
-    for splits, page_size, seq_q in ((1, 0, 1), (1, 0, 16), (4, 16, 1), (4, 16, 16)):
-        problem = Problem(
-            config, (40, 3), page_size=page_size, seq_q=seq_q, heads=8, padding=(1, 0), mask=mask
-        )
-        kernel = kernel_of(problem.call(), target(name), splits)
-        made = build(kernel)
-        usage = assembler.assemble(made.text, name).kernel(kernel.name)
-        spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-        assert spilled == 0, (kernel.name, usage)
-
-
-@pytest.mark.sample(0, gate=1)
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head_dim", [nightly(64), 128])
-def test_default_kernels_do_not_spill(head_dim: int, kind: str, name: str, assembler: Assembler) -> None:
-    config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
-    assert_default_kernels_do_not_spill(config, name, assembler)
-
-
-TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-
-
-@pytest.mark.sample(0, gate=1)
-@pytest.mark.ptxas
-@pytest.mark.parametrize(
-    ("name", "kind", "head_dim"),
-    mostly_nightly(
-        itertools.product(TARGETS, KINDS, (64, 128, 256)),
-        [("sm_80", "f32", 128), ("sm_120", "f32", 128), ("sm_80", "bf16", 128)],
-    ),
-)
-@pytest.mark.parametrize("window", [(30, None), nightly(None)], ids=str)
-def test_default_kernels_with_a_mask_do_not_spill(
-    window: Any, name: str, kind: str, head_dim: int, assembler: Assembler
-) -> None:
-    config = AttentionConfig(head_dim, causal=True, mask=True, window=window, **KINDS[kind])
-    assert_default_kernels_do_not_spill(config, name, assembler, TREE[:1])
+    assert_proved(steps(problem.call(), 1))
 
 
 EVERYTHING: dict[str, Any] = {"window": (30, None), "softcap": 9.0, "alibi": True, "sink": True, "mask": True}
+WITH: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    **{name: {name: how} for name, how in EVERYTHING.items()},
+    "mask of a window": {"mask": True, "window": (30, None)},
+    "everything": EVERYTHING,
+}
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
-@pytest.mark.nightly
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_default_kernels_with_any_feature_do_not_spill(
-    head_dim: int, kind: str, name: str, assembler: Assembler
+@pytest.mark.parametrize(
+    ("features", "kind", "head_dim", "name"),
+    mostly_nightly(
+        itertools.product(WITH, KINDS, (64, 128, 256), TARGETS),
+        [
+            *(("nothing", kind, 128, "sm_80") for kind in KINDS),
+            *(("mask of a window", "f32", 128, name) for name in ("sm_80", "sm_120")),
+            ("mask of a window", "bf16", 128, "sm_80"),
+        ],
+    ),
+)
+def test_default_kernels_do_not_spill(
+    features: str, kind: str, head_dim: int, name: str, assembler: Assembler
 ) -> None:
-    for features in (*({name: how} for name, how in EVERYTHING.items()), EVERYTHING):
-        config = AttentionConfig(head_dim, causal=True, **features, **KINDS[kind])
-        mask = TREE[:1] if config.mask else None
-        assert_default_kernels_do_not_spill(config, name, assembler, mask)
+    config = AttentionConfig(head_dim, causal=True, **WITH[features], **KINDS[kind])
+    mask = TREE[:1] if config.mask else None
+    for splits, page_size, seq_q in ((1, 0, 1), (1, 0, 16), (4, 16, 1), (4, 16, 16)):
+        how: dict[str, Any] = {"page_size": page_size, "seq_q": seq_q, "mask": mask}
+        problem = Problem(config, (40, 3), heads=8, padding=(1, 0), **how)
+        assert_no_spill_of(kernel_of(problem.call(), target(name), splits), assembler)
 
 
 # ------------------------------------------------------------------------------------------
@@ -841,12 +782,6 @@ def test_work_of_another_stream_is_waited_for(driver: FakeDriver, make: Make) ->
     assert waits == [2]
 
 
-def refusal(call: Callable[..., object], *arrays: object, **how: Any) -> str:
-    with pytest.raises(LaunchError) as caught:
-        call(*arrays, **how)
-    return str(caught.value)
-
-
 def test_a_gpu_refuses_what_is_elsewhere(driver: FakeDriver, make: Make) -> None:
     problem = Problem(sm_90(), (50, 7))
     kernel = make(problem.config)
@@ -920,31 +855,6 @@ def test_a_tree_is_seen_by_a_cache_on_a_gpu(driver: FakeDriver) -> None:
         )
         out = flash.attention_with_kvcache(*given, layer=0, mask=on_device(driver, TREE))
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-@EITHER_LAYOUT
-def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: int) -> None:
-    cuda = CudaBackend(driver)
-    there = cache_of("f32", page_size, "cuda", batch=3, cuda=cuda)
-    here = cache_of("f32", page_size, "cpu", batch=3)
-    hows: list[dict[str, Any]] = [
-        {},
-        {"cache_batch_idx": [1]},
-        {"cache_batch_idx": [2, 0]},
-        {"leftpad": [0, 3, 1]},
-    ]
-    for count, how in zip((9, 1, 1, 1), hows, strict=True):
-        q, k, v = tokens(count, "f32", batch=len(how.get("cache_batch_idx", range(3))))
-        wanted, sums = flash.attention_with_kvcache(q, here, k, v, layer=0, return_lse=True, **how)
-        driver.calls.clear()
-        out, lse = flash.attention_with_kvcache(
-            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True, splits=2, **how
-        )
-        assert "cuMemcpyDtoHAsync" not in driver.names()
-        np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(driver.fetch(lse.pointer, sums), sums, rtol=1e-5)
-    assert there.lengths.tolist() == here.lengths.tolist()
 
 
 def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make) -> None:
@@ -1046,8 +956,8 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     given = {"cache": cache, "k": k, "v": v, "layer": 0}
     tables = {name: on_device(driver, np.ones((9, 8), np.float32)) for name in ("rotary_cos", "rotary_sin")}
     assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
-        "attention_with_kvcache: rotary_cos and rotary_sin are given, but new k and v are turned only if "
-        "they are on the GPU of the cache; copy them there, or turn q and k before the call"
+        "attention_with_kvcache: rotary_cos and rotary_sin are given, but new k and v are rotated only if "
+        "they are on the GPU of the cache; copy them there, or rotate q and k before the call"
     )
     assert refusal(flash.attention_with_kvcache, q, **given) == (
         "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"
@@ -1230,17 +1140,13 @@ def test_arrays_of_a_gpu_are_not_for_the_host() -> None:
     ],
 )
 def test_configs_that_do_not_go_with_a_cache_are_refused(config: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        DecodeKernel(config)
-    assert str(caught.value) == f"DecodeKernel: {message}"
+    assert refusal(DecodeKernel, config, error=ConfigError) == f"DecodeKernel: {message}"
 
 
 def test_a_full_cache_is_refused_before_anything_runs() -> None:
     cache = cache_of("f32", 0, "interpreter")
     q, k, v = tokens(141, "f32")
-    with pytest.raises(CacheFullError) as caught:
-        flash.attention_with_kvcache(q, cache, k, v, layer=0)
-    assert str(caught.value) == (
+    assert refusal(flash.attention_with_kvcache, q, cache, k, v, error=CacheFullError, layer=0) == (
         "attention_with_kvcache: sequence 0 has 0 of 140 tokens in layer 0, which leaves no room "
         "for 141 more; truncate or reset it, or make a cache with a larger capacity"
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_runs import in_pages
 from numpy.typing import NDArray
 
 import flash
@@ -24,20 +25,11 @@ def cache(dtype: str) -> list[Array]:
     return [rng.standard_normal(shape).astype(kind) for shape in shapes]
 
 
-def in_pages(array: Array, page_size: int) -> tuple[Array, Array]:
-    """The rows of a contiguous cache in pages, in an order of their own, among pages of NaN; and the
-    block table.
-    """
+def table_of(page_size: int) -> Array:
+    """A block table whose pages are in an order of their own, among as many others."""
     columns = -(-ROWS // page_size)
-    table = np.random.default_rng(page_size).permutation(2 * BATCH * columns)[: BATCH * columns]
-    table = table.reshape(BATCH, columns).astype(np.int32)
-    pages = np.full((2 * BATCH * columns, KV_HEADS, page_size, DIM), np.nan, array.dtype)
-    for b in range(BATCH):
-        for n in range(columns):
-            rows = array[b, :, n * page_size : (n + 1) * page_size]
-            pages[table[b, n], :, : rows.shape[1]] = rows
-        table[b, -(-USED[b] // page_size) :] = -1
-    return pages, table
+    pages = np.random.default_rng(page_size).permutation(2 * BATCH * columns)[: BATCH * columns]
+    return pages.reshape(BATCH, columns).astype(np.int32)
 
 
 # Tiles have 64 rows (f16) or 32 (f32). Of pages of 48 and 96 a tile holds parts of several, of which each
@@ -60,7 +52,10 @@ def test_pages_give_the_bits_of_contiguous_rows(dtype: str, padded: bool, page_s
     q, k, v = cache(dtype)
     how: dict[str, Any] = {"seqused_k": USED, "splits": 2, "backend": "interpreter"}
     how |= {"leftpad_k": PADDING} if padded else {}
-    (keys, table), (values, _) = in_pages(k, page_size), in_pages(v, page_size)
+    table = table_of(page_size)
+    keys, values = (in_pages(x, page_size, table, spare=table.size) for x in (k, v))
+    for b, used in enumerate(USED):
+        table[b, -(-used // page_size) :] = -1
     found = kernel.launch(q, keys, values, block_table=table, **how)
     wanted = kernel.launch(q, k, v, **how)
     assert found.tobytes() == wanted.tobytes()

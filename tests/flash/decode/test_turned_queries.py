@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from refusals import refusal
 
 import flash
 from flash import cache_kernels
 from flash.problem.rotary import rotated
-from ptxgen.errors import LaunchError
 
 Array = NDArray[Any]
 
@@ -95,8 +95,6 @@ def test_many_queries_are_rotated_by_the_kernel_without_wgmma() -> None:
 def test_tables_have_a_row_for_each_position() -> None:
     given = arrays("f16")
     cos, sin = flash.rotary_tables(36, ROTARY_DIM)
-    with pytest.raises(LaunchError) as caught:
-        kernel("f16").launch(**given, rotary_cos=cos, rotary_sin=sin, backend="interpreter")
-    assert str(caught.value) == (
+    assert refusal(kernel("f16").launch, **given, rotary_cos=cos, rotary_sin=sin, backend="interpreter") == (
         "DecodeKernel.launch: rotary_cos and rotary_sin must have a row for each of 37 positions, got 36"
     )

@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_calls import assert_near, call_of, reference, three
+from gradient_calls import assert_near, call_of, packed_call, reference, three
 from judge import rounded_normal
 
 import flash
 from flash.families.precision import HALF
 from flash.operands.dtypes import DTYPES, F16, F32
 from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
-from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import backend_setting
 
-pytestmark = pytest.mark.judged
+pytestmark = [pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 
 CONFIG = flash.AttentionConfig(head_dim=16, dtype="f16", causal=True)
 RECORD_OF_CLOCKS = Path(__file__).parents[3] / "benchmarks/results/gradient-sweeps.txt"
@@ -130,28 +129,14 @@ LENGTHS: dict[str, Any] = {
 }
 
 
-def packed() -> dict[str, Any]:
-    """A call with packed sequences; the last rows of q and k are of no sequence."""
-    rng = np.random.default_rng(3)
-    q, dout = (rounded_normal(rng, (33, 2, 16), np.float16) for _ in range(2))
-    k, v = (rounded_normal(rng, (44, 1, 16), np.float16) for _ in range(2))
-    out, lse = np.zeros_like(q), np.zeros((2, 33), np.float32)
-    kernel = flash.AttentionKernel(
-        flash.AttentionConfig(16, dtype="f16", causal=True, varlen=True, seqused_k=True, sink=True)
-    )
-    sink = rounded_normal(rng, (2,))
-    _, lse = kernel.launch(q, k, v, out=out, return_lse=True, backend="cpu", sink=sink, **LENGTHS)
-    return {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "sink": sink}
+PACKED = flash.AttentionConfig(16, dtype="f16", causal=True, varlen=True, seqused_k=True, sink=True)
 
 
 @SLOWLY
 def test_packed_sequences_and_their_sinks(backend: str) -> None:
-    arrays = packed()
+    arrays, exact = packed_call(PACKED, 33, 44, LENGTHS)
     found = flash.attention_varlen_backward(
         **arrays, **LENGTHS, causal=True, wanted=["sink"], backend=backend
-    )
-    exact = attention_varlen_reference_gradients(
-        *(arrays[n] for n in ("dout", "q", "k", "v")), **LENGTHS, causal=True, sink=arrays["sink"]
     )
     assert_near(found, exact, F16)
     assert not found.dq[30:].any()  # of no sequence
@@ -160,7 +145,7 @@ def test_packed_sequences_and_their_sinks(backend: str) -> None:
 
 @SLOWLY
 def test_rows_of_no_sequence_are_not_written_in_given_arrays(backend: str) -> None:
-    arrays = packed()
+    arrays, _ = packed_call(PACKED, 33, 44, LENGTHS)
     given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
     flash.attention_varlen_backward(**arrays, **LENGTHS, **given, causal=True, backend=backend)
     assert (given["dq"][30:] == 7).all()

@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, TorchOnGpu, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from gradient_calls import assert_near, call_of, reference
+from gradient_calls import assert_near, call_of, packed_call, reference
 from judge import rounded_normal
 
 import flash
 from flash.gradients.kernel import Gradients
 from flash.operands.dtypes import F16
-from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
-pytestmark = pytest.mark.judged
+pytestmark = [pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 
 Array = np.ndarray[Any, Any]
 CONFIG = flash.AttentionConfig(head_dim=8, dtype="f16", causal=True)
@@ -215,32 +214,20 @@ def test_gradients_of_arrays_of_scores_follow_in_the_order_of_their_kernels(
     ]
 
 
-def packed() -> tuple[flash.AttentionConfig, dict[str, Any], dict[str, Any], Any]:
-    """A config, arrays, lengths and the reference; some rows are of no sequence."""
-    config = flash.AttentionConfig(8, dtype="f16", varlen=True, causal=True, sink=True)
-    lengths = {
-        "cu_seqlens_q": np.array([0, 5, 5, 17], np.int32),
-        "cu_seqlens_k": np.array([0, 9, 12, 28], np.int32),
-    }
-    rng = np.random.default_rng(3)
-    q, dout = (rounded_normal(rng, (20, 2, 8), np.float16) for _ in range(2))
-    k, v = (rounded_normal(rng, (30, 1, 8), np.float16) for _ in range(2))
-    out, sink = np.zeros_like(q), rounded_normal(rng, (2,))
-    _, lse = flash.AttentionKernel(config).launch(
-        q, k, v, out=out, sink=sink, return_lse=True, backend="cpu", **lengths
-    )
-    arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "sink": sink}
-    exact = attention_varlen_reference_gradients(dout, q, k, v, **lengths, causal=True, sink=sink)
-    return config, arrays, lengths, exact
+PACKED = flash.AttentionConfig(8, dtype="f16", varlen=True, causal=True, sink=True)
+LENGTHS = {
+    "cu_seqlens_q": np.array([0, 5, 5, 17], np.int32),
+    "cu_seqlens_k": np.array([0, 9, 12, 28], np.int32),
+}
 
 
 def test_packed_sequences_on_a_gpu(driver: FakeDriver, make: Make) -> None:
-    config, arrays, lengths, exact = packed()
-    kernel = make(config)
+    arrays, exact = packed_call(PACKED, 20, 30, LENGTHS)
+    kernel = make(PACKED)
     most = {"max_seqlen_q": 12, "max_seqlen_k": 16}
     # The first call has terms of rows that the second one has not.
-    for ends in (np.array([0, 12, 12, 17], np.int32), lengths["cu_seqlens_q"]):
-        given = {**arrays, **lengths, "cu_seqlens_q": ends}
+    for ends in (np.array([0, 12, 12, 17], np.int32), LENGTHS["cu_seqlens_q"]):
+        given = {**arrays, **LENGTHS, "cu_seqlens_q": ends}
         found = kernel.launch(**there(driver, given), **most, wanted=["sink"])
     got = fetched(found)
     assert_near(got, exact, F16)
@@ -250,11 +237,11 @@ def test_packed_sequences_on_a_gpu(driver: FakeDriver, make: Make) -> None:
 
 
 def test_packed_sequences_of_the_host(make: Make) -> None:
-    config, arrays, lengths, exact = packed()
-    kernel = make(config)
-    assert_near(kernel.launch(**arrays, **lengths, wanted=["sink"], backend="cuda"), exact, F16)
+    arrays, exact = packed_call(PACKED, 20, 30, LENGTHS)
+    kernel = make(PACKED)
+    assert_near(kernel.launch(**arrays, **LENGTHS, wanted=["sink"], backend="cuda"), exact, F16)
     given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
-    kernel.launch(**arrays, **lengths, **given, wanted=["sink"], backend="cuda")
+    kernel.launch(**arrays, **LENGTHS, **given, wanted=["sink"], backend="cuda")
     assert (given["dq"][17:] == 7).all()
     assert (given["dk"][28:] == 7).all()
     np.testing.assert_allclose(given["dv"][:28].astype(float), exact.dv[:28], atol=2e-2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import KINDS, Case, case, judge
+from gradient_runs import KINDS, SETTINGS, SWEEPS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.calls.step import Step
@@ -35,36 +35,6 @@ from ptxgen.text import render
 Array = np.ndarray[Any, Any]
 
 
-def _first_keys(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
-    return query - key < 17
-
-
-def _squared(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
-    return score + 0.1 * score * score
-
-
-def _often(is_slow: bool) -> Any:
-    return pytest.mark.slow if is_slow else pytest.mark.nightly
-
-
-FEATURES: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "causal": {"causal": True},
-    "window": {"window": (20, 7)},
-    "softcap": {"softcap": 2.0},
-    "alibi": {"alibi": True, "causal": True},
-    "bias": {"bias": "f32"},
-    "key_bias": {"key_bias": "f32", "causal": "top_left"},
-    "mask": {"mask": True},
-    "sink": {"sink": True},
-    "dropout": {"dropout": 0.1},
-    "varlen": {"varlen": True, "causal": True, "seqused_q": True, "seqused_k": True},
-    "score_mod": {"score_mod": _squared},
-    "mask_mod": {"mask_mod": _first_keys},
-    "several": {"softcap": 2.0, "dropout": 0.1, "window": (20, 7), "alibi": True, "sink": True},
-}
-
-
 def kernels(
     config: AttentionConfig,
     on: str = "sm_80",
@@ -88,45 +58,30 @@ def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 
         assert not made.is_faulty, kernel.name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_nightly(FEATURES, ["several", "mask"]))
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
-def test_kernels_are_proved(name: str, kind: str) -> None:
-    _assert_proved(AttentionConfig(64, **KINDS[kind], **FEATURES[name]))
+# What may be run in two sweeps and in one: kinds that have both.
+_IN_SWEEPS = [
+    (kind, sweeps)
+    for kind in KINDS
+    for sweeps in SWEEPS
+    if sweeps == "two" or has_one_sweep(AttentionConfig(64, **KINDS[kind]))
+]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", [8, 40, 128, 160, 192, 256])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on", ["sm_80", "sm_86"])
-def test_kernels_of_every_head_dim_are_proved(head_dim: int, kind: str, on: str) -> None:
-    _assert_proved(AttentionConfig(head_dim, causal=True, **KINDS[kind]), on)
+@pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256])
+@pytest.mark.parametrize(("kind", "sweeps"), _IN_SWEEPS)
+@pytest.mark.parametrize("on", ["sm_80", "sm_86", "sm_90"])
+def test_kernels_of_every_head_dim_are_proved(head_dim: int, kind: str, sweeps: str, on: str) -> None:
+    config, is_one = AttentionConfig(head_dim, causal=True, **KINDS[kind]), sweeps == "one"
+    aligned = min(16, head_dim * config.element.nbytes & -(head_dim * config.element.nbytes))
+    if not is_one or has_one_sweep(config):
+        _assert_proved(config, on, aligned, one_sweep=is_one)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("alignment", [8, 4, 2])
 def test_kernels_with_narrow_accesses_are_proved(alignment: int) -> None:
     _assert_proved(AttentionConfig(64, head_dim_v=40, dtype="f16", causal=True), alignment=alignment)
-
-
-_KINDS_OF_ONE_SWEEP = [kind for kind in KINDS if has_one_sweep(AttentionConfig(64, **KINDS[kind]))]
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_often(n == "causal")) for n in FEATURES])
-@pytest.mark.parametrize("kind", mostly_nightly(_KINDS_OF_ONE_SWEEP, ["f16"]))
-def test_kernels_of_one_sweep_are_proved(name: str, kind: str) -> None:
-    _assert_proved(AttentionConfig(64, **KINDS[kind], **FEATURES[name]), one_sweep=True)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("on", ["sm_80", "sm_90"])
-def test_kernels_of_one_sweep_of_every_head_dim_are_proved(head_dim: int, kind: str, on: str) -> None:
-    config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
-    aligned = min(16, head_dim * config.element.nbytes & -(head_dim * config.element.nbytes))
-    if has_one_sweep(config):
-        _assert_proved(config, on, aligned, one_sweep=True)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -146,33 +101,20 @@ _TARGETS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"]
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
-    ("kind", "head_dim", "on"),
+    ("kind", "sweeps", "head_dim", "on"),
     [
-        pytest.param(*of, marks=pytest.mark.slow) if of == ("f16", 128, "sm_90") else nightly(*of)
-        for of in itertools.product(KINDS, _HEAD_DIMS, _TARGETS)
+        pytest.param(*of, marks=pytest.mark.slow) if of == ("f16", "two", 128, "sm_90") else nightly(*of)
+        for of in [(*of, d, on) for of, d, on in itertools.product(_IN_SWEEPS, _HEAD_DIMS, _TARGETS)]
+        if of[1] == "two" or has_one_sweep(AttentionConfig(of[2], **KINDS[of[0]]))
     ],
 )
-def test_no_kernel_with_default_tiles_spills(kind: str, head_dim: int, on: str, assembler: Assembler) -> None:
-    _assert_no_spill(kind, head_dim, on, assembler)
-
-
-@pytest.mark.ptxas
-@pytest.mark.parametrize(
-    ("kind", "head_dim", "on"),
-    [
-        nightly(*of)
-        for of in itertools.product(KINDS, _HEAD_DIMS, _TARGETS)
-        if has_one_sweep(AttentionConfig(of[1], **KINDS[of[0]]))
-    ],
-)
-def test_no_kernel_of_one_sweep_spills(kind: str, head_dim: int, on: str, assembler: Assembler) -> None:
-    _assert_no_spill(kind, head_dim, on, assembler, one_sweep=True)
-
-
-def _assert_no_spill(kind: str, head_dim: int, on: str, assembler: Assembler, **how: Any) -> None:
+def test_no_kernel_with_default_tiles_spills(
+    kind: str, sweeps: str, head_dim: int, on: str, assembler: Assembler
+) -> None:
     spilled = {}
-    for name, features in FEATURES.items():
-        for kernel in kernels(AttentionConfig(head_dim, **KINDS[kind], **features), on, **how):
+    for name, features in SETTINGS.items():
+        config = AttentionConfig(head_dim, **KINDS[kind], **features)
+        for kernel in kernels(config, on, one_sweep=sweeps == "one"):
             assembly = assembler.assemble(render(emit_gradient(kernel)), on)
             usage = assembly.kernel(kernel.name)
             if usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes:
@@ -269,16 +211,19 @@ WATCHED: dict[str, dict[str, Any]] = {
 }
 
 
+_SLOW = [("several", "two"), ("causal", "one")]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "sweeps"),
     [
-        "causal",
-        pytest.param("several", marks=pytest.mark.slow),
-        *(nightly(name) for name in WATCHED if name not in ("causal", "several")),
+        ("causal", "two"),
+        *(pytest.param(*of, marks=pytest.mark.slow) for of in _SLOW),
+        *(nightly(*of) for of in itertools.product(WATCHED, SWEEPS) if of not in [("causal", "two"), *_SLOW]),
     ],
 )
-def test_the_sanitizers_report_nothing(name: str) -> None:
-    of = case(**WATCHED[name])
+def test_the_sanitizers_report_nothing(name: str, sweeps: str) -> None:
+    of = case(**{**({} if sweeps == "two" else {"seq_k": 90}), **WATCHED[name]}, deterministic=SWEEPS[sweeps])
     assert interpret(of, sanitize="all") == interpret(of)
 
 
@@ -349,21 +294,15 @@ def test_every_order_of_the_ctas_gives_the_same_bits(name: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("features", ["causal", "window", "softcap", "score_mod"])
+@pytest.mark.parametrize("features", ["bottom_right", "window", "softcap", "score_mod"])
 def test_a_batch_item_has_the_same_bits_alone(kind: str, features: str) -> None:
-    settings = {"heads": 4, "kv_heads": 2, "with_dlse": True, **KINDS[kind], **FEATURES[features]}
+    settings = {"heads": 4, "kv_heads": 2, "with_dlse": True, **KINDS[kind], **SETTINGS[features]}
     of = case(70, 90, 16, batch=3, **settings)
     every = of.run()
     for b in range(3):
         own = {name: getattr(of, name)[b : b + 1] for name in ("dout", "q", "k", "v", "dlse")}
         for part, whole in zip(replace(of, **own).run()[:3], every[:3], strict=True):
             np.testing.assert_array_equal(part, whole[b : b + 1])
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_often(n == "causal")) for n in WATCHED])
-def test_the_sanitizers_report_nothing_in_one_sweep(name: str) -> None:
-    of = case(**{"seq_k": 90, **WATCHED[name]}, deterministic=False)
-    assert interpret(of, sanitize="all") == interpret(of)
 
 
 _OF_FOUR_BLOCKS: dict[str, Any] = {"seq_q": 10, "seq_k": 200, "head_dim": 8, "deterministic": False}
@@ -454,7 +393,7 @@ def test_neighbouring_columns_are_added_at_once_where_the_target_can(
 def test_memory_beside_the_arrays_grows_as_the_sequences_do(name: str) -> None:
     def elements(seq: int) -> int:
         arrays = {"alibi_slopes": _normal(1), "sink": _normal(1), "key_bias": _normal(1, seq)}
-        settings = FEATURES[name]
+        settings = SETTINGS[name]
         given = {n: a for n, a in arrays.items() if settings.get(n.removesuffix("_slopes"))}
         of = case(seq, seq, arrays=given, **settings)
         _, written = steps(of)
@@ -526,13 +465,8 @@ def faults(name: str, *, deterministic: bool = True) -> Iterator[str]:
 
 @pytest.mark.interpreter
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", FAULTY)
-def test_no_barrier_wait_or_commit_can_be_left_out(name: str) -> None:
-    assert not list(faults(name))
-
-
-@pytest.mark.interpreter
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["one stage", "two stages", "no mask"])
-def test_no_barrier_wait_or_commit_of_one_sweep_can_be_left_out(name: str) -> None:
-    assert not list(faults(name, deterministic=False))
+@pytest.mark.parametrize(
+    ("name", "sweeps"), [of for of in itertools.product(FAULTY, SWEEPS) if of != ("bias", "one")]
+)
+def test_no_barrier_wait_or_commit_can_be_left_out(name: str, sweeps: str) -> None:
+    assert not list(faults(name, deterministic=SWEEPS[sweeps]))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import KINDS, Case, bounds, by_name, case
+from gradient_runs import KINDS, Case, bounds, by_name, case, check_packed
 from judge import assert_close
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
 from flash.reference import visible_keys
-from flash.scores.feature import summed_to
 from flash.scores.features import scored
 
-pytestmark = pytest.mark.judged
+pytestmark = [pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 
 Array = NDArray[Any]
 Rng = np.random.Generator
@@ -139,30 +137,6 @@ def drawn(seed: int) -> tuple[Case, dict[str, Array]]:
     return replace(made, config=replace(made.config, varlen=True, **used)), ends
 
 
-Part = tuple[slice, slice, Case]
-
-
-def _parts(of: Case, ends: dict[str, Array]) -> list[Part]:
-    """The sequences of a call, as calls of one batch item each, and their rows and keys."""
-    plain = replace(of.config, varlen=False, seqused_q=False, seqused_k=False)
-    heads = of.q.shape[1]
-    spans = {}
-    for side in "qk":
-        found = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends[f"cu_seqlens_{side}"])]
-        used = ends.get(f"seqused_{side}")
-        if used is not None:
-            found = [slice(s.start, s.start + int(n)) for s, n in zip(found, used, strict=True)]
-        spans[side] = found
-    batch = len(spans["q"])
-    made = []
-    for b, (r, c) in enumerate(zip(spans["q"], spans["k"], strict=True)):
-        arrays = {name: np.broadcast_to(a, (batch, heads))[b : b + 1] for name, a in of.arrays.items()}
-        dlse = None if of.dlse is None else of.dlse[:, :, r]
-        rows = of.dout[:, :, r], of.q[:, :, r], of.k[:, :, c], of.v[:, :, c]
-        made.append((r, c, Case(plain, *rows, arrays, {**of.others, "first_batch": b}, dlse, of.bend)))
-    return made
-
-
 def _dead_rows(lse: Array) -> Array:
     return np.isneginf(lse)
 
@@ -201,49 +175,6 @@ def check_dense(of: Case, backend: str, bad: float, spread: Callable[[Array], Ar
     found = hidden.run(backend=backend, layout=layout, **{name: spread(a) for name, a in given.items()})
     for name, gradient in by_name(found).items():
         assert_close(name, gradient, *within[name])
-
-
-def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> None:
-    """Run packed sequences with `bad` in rows of none of them, and judge the gradients of each."""
-    out, lse = np.full_like(of.dout, bad), np.full(of.q.shape[:3], bad, np.float32)
-    filled = {name: np.full_like(getattr(of, name), bad) for name in ("dout", "q", "k", "v")}
-    dlse = None if of.dlse is None else np.full_like(of.dlse, bad)
-    parts, within = _parts(of, ends), []
-    for r, c, one in parts:
-        out[:, :, r], lse[:, :, r] = one.forward()
-        within.append(bounds(one, out[:, :, r], lse[:, :, r]))
-        for name, span in {"dout": r, "q": r, "k": c, "v": c}.items():
-            filled[name][:, :, span] = getattr(of, name)[:, :, span]
-        if dlse is not None:
-            dlse[:, :, r] = of.dlse[:, :, r]  # type: ignore[index]  # there is one
-    flat = {n: np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in {**filled, "out": out}.items()}
-    into = {f"d{name}": np.full_like(flat[name], np.nan) for name in "qkv"}
-    found = of.kernel.launch(
-        **flat,
-        lse=lse[0],
-        dlse=None if dlse is None else dlse[0],
-        **into,
-        **of.arrays,
-        **of.others,
-        **ends,
-        wanted=of.wanted,
-        backend=backend,  # type: ignore[arg-type]
-    )
-    again = {name: array.swapaxes(0, 1)[None] for name, array in zip("qkv", found[:3], strict=True)}
-    for (r, c, _), bound in zip(parts, within, strict=True):
-        for name, span in {"q": r, "k": c, "v": c}.items():
-            assert_close(name, again[name][:, :, span], *bound[name])
-            again[name][:, :, span] = np.nan
-    for name, array in again.items():  # what belongs to no sequence is as before
-        assert np.isnan(array.astype(np.float32)).all(), name
-    for name in of.wanted:
-        every = [bound[name] for bound in within]
-        shape, (batch, heads) = of.arrays[name].shape, (len(parts), of.q.shape[1])
-        total, error = (
-            summed_to(np.concatenate([b[which] for b in every]).reshape(batch, heads), shape)
-            for which in range(2)
-        )
-        assert_close(name, found.arrays[name], total, error)
 
 
 def _spread(seed: int) -> Callable[[Array], Array]:

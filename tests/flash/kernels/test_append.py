@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from flash.calls.step import Step
 from flash.contract.cache_builds import append_build
-from flash.decode.append_launch import AppendCall, append_step
-from flash.decode.plan import oldest_target
+from flash.decode.plan import AppendCall, append_step, oldest_target
 from flash.kernels.append import AppendConfig
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, FP8_DTYPES, DType
 from flash.problem.features import Features

@@ -19,10 +19,10 @@ from nan_memory import NanMemory
 
 import flash
 from flash import AttentionConfig, DecodeKernel
-from flash.cache.step import DecodeStep
+from flash.cache.attention import DecodeStep
 from flash.calls.step import Step
 from flash.contract.catalogue import build
-from flash.decode.on_cpu import attend_on_cpu
+from flash.decode.operation import attend_on_cpu
 from flash.decode.plan import CacheCall, kernel_of, steps_of
 from flash.launch.calls import on_cpu_of
 from flash.problem.features import MAX_NEW_ROWS
