@@ -6,7 +6,7 @@ kernels has to be in the table, and needs tests of its own only for what no othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -137,12 +137,17 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
     "dropout": {"dropout": 0.3},
     "all": {**_ALL, "bias": "f32"},
     "all_by_key": {**_ALL, "key_bias": "f32"},
+    "packed": {"pack_gqa": True},
+    "all_packed": {**_ALL, "bias": "f32", "pack_gqa": True},
 }
 
 
 def has(kind: str, feature: str) -> bool:
-    """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop."""
-    return KINDS[kind].family is not FP8 or "dropout" not in FEATURES[feature]
+    """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
+    blocks of rows have scales.
+    """
+    missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
+    return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(
@@ -205,10 +210,30 @@ def run(
 
 
 def judge(
-    config: AttentionConfig, arrays: Arrays, out: Array, lse: Array | None, operands: Operands = NO_OPERANDS
+    config: AttentionConfig,
+    arrays: Arrays,
+    out: Array,
+    lse: Array | None,
+    operands: Operands = NO_OPERANDS,
+    parts: float = 0.0,
+    **more: Any,
 ) -> None:
-    """O and LSE are as accurate as the kernel's arithmetic allows."""
-    assert_within(out, lse if config.return_lse else None, bound_of(config, arrays, operands))
+    """O and LSE are as accurate as the arithmetic allows; `parts` and `more` are those of `bound_of`."""
+    assert_within(out, lse if config.return_lse else None, bound_of(config, arrays, operands, parts, **more))
+
+
+def judge_items(
+    config: AttentionConfig,
+    q: Array,
+    keys: Sequence[tuple[Array, Array]],
+    out: Array,
+    lse: Array,
+    parts: float = 0.0,
+) -> None:
+    """Each item of a batch is as accurate as attention to its own K and V, [kv_heads, keys, dim]."""
+    for b, (k, v) in enumerate(keys):
+        item = slice(b, b + 1)
+        judge(config, (q[item], k[None], v[None]), out[item], lse[item], parts=parts)
 
 
 def check(

@@ -14,7 +14,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly, with_place
+from kernel_runs import in_pages, mostly_nightly, nightly, refusal, with_place
 from nan_memory import NanMemory
 
 import flash
@@ -29,7 +29,7 @@ from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen.arrays.views import host_array, view
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -757,12 +757,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def refusal(call: Any, *arrays: object, **how: Any) -> str:
-    with pytest.raises(LaunchError) as caught:
-        call(*arrays, **how)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_rows_that_cannot_join_are_refused(name: str) -> None:
     how, message = REFUSED[name]
@@ -779,9 +773,9 @@ def test_pages_of_a_common_beginning_are_read_by_all() -> None:
 
 
 def test_the_order_of_columns_is_one_of_two() -> None:
-    with pytest.raises(ConfigError) as caught:
-        DecodeKernel(FIT.config).launch(**FITTING, rotary_interleaved=1)  # type: ignore[arg-type]
-    assert str(caught.value) == ("DecodeKernel.launch: rotary_interleaved must be True or False, got 1")
+    assert refusal(DecodeKernel(FIT.config).launch, error=ConfigError, **FITTING, rotary_interleaved=1) == (
+        "DecodeKernel.launch: rotary_interleaved must be True or False, got 1"
+    )  # type: ignore[arg-type]
 
 
 def test_what_shares_memory_on_a_gpu_is_found_in_every_call(driver: FakeDriver) -> None:

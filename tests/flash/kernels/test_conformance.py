@@ -23,17 +23,19 @@ from conformance import (
     reference,
     run,
 )
-from kernel_runs import assert_no_spill
+from kernel_runs import assert_no_spill, assert_proved
 
 from flash.contract.catalogue import build
-from flash.families.choice import FAMILIES, tiles_that_fit
+from flash.families.choice import FAMILIES, offered_tiles, tiles_that_fit
 from flash.problem.config import AttentionConfig
+from flash.problem.tensor_maps import map_name, maps_of
 from flash.scores.aux_arrays import AuxArrays
 from flash.scores.features import SCORES
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import target
 from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
@@ -114,11 +116,33 @@ def test_every_tile_offered_is_right(kind: str, dims: tuple[int, int]) -> None:
             check(made, arrays_of(made, block_q + 5, 2 * tile + 3))
 
 
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+@pytest.mark.parametrize(("kind", "name"), [("simt sm_75", "sm_75"), ("simt", "sm_90"), ("mma f16", "sm_90")])
+def test_the_corners_of_the_tiles_offered_are_right(kind: str, name: str, head_dim: int) -> None:
+    config = KINDS[kind].default(head_dim, causal=True, target=name)
+    offered = offered_tiles(head_dim, head_dim, target(name), str(config.dtype))
+    corners = offered[0], offered[-1], min(offered, key=lambda t: t[1]), max(offered, key=lambda t: t[1])
+    for tile, block_q in sorted(set(corners)):
+        of_tile = replace(config, tile=tile, block_q=block_q)
+        check(of_tile, arrays_of(of_tile, block_q + 5, tile + 21))
+
+
 @EVERY_KIND
 def test_query_heads_share_key_heads(kind: str) -> None:
     config = KINDS[kind].config(causal=True)
     for kv_heads in (1, 3):
         check(config, arrays_of(config, 20, 33, heads=3, kv_heads=kv_heads))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mma f16", "wgmma f16"])
+def test_views_of_a_larger_buffer_are_read_in_place(kind: str) -> None:
+    buffer = np.random.default_rng(3).standard_normal((2, 40, 3, 2, 24)).astype(np.float16)
+    q, k, v = (buffer[:, :, n].transpose(0, 2, 1, 3) for n in range(3))  # of batch, seq, qkv, head, dim
+    k = k if KINDS[kind].family.mapped else k[:, :, ::-1]
+    check(KINDS[kind].config(24), (q, k, v))
 
 
 @EVERY_KIND
@@ -221,7 +245,7 @@ def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(kind: str) -> None
 @EVERY_FEATURE
 def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(kind: str, feature: str) -> None:
     config = KINDS[kind].config(causal=True, **FEATURES[feature])
-    arrays = arrays_of(config, 70, 90)
+    arrays = arrays_of(config, 70, 90, heads=2 if config.pack_gqa is True else 1)
     operands = operands_of(config, arrays)
     first = run(config, arrays, operands, sanitize=False)
     assert_same_bits(first, run(config, arrays, operands, sanitize=False))
@@ -283,10 +307,17 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     assert parse(render(module)) == module
 
 
-def assert_proved(config: AttentionConfig) -> None:
-    made = build(config.kernel())
-    assert made.proof.complete, (made.proof.violations, made.proof.unknown)
-    assert made.global_proof.complete, (made.global_proof.violations, made.global_proof.unknown)
+@pytest.mark.parametrize("kind", ["wgmma f16", "split", "latent"])
+def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
+    slack = 2048 if kind == "latent" else 3072
+    for settings in ({}, {"causal": True}, {"stages": 3}):
+        config = KINDS[kind].config(**settings).kernel()
+        made = build(config)
+        assert made.kernel.threads == config.tiling.threads
+        shared, said = made.kernel.dynamic_shared_bytes, config.tiling.shared_bytes
+        assert said - slack < shared <= said
+        maps = [map_name(array) for array in maps_of(config)]
+        assert [p.name for p in made.kernel.params[-len(maps) :]] == maps
 
 
 @pytest.mark.sample(4, gate=20)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conformance import KINDS, arrays_of, bits, check, judge
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, run_forward
+from kernel_runs import Problem, mostly_nightly, nightly, run_forward
 
 import flash
 from flash.contract.catalogue import build
@@ -24,12 +24,8 @@ from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove import prove_global
-from ptxgen.check.verify import verify
 from ptxgen.contract.expressions import evaluated
 from ptxgen.parse import parse
-from ptxgen.runtime.assembler import Assembler
-from ptxgen.target import TARGETS
-from ptxgen.text import render
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -226,27 +222,6 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
             assert t.slices.last + t.slices.width == head_dim_v
 
 
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    ("kind", "head_dim", "head_dim_v", "how"),
-    [
-        ("simt", 40, 257, {}),
-        ("mma tf32", 64, 264, {}),
-        ("mma f32_grade", 256, 320, {"causal": True}),
-        ("mma f16", 5, 257, {"causal": True}),
-        ("mma f16", 64, 512, {"window": (30, 9)}),
-        ("mma bf16", 64, 264, {}),
-    ],
-)
-def test_every_access_is_proved(kind: str, head_dim: int, head_dim_v: int, how: dict[str, Any]) -> None:
-    made = build(KINDS[kind].default(head_dim, head_dim_v, **how).kernel())
-    assert made.proof.complete, made.proof.unknown
-    assert made.global_proof.complete, made.global_proof.unknown
-    assert verify(made.module) == ()
-    assert parse(render(made.module)) == made.module
-
-
 def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
     made = build(KINDS["mma f16"].default(8, 264, tile=16, block_q=32).kernel())
     promised = made.promised
@@ -268,35 +243,3 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
     said = AttentionKernel(config).explain(*arrays_of(config, 70, 10, 1, 3, 3), backend="interpreter")
     assert "tiles:    64 queries by 64 keys and 160 of 300 columns of V, 128 threads" in said
     assert "grid:     12 CTAs" in said
-
-
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.ptxas
-@pytest.mark.parametrize(
-    ("kind", "head_dim", "head_dim_v", "name"),
-    [
-        ("simt", 256, 512, "sm_80"),
-        ("mma tf32", 256, 511, "sm_90"),
-        ("mma f32_grade", 64, 480, "sm_86"),
-        ("mma f32_grade", 256, 512, "sm_90"),
-        ("mma f16", 256, 512, "sm_90"),
-        ("mma bf16", 256, 511, "sm_120"),
-    ],
-)
-def test_the_widest_kernels_do_not_spill(
-    kind: str, head_dim: int, head_dim_v: int, name: str, assembler: Assembler
-) -> None:
-    assert_no_spill(KINDS[kind].default(head_dim, head_dim_v, causal=True, target=name), assembler)
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@EVERY_KIND
-@pytest.mark.parametrize("name", [name for name, found in TARGETS.items() if found.sm >= 80])
-def test_no_default_kernel_spills(name: str, kind: str, assembler: Assembler) -> None:
-    for head_dim, head_dim_v in DIMS:
-        for causal in (False, True):
-            config = KINDS[kind].default(head_dim, head_dim_v, causal=causal, target=name)
-            assert_no_spill(config, assembler)
