@@ -74,13 +74,22 @@ class Kind:
 _HOPPER: Final = {"target": "sm_90a"}
 _SPLIT: Final = {"precision": "f32_grade", **_HOPPER}
 _LATENT: Final = {"shared_kv": True, **_HOPPER}
+_SLICED: Final[tuple[Dims, ...]] = (
+    (40, 257),
+    (64, 264),
+    (3, 300),
+    (128, 320),
+    (96, 384),
+    (17, 511),
+    (256, 512),
+)
 _ANY: Final[tuple[Dims, ...]] = (
     *((n, n) for n in (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)),
-    *((64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)),
+    *((64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96), *_SLICED),
 )
 _GRADE: Final[tuple[Dims, ...]] = (
     *((n, n) for n in (1, 5, 20, 40, 59, 64, 96, 111, 128, 160, 256)),
-    *((64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96)),
+    *((64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96), *_SLICED),
 )
 _WIDE: Final[tuple[Dims, ...]] = (
     *((8, 8), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
@@ -138,7 +147,7 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
     "all": {**_ALL, "bias": "f32"},
     "all_by_key": {**_ALL, "key_bias": "f32"},
     "packed": {"pack_gqa": True},
-    "all_packed": {**_ALL, "bias": "f32", "pack_gqa": True},
+    "all_packed": {**_ALL, "key_bias": "f32", "pack_gqa": True},
 }
 
 

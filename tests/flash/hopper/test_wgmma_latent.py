@@ -54,7 +54,7 @@ def gaps(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
 
 
 @pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize("seq_k", [130, 96, 64])
+@pytest.mark.parametrize("seq_k", [64, 130, 96])
 def test_tiles_in_a_gap_are_no_warpgroups_turn(seq_k: int) -> None:
     config = config_of(mask_mod=gaps)
     q, k, v = arrays_of(config, 9, seq_k)
@@ -139,7 +139,7 @@ def test_a_config_of_wide_shared_rows_is_for_the_target_that_has_its_kernel() ->
 
 
 def test_narrow_rows_have_the_kernels_of_other_values() -> None:
-    q, k, v = arrays_of(config_of(), 40, 50, heads=2)
+    q, k, v = arrays_of(config_of(), 20, 35)
     q, k, v = q[..., :192].copy(), k[..., :192].copy(), v[..., :128].copy()
     for target, tiling in (("sm_90a", True), ("sm_80", False)):
         how: dict[str, Any] = {"dtype": "f16", "target": target, "tile": 16, "block_q": 64}

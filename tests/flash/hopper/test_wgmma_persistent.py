@@ -46,7 +46,7 @@ def kernel(config: AttentionConfig, *, apart: bool = True) -> KernelConfig:
     made = config.kernel()
     assert isinstance(made.tiling, WgmmaTiling)
     assert made.scheduler == config.scheduler
-    return replace(made, tiling=replace(made.tiling, own_output=apart))
+    return replace(made, tiling=replace(made.tiling, separate_output=apart))
 
 
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:

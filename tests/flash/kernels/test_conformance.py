@@ -86,7 +86,7 @@ def test_any_block_of_queries_sees_its_own_keys(kind: str, block_q: int, causal:
         check(config, arrays_of(config, seq_q, seq_k))
 
 
-@pytest.mark.sample(20, gate=60)
+@pytest.mark.sample(14, gate=64)
 @EVERY_FEATURE
 @EVERY_CAUSAL
 def test_every_feature_is_as_accurate_as_numpy(kind: str, feature: str, causal: Any) -> None:
@@ -98,7 +98,7 @@ def test_every_feature_is_as_accurate_as_numpy(kind: str, feature: str, causal: 
             check(config, arrays_of(config, seq_q, seq_k, heads=2))
 
 
-@pytest.mark.sample(8, gate=24)
+@pytest.mark.sample(6, gate=30)
 @EVERY_WIDTH
 @pytest.mark.parametrize("feature", ["nothing", "all"])
 def test_every_width_is_right_with_its_default_tiles(kind: str, dims: tuple[int, int], feature: str) -> None:
@@ -129,6 +129,7 @@ def test_the_corners_of_the_tiles_offered_are_right(kind: str, name: str, head_d
         check(of_tile, arrays_of(of_tile, block_q + 5, tile + 21))
 
 
+@pytest.mark.sample(7, gate=14)
 @EVERY_KIND
 def test_query_heads_share_key_heads(kind: str) -> None:
     config = KINDS[kind].config(causal=True)
@@ -145,6 +146,7 @@ def test_views_of_a_larger_buffer_are_read_in_place(kind: str) -> None:
     check(KINDS[kind].config(24), (q, k, v))
 
 
+@pytest.mark.sample(5, gate=14)
 @EVERY_KIND
 @pytest.mark.parametrize("causal", [False, True])
 def test_any_softmax_scale_is_applied(kind: str, causal: bool) -> None:
@@ -154,6 +156,7 @@ def test_any_softmax_scale_is_applied(kind: str, causal: bool) -> None:
         check(replace(config, softmax_scale=scale), arrays)
 
 
+@pytest.mark.sample(7, gate=14)
 @EVERY_KIND
 def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> None:
     # The walk begins at the last key: the maximum grows at every tile, far beyond the slack.
@@ -167,7 +170,7 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> 
 # NaN and infinity
 
 
-@pytest.mark.sample(13, gate=30)
+@pytest.mark.sample(8, gate=30)
 @EVERY_CAUSAL
 @pytest.mark.parametrize("kind", [name for name, of in KINDS.items() if not of.family.values_in_keys])
 @pytest.mark.parametrize("features", HIDING, ids=str)
@@ -189,6 +192,7 @@ def test_values_that_are_not_finite_reach_the_rows_that_see_them_and_no_others(
     assert not bad.all(axis=(0, 1, 2))[[0, 1, 2]].any()
 
 
+@pytest.mark.sample(7, gate=18)
 @EVERY_KIND
 @pytest.mark.parametrize("change", ["q", "k", "v"])
 def test_nan_reaches_all_that_sees_it(kind: str, change: str) -> None:
@@ -199,7 +203,7 @@ def test_nan_reaches_all_that_sees_it(kind: str, change: str) -> None:
     np.testing.assert_array_equal(np.isnan(out), np.isnan(reference(config, arrays)[0]))
 
 
-@pytest.mark.sample(10, gate=30)
+@pytest.mark.sample(6, gate=30)
 @EVERY_KIND
 @EVERY_CAUSAL
 @pytest.mark.parametrize("features", HIDING, ids=str)
@@ -227,6 +231,7 @@ def test_what_is_hidden_cannot_reach_a_row(
     assert not np.isfinite(found[0][~hidden].astype(np.float32)).all(axis=-1).any()
 
 
+@pytest.mark.sample(7, gate=14)
 @EVERY_KIND
 def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(kind: str) -> None:
     config = KINDS[kind].config(causal=True)
@@ -299,7 +304,7 @@ def test_narrow_accesses_give_the_same_bits_as_wide_ones(kind: str, alignment: i
 # text, proofs, registers
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12, gate=22)
 @EVERY_FEATURE
 def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     module = build(KINDS[kind].config(causal=True, **FEATURES[feature]).kernel()).module
@@ -307,7 +312,7 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.parametrize("kind", ["wgmma f16", "split", "latent"])
+@pytest.mark.parametrize("kind", ["wgmma f16", "split", pytest.param("latent", marks=pytest.mark.slow)])
 def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
     slack = 2048 if kind == "latent" else 3072
     for settings in ({}, {"causal": True}, {"stages": 3}):

@@ -14,7 +14,7 @@ from flash import AttentionKernel
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
-from flash.scores.philox import kept, philox, threshold
+from flash.scores.philox import keep_mask, philox, threshold
 from ptxgen.errors import ConfigError
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
@@ -35,7 +35,7 @@ def test_the_generator_gives_the_known_answers() -> None:
 
 @pytest.mark.parametrize("dropout", [2**-16, 0.1, 0.5, 0.999])
 def test_weights_are_kept_at_the_rate_asked_for(dropout: float) -> None:
-    keep = kept(dropout, SEED, np.arange(4), np.arange(512), np.arange(512))
+    keep = keep_mask(dropout, SEED, np.arange(4), np.arange(512), np.arange(512))
     probability = threshold(dropout) / 65536
     assert abs(probability - (1 - dropout)) <= 2**-17
     deviation = math.sqrt(probability * (1 - probability) / keep.size)
@@ -43,11 +43,11 @@ def test_weights_are_kept_at_the_rate_asked_for(dropout: float) -> None:
 
 
 def test_rows_keys_and_heads_are_independent() -> None:
-    keep = kept(0.5, SEED, np.arange(3), np.arange(256), np.arange(256)).astype(float) - 0.5
+    keep = keep_mask(0.5, SEED, np.arange(3), np.arange(256), np.arange(256)).astype(float) - 0.5
     most = 0.25 * 5 / math.sqrt(keep.size)
     for shift, axis in ((1, 0), (1, 1), (1, 2), (8, 2)):
         assert abs((keep * np.roll(keep, shift, axis)).mean()) < most
-    other = kept(0.5, SEED + 1, np.arange(3), np.arange(256), np.arange(256)).astype(float) - 0.5
+    other = keep_mask(0.5, SEED + 1, np.arange(3), np.arange(256), np.arange(256)).astype(float) - 0.5
     assert abs((keep * other).mean()) < most
 
 

@@ -103,7 +103,9 @@ def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int, kind: str, block
     small = replace(config, softmax_scale=2.0**-17)
     q, k, v = arrays_of(config, block_q + 3, 50)
     far = np.float32(2.0**exponent)
-    of_queries, of_keys = (np.float32(2.0) ** (np.arange(n) % 40 - 20)[:, None] for n in (block_q + 3, 50))
+    of_queries, of_keys = (
+        np.float32(2.0) ** (np.arange(n, dtype=np.float32) % 40 - 20)[:, None] for n in (block_q + 3, 50)
+    )
     check(config, (q * far, k / far, v * of_keys))
     check(small, (q, k * of_keys, v / far))
     check(small, (q * of_queries, k, v))
