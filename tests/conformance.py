@@ -6,7 +6,7 @@ kernels has to be in the table, and needs tests of its own only for what no othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -74,13 +74,22 @@ class Kind:
 _HOPPER: Final = {"target": "sm_90a"}
 _SPLIT: Final = {"precision": "f32_grade", **_HOPPER}
 _LATENT: Final = {"shared_kv": True, **_HOPPER}
+_SLICED: Final[tuple[Dims, ...]] = (
+    (40, 257),
+    (64, 264),
+    (3, 300),
+    (128, 320),
+    (96, 384),
+    (17, 511),
+    (256, 512),
+)
 _ANY: Final[tuple[Dims, ...]] = (
     *((n, n) for n in (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)),
-    *((64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)),
+    *((64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96), *_SLICED),
 )
 _GRADE: Final[tuple[Dims, ...]] = (
     *((n, n) for n in (1, 5, 20, 40, 59, 64, 96, 111, 128, 160, 256)),
-    *((64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96)),
+    *((64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96), *_SLICED),
 )
 _WIDE: Final[tuple[Dims, ...]] = (
     *((8, 8), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
@@ -137,12 +146,17 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
     "dropout": {"dropout": 0.3},
     "all": {**_ALL, "bias": "f32"},
     "all_by_key": {**_ALL, "key_bias": "f32"},
+    "packed": {"pack_gqa": True},
+    "all_packed": {**_ALL, "key_bias": "f32", "pack_gqa": True},
 }
 
 
 def has(kind: str, feature: str) -> bool:
-    """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop."""
-    return KINDS[kind].family is not FP8 or "dropout" not in FEATURES[feature]
+    """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
+    blocks of rows have scales.
+    """
+    missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
+    return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(
@@ -205,10 +219,30 @@ def run(
 
 
 def judge(
-    config: AttentionConfig, arrays: Arrays, out: Array, lse: Array | None, operands: Operands = NO_OPERANDS
+    config: AttentionConfig,
+    arrays: Arrays,
+    out: Array,
+    lse: Array | None,
+    operands: Operands = NO_OPERANDS,
+    parts: float = 0.0,
+    **more: Any,
 ) -> None:
-    """O and LSE are as accurate as the kernel's arithmetic allows."""
-    assert_within(out, lse if config.return_lse else None, bound_of(config, arrays, operands))
+    """O and LSE are as accurate as the arithmetic allows; `parts` and `more` are those of `bound_of`."""
+    assert_within(out, lse if config.return_lse else None, bound_of(config, arrays, operands, parts, **more))
+
+
+def judge_items(
+    config: AttentionConfig,
+    q: Array,
+    keys: Sequence[tuple[Array, Array]],
+    out: Array,
+    lse: Array,
+    parts: float = 0.0,
+) -> None:
+    """Each item of a batch is as accurate as attention to its own K and V, [kv_heads, keys, dim]."""
+    for b, (k, v) in enumerate(keys):
+        item = slice(b, b + 1)
+        judge(config, (q[item], k[None], v[None]), out[item], lse[item], parts=parts)
 
 
 def check(

@@ -21,6 +21,7 @@ from types import ModuleType
 import pytest
 from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
+from kernel_runs import Kernels
 
 from ptxgen.errors import BackendError, did_you_mean
 from ptxgen.runtime.assembler import Assembler, find_assembler
@@ -324,6 +325,12 @@ def only_young_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """The kernels that launches on the interpreter run, with all sanitizers."""
+    return Kernels(monkeypatch)
 
 
 @pytest.fixture

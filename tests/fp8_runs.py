@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pytest
 from conformance import KINDS, SCALES, Array, Arrays
 
 from flash.reference import scaled_numbers
-from ptxgen import interpreter
 
 config_of: Final = KINDS["fp8 e4m3"].config
-EVERY_CHECK = ["all", "mbarrier_init"]  # of the sanitizers
-
-
-class Kernels:
-    """What launches on the interpreter run: the names of kernels; and how they are run."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.how: dict[str, Any] = {"sanitize": EVERY_CHECK}
-
-
-def watched(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    """The kernels that launches on the interpreter run from now on."""
-    run, found = interpreter.run, Kernels()
-
-    def watching(module: Any, *given: Any, **how: Any) -> Any:
-        found.names.append(module.kernels[0].name)
-        return run(module, *given, **{**how, **found.how})
-
-    monkeypatch.setattr(interpreter, "run", watching)
-    return found
 
 
 def scales_of(batch: int = 1, kv_heads: int = 1) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.scores.philox import STEPS, kept, threshold
+from flash.scores.philox import STEPS, keep_mask, threshold
 from flash.scores.window import causal_offset, position_offset
 
 Array = NDArray[Any]
@@ -148,7 +148,7 @@ def _attention(
     lse = torch.where(empty, -torch.inf, torch.logsumexp(score.masked_fill(empty[..., None], 0.0), dim=3))
     if dropout:
         numbers = np.arange(batch * heads)
-        some = kept(dropout, dropout_seed, numbers, np.arange(seq_q), np.arange(score.shape[3]))
+        some = keep_mask(dropout, dropout_seed, numbers, np.arange(seq_q), np.arange(score.shape[3]))
         factor = some * (STEPS / threshold(dropout))
         weight = weight * torch.tensor(factor.reshape(weight.shape)).to(weight.dtype)
     return torch.where(empty[..., None], 0.0, product(weight, values)), lse

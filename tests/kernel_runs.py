@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.contract.catalogue import build
+from flash.contract.catalogue import Build, build
 from flash.launch.calls import counters
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
-from ptxgen import ir
+from ptxgen import interpreter, ir
+from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import Result, run
 from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
 
 
 @dataclass(frozen=True)
@@ -226,15 +228,68 @@ def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[A
     ]
 
 
-def assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+def _built(of: AttentionConfig | KernelConfig | Build) -> Build:
+    if isinstance(of, AttentionConfig):
+        of = of.kernel()
+    return build(of) if isinstance(of, KernelConfig) else of
+
+
+def assert_proved(of: AttentionConfig | KernelConfig | Build) -> None:
+    """Every access to memory and every barrier of a forward kernel is proved."""
+    proofs = _built(of).proofs
+    assert proofs.shared.complete, proofs.shared.report()
+    assert proofs.global_memory is not None
+    assert proofs.global_memory.complete, proofs.global_memory.report()
+
+
+def assert_no_spill(of: AttentionConfig | KernelConfig | Build, assembler: Assembler) -> None:
     """The assembler keeps everything in registers, and has nothing to advise."""
-    assert_no_spill_of(config.kernel(), assembler)
-
-
-def assert_no_spill_of(kernel: KernelConfig, assembler: Assembler) -> None:
-    """`assert_no_spill` for a kernel, such as those of launches alone."""
-    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
-    usage = assembly.kernel(kernel.name)
+    made = _built(of)
+    assembly = assembler.assemble(made.text, made.config.target.name)
+    usage = assembly.kernel(made.config.name)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+    assert spilled == 0, (made.config.name, made.config.target.name, usage)
     assert assembly.advisories == ()
+
+
+def main_loop_of(of: AttentionConfig | KernelConfig | Build, assembler: Assembler) -> Loop:
+    """The loop over tiles of a kernel in machine instructions; the assembler serialises no product of it."""
+    made = _built(of)
+    assembly = assembler.assemble(made.text, made.config.target.name)
+    assert assembly.advisories == ()
+    try:
+        loop = main_loop(find_disassembler().instructions(assembly.cubin))
+    except BackendError as error:
+        pytest.skip(str(error))
+    assert loop is not None
+    return loop
+
+
+def refusal(call: Callable[..., Any], *args: Any, error: type[Exception] = LaunchError, **kwargs: Any) -> str:
+    """The message of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+def refused_config(*args: Any, **settings: Any) -> str:
+    """The message of the error that a config raises, without the name of the class."""
+    message = refusal(AttentionConfig, *args, error=ConfigError, **settings)
+    assert message.startswith("AttentionConfig: ")
+    return message.removeprefix("AttentionConfig: ")
+
+
+class Kernels:
+    """What launches on the interpreter run: the names of kernels, and the options of the runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self.options: dict[str, Any] = {"sanitize": ["all", "mbarrier_init"]}
+        self.edit: Callable[[ir.Module], Any] | None = None
+        self._run = interpreter.run
+        monkeypatch.setattr(interpreter, "run", self)
+
+    def __call__(self, module: ir.Module, *args: Any, **options: Any) -> Result:
+        self.names.append(module.kernels[0].name)
+        program = module if self.edit is None else self.edit(module)
+        return self._run(program, *args, **{**options, **self.options})

@@ -17,15 +17,15 @@ from flash.device.cta import Cta
 from flash.device.parameters import InCache, Parameters
 from flash.device.row_copy import (
     BITS,
+    RotaryAngles,
     RowCopy,
-    Turn,
     as_f32,
     load_if,
     only_if,
     position_of,
+    rotated_pair,
     rounded,
     row_scale,
-    turned,
 )
 from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
@@ -49,13 +49,15 @@ class AppendedKV:
     dtype: DType  # type of Q
     stored: DType  # type of K and V
     block_q: int
-    given: Parameters
+    parameters: Parameters
     cta: Cta
     where: InCache
     is_copied: bool  # whether tensor copies read what is written
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta) -> AppendedKV | None:
+    def of(
+        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, cta: Cta
+    ) -> AppendedKV | None:
         """The new rows and rotated queries of this CTA. Returns None if the kernel neither appends rows nor
         rotates queries.
         """
@@ -65,18 +67,18 @@ class AppendedKV:
         assert cta.in_cache is not None  # rows are appended to caches only
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
-        new, turned = features.appended, features.turned
+        new, rotation = features.appended, features.turned
         is_copied = bool(config.family.mapped)
-        return cls(k, new, turned, config.dtype, stored, block_q, given, cta, cta.in_cache, is_copied)
+        return cls(k, new, rotation, config.dtype, stored, block_q, parameters, cta, cta.in_cache, is_copied)
 
     @classmethod
     def written(
-        cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
+        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, cta: Cta
     ) -> AppendedKV | None:
         """Write the new rows of this CTA, if there are any; all its threads may read them afterwards. Returns
         what `of` returns.
         """
-        appended = cls.of(k, config, given, cta)
+        appended = cls.of(k, config, parameters, cta)
         if appended is not None and appended.new is not None:
             appended._write_all(appended.new)
         return appended
@@ -88,50 +90,50 @@ class AppendedKV:
 
     @marked("new rows: loop")
     def _write_all(self, new: Appended) -> None:
-        k, n = self.k, self.k.signed(self.given.numbers["n"])
+        k, n = self.k, self.k.signed(self.parameters.numbers["n"])
         k.note("the new rows of this CTA's keys")
         thread = k.thread_id()
         with k.loop(k.signed(thread // WARP_SIZE), n, step=k.threads // WARP_SIZE) as row:
-            place = self.where.rows - n + row
-            with k.when(self._is_own(place)):
-                self._write(new, row, place, k.signed(thread % WARP_SIZE))
+            slot = self.where.rows - n + row
+            with k.when(self._is_read_here(slot)):
+                self._write(new, row, slot, k.signed(thread % WARP_SIZE))
         if self.is_copied:
             k.fence_proxy_async(space="global")
         k.barrier()
 
     @marked("new rows: own rows")
-    def _is_own(self, place: Value) -> Value:
-        """Whether row `place` of the sequence exists and is one of the keys that this CTA reads."""
+    def _is_read_here(self, slot: Value) -> Value:
+        """Whether row `slot` of the sequence exists and is one of the keys that this CTA reads."""
         part, padding = self.cta.part, self.where.padding
-        is_there = place >= 0
+        is_there = slot >= 0
         if part is None:
             return is_there
-        key, tile = place if padding is None else place - padding, self.cta.tile
+        key, tile = slot if padding is None else slot - padding, self.cta.tile
         assert self.cta.first_tile is not None  # a split has one
         not_before = (part.number == 0) | (key >= self.cta.first_tile * tile)
         return is_there & not_before & (key < self.cta.tiles * tile)
 
-    def _write(self, new: Appended, row: Value, place: Value, lane: Value) -> None:
+    def _write(self, new: Appended, row: Value, slot: Value, lane: Value) -> None:
         k, head = self.k, self.cta.kv_head
-        turn = None if self.rotation is None else self._turn(self.rotation, place)
+        angles = None if self.rotation is None else self._angles(self.rotation, slot)
         held = []
         for name, columns in (("K", new.head_dim), ("V", new.head_dim_v)):
-            array = self.given.K if name == "K" else self.given.V
-            scales = self.given.operands.get(f"{name.lower()}_scale")
-            scale = None if scales is None else row_scale(k, scales, self.where, head, place, lane)
+            array = self.parameters.K if name == "K" else self.parameters.V
+            scales = self.parameters.operands.get(f"{name.lower()}_scale")
+            scale = None if scales is None else row_scale(k, scales, self.where, head, slot, lane)
             copy = RowCopy(k, new.dtype, self.stored, scale)
-            begin = self.given.operands[f"{name.lower()}_new"].place(k, self.cta.batch, head, row)
-            to = self.where.head(k, array, head).row(k, place)
-            held.append((copy, to, copy.read(begin, lane, columns, turn if name == "K" else None)))
+            begin = self.parameters.operands[f"{name.lower()}_new"].address(k, self.cta.batch, head, row)
+            to = self.where.head(k, array, head).row(k, slot)
+            held.append((copy, to, copy.read(begin, lane, columns, angles if name == "K" else None)))
         for copy, to, parts in held:
             copy.write(to, parts)
 
-    def _turn(self, rotation: Turned, place: Value) -> Turn:
-        """The rotary angles of row `place` of the sequence."""
-        k, operands = self.k, self.given.operands
-        position = position_of(k, self.where, place, k.signed(self.given.numbers["positions"]))
-        cos, sin = (operands[f"rotary_{name}"].place(k, position) for name in ("cos", "sin"))
-        return Turn(cos, sin, rotation.rotary_dim, rotation.interleaved)
+    def _angles(self, rotation: Turned, slot: Value) -> RotaryAngles:
+        """The rotary angles of row `slot` of the sequence."""
+        k, operands = self.k, self.parameters.operands
+        position = position_of(k, self.where, slot, k.signed(self.parameters.numbers["positions"]))
+        cos, sin = (operands[f"rotary_{name}"].address(k, position) for name in ("cos", "sin"))
+        return RotaryAngles(cos, sin, rotation.rotary_dim, rotation.interleaved)
 
     @marked("new rows: queries")
     def rotate_queries(
@@ -149,18 +151,18 @@ class AppendedKV:
         threads = team.threads(k)
         at_once = min(_PAIRS, -(-self.block_q * half // threads))
         with k.loop(team.thread(k), pairs, step=threads * at_once, type=u32) as first:
-            found = []
+            groups = []
             for n in range(at_once):
                 nth = first + threads * n if n else first
                 inside = nth < pairs if n else None
-                found.append((self._turned(rotation, nth // half, nth % half, element, inside), inside))
-            for parts, inside in found:
+                groups.append((self._rotated(rotation, nth // half, nth % half, element, inside), inside))
+            for parts, inside in groups:
                 for at, bits in parts:
                     with only_if(k, inside):
                         k.store(at, bits)
 
     @marked("new rows: element of a query")
-    def _turned(
+    def _rotated(
         self,
         rotation: Turned,
         row: Value,
@@ -171,11 +173,11 @@ class AppendedKV:
         """The addresses of the two elements of a pair of columns, and their rotated bits."""
         k = self.k
         query = self.cta.query(self.cta.first_row + k.signed(row))
-        turn = self._turn(rotation, self.where.rows - self.cta.queries + query)
-        places = []
-        for column in turn.columns(pair):
+        angles = self._angles(rotation, self.where.rows - self.cta.queries + query)
+        addresses = []
+        for column in angles.columns(pair):
             at = element(row, column)
-            places.append(Pointer(at.value, "shared", BITS[self.dtype.nbytes], at.offset))
-        a, b = (as_f32(k, load_if(k, at, inside), self.dtype) for at in places)
-        values = turned(a, b, *turn.angle(k, pair, inside))
-        return [(at, rounded(k, x, self.dtype)) for at, x in zip(places, values, strict=True)]
+            addresses.append(Pointer(at.value, "shared", BITS[self.dtype.nbytes], at.offset))
+        a, b = (as_f32(k, load_if(k, at, inside), self.dtype) for at in addresses)
+        values = rotated_pair(a, b, *angles.angle(k, pair, inside))
+        return [(at, rounded(k, x, self.dtype)) for at, x in zip(addresses, values, strict=True)]

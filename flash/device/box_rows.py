@@ -25,7 +25,7 @@ class _Share:
     matrix.
     """
 
-    place: TilePointer
+    pointer: TilePointer
     at: Pointer
     exists: Value
 
@@ -46,26 +46,26 @@ class BoxRows:
         self._column = thread % chunks * self._elements
 
     def load(self, matrix: Matrix, first_row: Value) -> None:
-        """Start copying rows of a matrix, from `first_row` on, to the tile. What the matrix does not have
-        becomes zero: rows and columns. The copies are asynchronous (`cp.async`).
+        """Start copying rows of a matrix, from `first_row` on, to the tile. Rows and columns that the matrix
+        does not have become zero. The copies are asynchronous (`cp.async`).
         """
         k = self.k
         for at in self._beyond(matrix):
             k.store(at, [0] * _WORDS)
         for share in self._shares(matrix, first_row):
-            k.copy_async(share.place, share.at, _CHUNK, k.selp(_CHUNK, 0, share.exists, type=u32))
+            k.copy_async(share.pointer, share.at, _CHUNK, k.selp(_CHUNK, 0, share.exists, type=u32))
 
     def store(self, matrix: Matrix, first_row: Value) -> None:
         """Store the rows of the tile that the matrix has, to its rows from `first_row` on."""
         k = self.k
         for share in self._shares(matrix, first_row):
-            place = share.place
-            words = k.load(Pointer(place.value, "shared", u32, place.offset), _WORDS)
+            pointer = share.pointer
+            words = k.load(Pointer(pointer.value, "shared", u32, pointer.offset), _WORDS)
             with k.when(share.exists):
                 k.store(Pointer(share.at.value, "global", u32, share.at.offset), list(words))
 
     def _beyond(self, matrix: Matrix) -> Iterator[Pointer]:
-        """The places of this thread in slabs of which the matrix has no column."""
+        """The pointers to this thread's chunks in slabs of which the matrix has no column."""
         layout = self.tile.layout
         empty = range(-(-matrix.columns // layout.slab_columns), layout.slabs)
         if not empty:
@@ -76,7 +76,7 @@ class BoxRows:
             yield Pointer(at.value, "shared", u32, at.offset)
 
     def _shares(self, matrix: Matrix, first_row: Value) -> Iterator[_Share]:
-        """The chunks of this thread, in each slab of each of its rows."""
+        """This thread's chunks, in each slab of each of its rows."""
         k, layout = self.k, self.tile.layout
         first = self.tile.pointer(self._row, self._column)
         along = k.cvt(self._column * layout.dtype.nbytes, dtype=u64)

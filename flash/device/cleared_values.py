@@ -21,14 +21,14 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.tensormap import CHUNK
 from ptxgen.types import u32
 
-# Chunks of 16 bytes that a thread reads together, where it may use so many registers without spilling.
+# Chunks of 16 bytes that a thread reads together, where it has the registers without spilling.
 _AT_ONCE: Final = 2
 
 
 class ClearedValues(RestoredValues):
     """Clears NaN and infinity in tiles of V, in the ring `values`, by the threads of `producer`, and restores
-    them in O by those of `consumer`. Whether each warp has found any comes to these through a ring of one
-    stage at the end of each part of the problem, so that the producer may already be at the next part.
+    them in O by those of `consumer`. At the end of each work tile each warp of the producer sends whether it
+    has cleared any, through a ring of one stage, so that the producer may already be at the next work tile.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClearedValues(RestoredValues):
         """Run the body, in which the tiles of a work tile are filled, and send to the consumer whether
         anything was found in them.
         """
-        self._found = self.k.var(u32, 0)
+        self._nonfinite = self.k.var(u32, 0)
         self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
         yield
         self._send_findings()
@@ -55,8 +55,9 @@ class ClearedValues(RestoredValues):
     @contextmanager
     @marked("cleared values: fill")
     def fills(self, cta: Cta, row: Value, follows: Value | bool) -> Iterator[Value | None]:
-        """Clear the tile before, if there is one, as `follows` says, and run the body, which has the tile
-        filled whose first key is `row`; gives what says to `Ring.fill` whether that tile will be cleared.
+        """Clear the tile of V filled before, if there is one (`follows`), and run the body, which fills the
+        tile whose first key is `row`. Yields the argument of `Ring.fill` that says whether that tile will be
+        cleared.
         """
         k = self.k
         if follows is not False:
@@ -82,13 +83,13 @@ class ClearedValues(RestoredValues):
     @marked("cleared values: findings")
     def _send_findings(self) -> None:
         k, producer = self.k, self.producer
-        found = k.warp.any(self._found != 0)
+        nonfinite = k.warp.any(self._nonfinite != 0)
         with self.findings.write() as stage, k.when(producer.is_first_lane):
-            k.store(stage.found.pointer(0, producer.thread // WARP_SIZE), k.selp(1, 0, found, type=u32))
+            k.store(stage.found.pointer(0, producer.thread // WARP_SIZE), k.selp(1, 0, nonfinite, type=u32))
 
     @marked("cleared values: clear")
     def _clear(self) -> None:
-        """Clear the tile that was filled last, and hand it on."""
+        """Clear NaN and infinity in the tile that was filled last, and pass it to the consumer."""
         k, producer = self.k, self.producer
         with self.values.rework() as stage:
             tile, width = stage.v, stage.v.layout.slab_columns
@@ -97,21 +98,21 @@ class ClearedValues(RestoredValues):
                 # Where some threads have a chunk less than others, each is cleared before the next.
                 uneven = tile.rows * tile.layout.row_bytes % (producer.threads * CHUNK) > 0
                 for some in ((at,) for at in chunks) if uneven else _in_groups(list(chunks), self._at_once):
-                    clear_together(k, self.dtype, some, lambda: self._found.set(1))
+                    clear_together(k, self.dtype, some, lambda: self._nonfinite.set(1))
 
     # ------------------------------------------------------------------------------ the consumer's part
 
     @contextmanager
     @marked("cleared values: end of a part")
     def received_findings(self) -> Iterator[Value]:
-        """Run the body, which stores and restores O, at the end of a part; gives whether anything was found
-        in it.
+        """Run the body, which stores and restores O, at the end of a work tile; yields whether anything was
+        cleared in it.
         """
         with self.findings.drain():
-            yield self.has_found()
+            yield self.has_nonfinite()
 
     @marked("cleared values: whether there were any")
-    def has_found(self) -> Value:
+    def has_nonfinite(self) -> Value:
         """See `RestoredValues`."""
         words = self.k.load(self.findings.tile("found").pointer(0, 0), self.producer.warps)
         return functools.reduce(operator.or_, words) != 0

@@ -1,4 +1,4 @@
-"""Which part of the problem a CTA of a forward kernel computes."""
+"""The part of the problem that a CTA of a forward kernel computes: its rows, keys and columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cta:
     K: Matrix
     V: Matrix
     O: Matrix
-    row_outputs: tuple[RowOutput, ...]  # what is written for each row beside O
+    row_outputs: tuple[RowOutput, ...]  # what is written for each row besides O
     tile: int  # keys of one tile
     packing: Packing | None
     first_row: Value
@@ -65,48 +65,48 @@ class Cta:
 
     @classmethod
     @marked("cta: part of a CTA")
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Cta:
+    def of(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
         """The part of this CTA."""
         k.note("which query rows of which head")
         t = config.tiling
-        packing = Packing(given.group) if config.packed else None
-        rows = given.longest_q if packing is None else given.longest_q * packing.group
-        heads = given.heads if packing is None else given.heads // packing.group
-        at = CtaCoordinates.of(k, config, given, k.divide_up(rows, t.block_q))
+        packing = Packing(parameters.group) if config.packed else None
+        rows = parameters.longest_q if packing is None else parameters.longest_q * packing.group
+        heads = parameters.heads if packing is None else parameters.heads // packing.group
+        at = CtaCoordinates.of(k, config, parameters, k.divide_up(rows, t.block_q))
         head_of_batch, part, slice = at.head_of_batch, at.part, at.slice
         first_row = at.nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
-        kv_head = head // given.group if packing is None else head
-        every_row, of_head, varlen = given.seq_q, head_of_batch, config.features.varlen
-        given = given.of_item(k, config.features, batch, kv_head)
+        kv_head = head // parameters.group if packing is None else head
+        every_row, of_head, varlen = parameters.seq_q, head_of_batch, config.features.varlen
+        parameters = parameters.of_item(k, config.features, batch, kv_head)
         if varlen:
-            rows, of_head = _of_sequence(k, given, head, packing)
-        scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), packing)
+            rows, of_head = _of_sequence(k, parameters, head, packing)
+        scores = HeadScores.of(k, config, parameters, (batch, head, head_of_batch), packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
         Q, K, V, O = (
-            _rows(k, given.Q, batch, head, rows, packing),
-            given.K.head(k, batch, kv_head, given.seq_k),
-            given.V.head(k, batch, kv_head, given.seq_k),
-            _rows(k, given.O, batch, head, rows, packing),
+            _rows(k, parameters.Q, batch, head, rows, packing),
+            parameters.K.head(k, batch, kv_head, parameters.seq_k),
+            parameters.V.head(k, batch, kv_head, parameters.seq_k),
+            _rows(k, parameters.O, batch, head, rows, packing),
         )
         if slice is not None:
             V = slice.part(k, V, config.element_of("V").nbytes)
             O = slice.part(k, O, config.output.nbytes)
         if part is not None:
-            O = part.place(k, O, given.O)
+            O = part.partial_output(k, O, parameters.O)
         first_query, last_query = first_row, last_row
         if packing is not None and (mask.reach.is_limited or mask.narrows):
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         if varlen and config.features.page_size:
-            end = mask.reach.end_key(k, last_query)  # rows behind it are not copied
+            end = mask.reach.end_key(k, last_query)  # rows after it are not copied
             K, V = replace(K, rows=end), replace(V, rows=end)
         all_see = mask.last_for_all(k, first_query)
         tiles = mask.reach.end_tile(k, last_query, t.tile)
         features = scores.features()
         scoring = None
         if config.features.changes_scores:
-            scoring = Scoring(k, given.scale, [applied for _, applied in features])
+            scoring = Scoring(k, parameters.scale, [applied for _, applied in features])
         before_keys = next((a for feature, a in features if feature.begins_softmax), None)
         after_softmax = tuple(a for feature, a in features if feature.changes_weights)
         all_see_from = first_tile = None
@@ -117,7 +117,7 @@ class Cta:
         first_tile, tiles = mask.narrowed(k, first_tile, tiles, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
-        lse, max_logit = (given.outputs.get(output.name) for output in (LSE, MAX_LOGIT))
+        lse, max_logit = (parameters.outputs.get(output.name) for output in (LSE, MAX_LOGIT))
         row_outputs: tuple[RowOutput, ...] = ()
         if lse is not None:
             row_outputs = (LogSums(lse, of_head, every_row, packing, None if varlen else rows, part),)
@@ -141,26 +141,26 @@ class Cta:
             first_tile,
             slice,
             part,
-            given.scale_log2,
+            parameters.scale_log2,
             batch,
             head,
             kv_head,
-            batch if given.K.sequence is None else given.K.sequence,
-            given.Q.begin,
-            given.K.begin,
-            given.in_cache,
-            given.seq_q,
-            given.token_scales(k, config.features, batch, kv_head),
+            batch if parameters.K.sequence is None else parameters.K.sequence,
+            parameters.Q.begin,
+            parameters.K.begin,
+            parameters.in_cache,
+            parameters.seq_q,
+            parameters.token_scales(k, config.features, batch, kv_head),
             None if max_logit is None else MaxLogits(max_logit, head_of_batch, packing),
         )
 
     @classmethod
     @marked("cta: rows behind the sequence")
-    def entered(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Cta:
+    def entered(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
         """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
-        lie behind their sequence: the grid is sized for the longest sequence.
+        lie after their sequence: the grid is sized for the longest sequence.
         """
-        cta = cls.of(k, config, given)
+        cta = cls.of(k, config, parameters)
         if config.features.varlen:
             with k.only_if(cta.first_row >= cta.O.rows):
                 k.ret()
@@ -169,12 +169,12 @@ class Cta:
     @marked("cta: writer of LSE")
     def writes_row(self, where: Value) -> Value:
         """Whether a thread writes the `row_outputs` of its row: if `where` holds and the CTA has the first
-        slice.
+        slice of the values.
         """
         return where if self.slice is None else where & (self.slice.number == 0)
 
     def tops(self, k: KernelBuilder, rows: int, scale: Value | Sequence[Value] | None) -> RowTops | None:
-        """What follows the largest scores of a lane's rows, if they are wanted; see `RowTops`."""
+        """The running largest scores of a lane's rows (`RowTops`); None if the kernel does not write them."""
         return None if self.max_logits is None else RowTops(k, rows, scale)
 
     def store_tops(
@@ -184,8 +184,8 @@ class Cta:
         rows: tuple[Value, Sequence[int]],
         distances: Sequence[int],
     ) -> None:
-        """Write the largest scores, if they are wanted. `rows` are the first row of the lane, and all its
-        rows counted from that; `distances` are the butterfly distances to the lanes that share them.
+        """Write the largest scores, if the kernel writes them. `rows` are the first row of the lane, and all
+        its rows counted from that; `distances` are the butterfly distances to the lanes that share them.
         """
         if self.max_logits is None or tops is None:
             return
@@ -228,9 +228,7 @@ class Cta:
         return inverse
 
     def _of_one_part(self, k: KernelBuilder, logit: Value) -> Value:
-        """The sink logit in the first split of the keys, -inf in the others, so that it counts
-        once.
-        """
+        """The sink logit in the first split of the keys and -inf in the others, so that it counts once."""
         return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
     @marked("cta: tiles with hidden keys")
@@ -238,8 +236,8 @@ class Cta:
         """Whether, by position, any row of the CTA does not see some key of the tile that begins
         with `first_key`.
         """
-        behind = first_key + (self.tile - 1) > self.all_see
-        return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
+        after = first_key + (self.tile - 1) > self.all_see
+        return after if self.all_see_from is None else after | (first_key < self.all_see_from)
 
     def first_key_of(self, k: KernelBuilder, tile: Value | int) -> Value | int:
         """The first key of a tile. No tile of a part of the keys begins before the first key or beyond the
@@ -257,23 +255,23 @@ class Cta:
         end = k.min(k.max(self.all_see + 1, 0) // self.tile, self.tiles)
         if self.first_tile is None or self.all_see_from is None:
             return end if self.first_tile is None else k.max(end, self.first_tile), None
-        behind_first = k.max(end, self.first_tile)
-        begin = k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
-        # A split may begin behind the first key that all rows see.
+        after_first = k.max(end, self.first_tile)
+        begin = k.min(k.divide_up(self.all_see_from, self.tile), after_first)
+        # A split may begin after the first key that all rows see.
         return end, begin if self.part is None else k.max(begin, self.first_tile)
 
 
 def _of_sequence(
-    k: KernelBuilder, given: Parameters, head: Value, packing: Packing | None
+    k: KernelBuilder, parameters: Parameters, head: Value, packing: Packing | None
 ) -> tuple[Value, Value]:
     """The rows of a head of one packed sequence, and the head of Q; with packed heads, the rows of
     all heads that share `head`, a head of K and V, and the first of these heads.
     """
     if packing is None:
-        return given.seq_q, head
+        return parameters.seq_q, head
     # A length is never negative: the maximum states it for the proof. Queries beyond the most are
     # left out anyway; with them the product might leave s32.
-    rows = k.min(k.max(given.seq_q, 0), given.longest_q) * packing.group
+    rows = k.min(k.max(parameters.seq_q, 0), parameters.longest_q) * packing.group
     return rows, head * packing.group
 
 

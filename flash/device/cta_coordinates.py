@@ -33,10 +33,10 @@ class SplitOfKeys:
         count = end if first is None else end - first
         size = count // self.splits
         longer = count - size * self.splits
-        begin, behind = (n * size + k.min(n, longer) for n in (self.number, self.number + 1))
-        return (begin, behind) if first is None else (first + begin, first + behind)
+        begin, stop = (n * size + k.min(n, longer) for n in (self.number, self.number + 1))
+        return (begin, stop) if first is None else (first + begin, first + stop)
 
-    def place(self, k: KernelBuilder, matrix: Matrix, O: Array) -> Matrix:
+    def partial_output(self, k: KernelBuilder, matrix: Matrix, O: Array) -> Matrix:
         """`matrix`, a block of O, moved to the partial output of this split."""
         elements = k.cvt(self.number, dtype=s64) * O.strides["split"]
         return replace(matrix, first=matrix.first + (elements * O.nbytes).as_(u64))
@@ -82,10 +82,12 @@ class CtaCoordinates:
     nth_block: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> CtaCoordinates:
+    def of(
+        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, blocks: Value
+    ) -> CtaCoordinates:
         """The coordinates of this CTA, where each head has `blocks` query blocks."""
-        t, splits = config.tiling, given.numbers.get("splits")
-        rest, slice, part = k.signed(k.block_id() if given.part is None else given.part), None, None
+        t, splits = config.tiling, parameters.numbers.get("splits")
+        rest, slice, part = k.signed(k.block_id() if parameters.part is None else parameters.part), None, None
         if t.value_slices > 1:
             slice = ValueSlice.of(k, t.slices, rest % t.value_slices)
             rest = rest // t.value_slices
@@ -94,8 +96,8 @@ class CtaCoordinates:
             rest = rest // k.signed(splits)
         if not config.ping_pong:
             return cls(slice, part, rest // blocks, rest % blocks)
-        ctas = k.blocks() if given.part is None else given.numbers["parts"]
+        ctas = k.blocks() if parameters.part is None else parameters.numbers["parts"]
         if t.value_slices > 1:
             ctas = ctas // t.value_slices
-        section = given.numbers["section"]
+        section = parameters.numbers["section"]
         return cls(slice, part, *last_first(k, rest.as_(u32), blocks.as_(u32), ctas, section))

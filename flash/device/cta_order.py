@@ -19,12 +19,11 @@ USUAL_CACHE_BYTES: Final = 40 << 20
 def last_first(
     k: KernelBuilder, nth: Value, blocks: Value, ctas: Value, section: Value
 ) -> tuple[Value, Value]:
-    """The head, of all batches, and the query block that CTA `nth` of `ctas` computes, where each
-    head has `blocks` query blocks. `section`, at least 1, is how many heads take turns. Arguments
-    are u32, which are divided in fewer instructions; results are s32.
+    """The head, of all batches, and the query block that CTA `nth` of `ctas` computes, where each head has
+    `blocks` query blocks. `section`, at least 1, is the number of heads whose blocks are interleaved.
+    Arguments are u32, which are divided in fewer instructions; results are s32.
 
-    The last section has the heads that are left. Whatever `section` is, each CTA gets a part of its
-    own.
+    The last section has the heads that are left. Each CTA gets another block, whatever `section` is.
     """
     heads = ctas // blocks
     width = k.min(section, heads)
@@ -33,10 +32,10 @@ def last_first(
     before = head - in_section  # heads of earlier sections
     nth = nth - head * blocks + in_section * blocks  # index in the section
     width = k.min(width, heads - before)
-    turn = nth // width
-    head = before + (nth - turn * width)
+    round_index = nth // width
+    head = before + (nth - round_index * width)
     # The block is never negative: the maximum states it, so that the proof need not derive it.
-    return k.signed(head), k.max(k.signed(blocks) - 1 - k.signed(turn), 0)
+    return k.signed(head), k.max(k.signed(blocks) - 1 - k.signed(round_index), 0)
 
 
 def heads_per_section(heads: int, group: int, nbytes: int, cache_bytes: int) -> int:

@@ -37,7 +37,7 @@ class Epilogue:
         """Write O to global memory, as many columns at a time as the staging tile has."""
         k = self.k
         for first in range(0, self.t.output_columns, self.staging.columns):
-            if first:  # for the first columns, a barrier lies behind the last read of Q
+            if first:  # for the first columns, a barrier lies after the last read of Q
                 k.bar_warp_sync(_EVERY_LANE)
             columns = min(self.staging.columns, self.t.output_columns - first)
             self._stage(O, first, columns)
@@ -56,19 +56,19 @@ class Epilogue:
         """Round columns first … first + columns - 1 of O and write them into the staging tile."""
         k, t = self.k, self.t
         row = self.me.first_row(t)
-        my_chunk, within = self.products.output_place()
+        my_chunk, within = self.products.output_address()
         starts: dict[int, TilePointer] = {}
-        places: dict[int, TilePointer] = {}
+        pointers: dict[int, TilePointer] = {}
         for i, down in enumerate(fragment_rows(t)):
             for chunk, words in self.products.output_words(O.row(i), first, columns):
                 panel = self.staging.panel_of(chunk)
                 if panel.chunks not in starts:
                     at = self.staging.chunk_pointer(panel.chunks, row, my_chunk)
                     starts[panel.chunks] = at.moved(at.value + within)
-                if chunk not in places:
+                if chunk not in pointers:
                     start = starts[panel.chunks]
-                    places[chunk] = start.moved(start.value ^ ((chunk - panel.first) * CHUNK_BYTES))
-                at = places[chunk].plus_bytes(panel.offset + down * panel.row_bytes)
+                    pointers[chunk] = start.moved(start.value ^ ((chunk - panel.first) * CHUNK_BYTES))
+                at = pointers[chunk].plus_bytes(panel.offset + down * panel.row_bytes)
                 k.store(Pointer(at.value, "shared", u32, at.offset), words)
 
     @marked("epilogue: panel")
@@ -146,8 +146,8 @@ def store_outputs(
     """
     if staging is None:
         out, of_cta = where
-        place = out, lambda: of_cta + k.signed(me.first_row(t))
+        destination = out, lambda: of_cta + k.signed(me.first_row(t))
         columns = LaneColumns.of_tiles(k.signed(me.in_quad) * 2, t.output_columns)
-        store_sums(k, place, fragment_rows(t), columns, t.slices, O)
+        store_sums(k, destination, fragment_rows(t), columns, t.slices, O)
     else:
         Epilogue(k, t, me, staging, products, *where).store(O)

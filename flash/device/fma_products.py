@@ -122,11 +122,11 @@ class FmaProducts:
         """The address of the lane's n-th chunk in row `key` of V."""
         chunk, phase = QUAD_LANES * n, key % SWIZZLE_ROWS
         panel = self._tiles[2].panel_of(chunk)
-        place = chunk - panel.first ^ phase // QUAD_LANES * QUAD_LANES
+        chunk_index = chunk - panel.first ^ phase // QUAD_LANES * QUAD_LANES
         at = first[phase % QUAD_LANES]
-        return at.plus_bytes(panel.offset + key * panel.row_bytes + place * CHUNK_BYTES)
+        return at.plus_bytes(panel.offset + key * panel.row_bytes + chunk_index * CHUNK_BYTES)
 
-    def output_place(self) -> tuple[Value, Value]:
+    def output_address(self) -> tuple[Value, Value]:
         """See `WarpProducts`."""
         return self.me.in_quad, self.me.in_quad * 0
 

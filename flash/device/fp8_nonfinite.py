@@ -30,17 +30,17 @@ class Fp8NonFinite(NonFinite):
         """The words, four elements each, with 0 for NaN and infinity."""
         k = self.k
         cleared = [k.var(u32, word) for word in words]
-        signs = [self._odd(word) for word in words]
+        signs = [self._nonfinite(word) for word in words]
         some = signs[0]
         for more in signs[1:]:
             some = some | more
         with k.when(some != 0):
             for word, sign in zip(cleared, signs, strict=True):
                 word.set(word & ~((sign >> _SIGN_BIT) * _BYTE))
-            self.found()
+            self.note_nonfinite()
         return cleared
 
-    def _odd(self, word: Value) -> Value:
+    def _nonfinite(self, word: Value) -> Value:
         """A word with the sign bit set for each element that is not finite: adding 1 to bits that are all
         ones carries into it.
         """

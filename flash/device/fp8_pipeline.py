@@ -17,7 +17,7 @@ from ptxgen.dsl.hopper import Layout
 
 class Fp8Pipeline(TmaPipeline):
     """See `TmaPipeline`. Tiles of V are copied to the ring `raw`; the producer transposes them to tiles of
-    the ring `values`, [columns of V, keys], behind whose columns of V are `ONES` rows of ones. O leaves from
+    the ring `values`, [columns of V, keys], after whose columns of V are `ONES` rows of ones. O leaves from
     the tiles of `values` if they have room.
     """
 
@@ -55,7 +55,7 @@ class Fp8Pipeline(TmaPipeline):
         with self.each_tile(cta) as (n, row):
             self.load_keys(cta, row)
             with self.raw.fill() as stage:
-                k.tma.load(stage.v, self.places("V", cta, row))
+                k.tma.load(stage.v, self.corners("V", cta, row))
             with k.when(n != -cta.tiles, uniform=True):
                 values.transpose()
         values.transpose()

@@ -46,28 +46,28 @@ class _OfHead:
 
 
 def last_block(cta: Cta, rows: int) -> Value:
-    """The last block of `rows` rows of K and V, u32."""
+    """The index of the last block of rows, u32, where K and V have `rows` rows."""
     return ((cta.K.rows - 1) // rows).as_(u32)
 
 
 def scale_of_key(k: KernelBuilder, cta: Cta, v_scale: ScoreArray, rows: int, key: Value) -> Value:
-    """The scale of a key's row of V, that of its block of `rows` rows; 0: the head has one scale."""
+    """The scale of the row of V of a key: that of its block of `rows` rows, or with 0 that of the head."""
     if not rows:
         return v_scale.of_sequence(k, cta.kv_head)
     return v_scale.of_sequence(k, cta.kv_head, k.min(key.as_(u32) // rows, last_block(cta, rows)))
 
 
 class BlockScales:
-    """The scales that the rows of a warpgroup from `first_row` on need."""
+    """The scales of the rows of Q of a warpgroup, from `first_row` on, and of the keys of each tile."""
 
     def __init__(
-        self, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta, first_row: Value
+        self, k: KernelBuilder, config: KernelConfig, parameters: Parameters, cta: Cta, first_row: Value
     ) -> None:
         self.k = k
         rows = config.features.scale_block
         self._tiles = rows // config.tiling.tile
-        of_queries, *of_keys = (given.operands[name].part(k, cta.batch) for name in SCALES)
-        last = k.min(first_row, cta.O.rows - 1)  # all rows of a warpgroup may be behind the last one
+        of_queries, *of_keys = (parameters.operands[name].part(k, cta.batch) for name in SCALES)
+        last = k.min(first_row, cta.O.rows - 1)  # all rows of a warpgroup may be after the last one
         queries = of_queries.of_sequence(k, cta.head, last // rows)
         self._scale_log2 = cta.scale_log2 * queries
         self._scoring = None if cta.scoring is None else cta.scoring.times(queries)

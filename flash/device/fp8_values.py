@@ -23,24 +23,24 @@ from ptxgen.types import u32
 _KEYS: Final = WARP_SIZE  # of the four matrices that a warp reads at once: a row of one for each lane
 _CHUNK: Final = 16  # bytes of a row of such a matrix: as many columns of V, or keys in their new order
 _WARPS: Final = 4
-_EVEN: Final = 0x6420  # the selection of bytes 0 and 2 of two words, and of bytes 1 and 3
-_ODD: Final = 0x7531
+_BYTES_0_AND_2: Final = 0x6420  # the selection of bytes 0 and 2 of two words, and of bytes 1 and 3
+_BYTES_1_AND_3: Final = 0x7531
 _STEP: Final = 8  # elements of a thread's row in one register quartet of P
 
 
 class Fp8Values:
     """Transposes tiles of V, which arrive in stages of `raw` as `v`, to stages of `values` as `v`, by the
-    threads of `role`, a warpgroup. With `odd` NaN and infinity become 0 on the way.
+    threads of `role`, a warpgroup. With `nonfinite`, NaN and infinity become 0 on the way.
     """
 
     def __init__(
-        self, k: KernelBuilder, role: Role, raw: Ring, values: Ring, odd: Fp8NonFinite | None
+        self, k: KernelBuilder, role: Role, raw: Ring, values: Ring, nonfinite: Fp8NonFinite | None
     ) -> None:
         self.k = k
         self.role = role
         self.raw = raw
         self.values = values
-        self.odd = odd
+        self.nonfinite = nonfinite
         lane, warp = role.lane, role.thread // WARP_SIZE
         keys = raw.tiles["v"].rows
         self._blocks_at_once = min(keys // _KEYS, _WARPS)
@@ -58,8 +58,8 @@ class Fp8Values:
         self._row = (row << 1) + ((lane >> 3 & 1) ^ (row >> 2))
         self._column = block + (lane >> 4) * _CHUNK
         swapped = (lane >> 4) == 1
-        self._first = k.selp(_ODD, _EVEN, swapped, type=u32)
-        self._second = k.selp(_EVEN, _ODD, swapped, type=u32)
+        self._first = k.selp(_BYTES_1_AND_3, _BYTES_0_AND_2, swapped, type=u32)
+        self._second = k.selp(_BYTES_0_AND_2, _BYTES_1_AND_3, swapped, type=u32)
 
     def add_ones(self, dtype: DType) -> None:
         """Write ones of the type of V to the last rows of all stages of transposed tiles, before the first
@@ -75,26 +75,26 @@ class Fp8Values:
     def transpose(self) -> None:
         """Transpose the next tile."""
         source = self.raw.acquire()
-        with self.values.write() as made:
+        with self.values.write() as transposed:
             for down in range(0, source.v.rows, self._blocks_at_once * _KEYS):
-                self._transpose_keys(source.v, made.v, down)
+                self._transpose_keys(source.v, transposed.v, down)
         source.release()
 
-    def _transpose_keys(self, source: BoxTile, made: BoxTile, down: int) -> None:
-        """Transpose the keys of this warp, behind the first `down` of the tile."""
-        k, layout = self.k, made.layout
+    def _transpose_keys(self, source: BoxTile, transposed: BoxTile, down: int) -> None:
+        """Transpose the keys of this warp, after the first `down` of the tile."""
+        k, layout = self.k, transposed.layout
         row = self._row if self._chunk is None else self._row + self._chunk
-        to = made.pointer(row, self._column + down)
+        to = transposed.pointer(row, self._column + down)
         for across in range(0, source.columns, self._chunks_at_once * _CHUNK):
             column = across if self._chunk is None else self._chunk + across
             words = list(k.ldmatrix(source.pointer(self._key + down, column), trans=True, space="shared"))
-            if self.odd is not None:
-                words = list(self.odd.clear_words([word.as_(u32) for word in words]))
+            if self.nonfinite is not None:
+                words = list(self.nonfinite.clear_words([word.as_(u32) for word in words]))
             keys = [(words[0], words[1]), (words[2], words[3])]
-            turned = [
+            in_new_order = [
                 k.prmt(low, high, select) for low, high in keys for select in (self._first, self._second)
             ]
-            k.stmatrix(to.plus_bytes(across * layout.row_bytes), turned, num="x4", space="shared")
+            k.stmatrix(to.plus_bytes(across * layout.row_bytes), in_new_order, num="x4", space="shared")
 
 
 def packed_weights(k: KernelBuilder, S: Fragment) -> list[list[Value]]:

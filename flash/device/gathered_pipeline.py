@@ -52,8 +52,8 @@ class GatheredPipeline(TmaPipeline):
 
 @dataclass(frozen=True)
 class _Share:
-    """How the chunks of a tile of `rows` rows are dealt: `lanes` neighbouring lanes have those of one row of
-    a slab, and each of `warps` warps an equal number of neighbouring rows.
+    """The division of the chunks of a tile of `rows` rows: `lanes` neighbouring lanes have those of one row
+    of a slab, and each of `warps` warps an equal number of neighbouring rows.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class _Share:
 
     @classmethod
     def of(cls, layout: Layout, warps: int) -> _Share:
-        """How a tile of this layout is dealt to the warps of the producer."""
+        """The division of a tile of this layout among the warps of the producer."""
         return cls(layout.rows, warps, layout.row_bytes // CHUNK)
 
     @property
@@ -76,33 +76,34 @@ class _Share:
         return WARP_SIZE // self.lanes
 
     @property
-    def turns(self) -> int:
-        """The turns in which it copies all of its rows; in the last one it may have fewer left."""
+    def iterations(self) -> int:
+        """The iterations in which a warp copies all of its rows; in the last one fewer rows may be left."""
         return -(-self.rows_of_warp // self.at_once)
 
     @property
     def asked(self) -> int:
-        """For how many rows of a thread the page table is asked: one in each turn, but of a few turns a power
-        of two, so that lanes can divide them among themselves.
+        """The rows of a thread that are looked up in the page table: one in each iteration. Where these are
+        few, their number is rounded up to a power of two, so that lanes can divide the lookups among
+        themselves.
         """
-        return self.turns if self.turns > self.lanes else 1 << (self.turns - 1).bit_length()
+        return self.iterations if self.iterations > self.lanes else 1 << (self.iterations - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a thread has found of the rows of a tile, for itself and others: entries of the page table, s32,
-    and the places of rows in their pages, u32 (None: a page has one row). `left` is how many rows, s32, there
-    are from the first on that it copies.
+    """A thread's lookups for the rows of a tile, its own and those for other lanes: entries of the page
+    table, s32, and indices of the rows in their pages, u32 (None: a page has one row). `left` is how many
+    rows, s32, there are from the first on that the thread copies.
     """
 
     entries: list[Value]
-    places: list[Value] | None
+    rows_in_page: list[Value] | None
     left: Value
 
 
 class Copier:
-    """What a thread copies of each tile of `matrix`, whose layout is that of `like`. Tiles begin at columns
-    up to `last_column` of the matrix, a multiple of those of a slab.
+    """Copies a thread's chunks of each tile of `matrix`, whose layout is that of `like`. Tiles begin at
+    columns up to `last_column` of the matrix, a multiple of those of a slab.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Copier:
             like.offset(self.row + n if n else self.row, column)
             for n in range(0, SWIZZLE_ROWS, share.at_once)
         ]
-        spare = share.turns * share.at_once - share.rows_of_warp
+        spare = share.iterations * share.at_once - share.rows_of_warp
         self._has_last = down < share.at_once - spare if spare else None
         self._column = column
         self._left = left = matrix.columns - (layout.slabs - 1) * layout.slab_columns  # in the last slab
@@ -131,28 +132,29 @@ class Copier:
         self._is_cut = left - last_column < layout.slab_columns
 
     def copy(self, tile: BoxTile, rows: Rows, first: Value | int = 0) -> None:
-        """Start copying these rows to a tile, from column `first` (s32) of the matrix on. What belongs to one
-        turn is computed in that turn, for K and for V, because a thread of the producer has few registers.
+        """Start copying these rows to a tile, from column `first` (s32) of the matrix on. Addresses of an
+        iteration are computed in that iteration, for K and for V, because a thread of the producer has few
+        registers.
         """
         k, share, layout = self.k, self.share, self.layout
         start, is_column = self._start, self._is_column
         if not isinstance(first, int) or first:
             start, is_column = self._from(first)
         firsts = [tile.at(offset) for offset in self._offsets]
-        for turn in range(share.turns):
-            down = turn * share.at_once
+        for iteration in range(share.iterations):
+            down = iteration * share.at_once
             repeats = down // SWIZZLE_ROWS * SWIZZLE_ROWS
-            to = firsts[turn % len(firsts)].plus_bytes(repeats * layout.row_bytes)
-            at = self._row_of(rows, turn, start)
-            if self._has_last is None or turn < share.turns - 1:
+            to = firsts[iteration % len(firsts)].plus_bytes(repeats * layout.row_bytes)
+            at = self._row_of(rows, iteration, start)
+            if self._has_last is None or iteration < share.iterations - 1:
                 self._copy_row(to, at, rows.left > down, is_column)
             else:
                 with k.when(self._has_last):
                     self._copy_row(to, at, rows.left > down, is_column)
 
     def _from(self, first: Value | int) -> tuple[Value, Value | None]:
-        """The address of what this thread copies first of a row of page 0, from column `first` on, u64; and
-        whether the last slab has its columns, None if it has all.
+        """The address, u64, of the first element that this thread copies of a row of page 0, from column
+        `first` on; and whether the last slab has its columns, None if it has all.
         """
         k, nbytes = self.k, self.layout.dtype.nbytes
         if isinstance(first, int):
@@ -160,14 +162,14 @@ class Copier:
         start = self._start + k.cvt(first * nbytes, dtype=s64).as_(u64)
         return start, k.signed(self._column) < self._left - first if self._is_cut else None
 
-    def _row_of(self, rows: Rows, turn: int, start: Value) -> Value:
-        """The address of what this thread copies first of the row of a turn, u64; `start` is that of a row of
-        page 0.
+    def _row_of(self, rows: Rows, iteration: int, start: Value) -> Value:
+        """The address, u64, of the first element that this thread copies of its row in an iteration; `start`
+        is that of a row of page 0.
         """
-        k, pages, asked = self.k, self.matrix.pages, (turn, self.share.asked, self.share.lanes)
+        k, pages, asked = self.k, self.matrix.pages, (iteration, self.share.asked, self.share.lanes)
         page = pages.page_of(k, rows.entries, *asked)
-        place = None if rows.places is None else pages.place_of(k, rows.places, *asked)
-        return self.matrix.in_page(k, page, place, start)
+        row_in_page = None if rows.rows_in_page is None else pages.index_of(k, rows.rows_in_page, *asked)
+        return self.matrix.in_page(k, page, row_in_page, start)
 
     def _copy_row(self, to: TilePointer, at: Value, exists: Value, is_column: Value | None) -> None:
         """Start copying this thread's chunks of a row; `is_column` is whether the last slab has its columns,
@@ -183,8 +185,8 @@ class Copier:
 
 
 class Lookup:
-    """Finds the rows of one tile after another, for all copiers with a share like that of `copier`; `first`
-    is the first key of the first tile. If all tiles are wanted, the entries of the page table are read
+    """Looks up the rows of one tile after another, for all copiers with a share like that of `copier`;
+    `first` is the first key of the first tile. If no tile is skipped, the entries of the page table are read
     `ahead`: while the tile before is copied.
     """
 
@@ -193,30 +195,32 @@ class Lookup:
         self.matrix = copier.matrix
         self.share = copier.share
         self.nth = copier.nth
-        self.own = k.signed(copier.row)
+        self.local_row = k.signed(copier.row)
         self._next: list[Var] = [k.var(s32, e) for e in self._read(first)] if ahead else []
 
     def rows(self, first: Value) -> Rows:
-        """The rows of the tile whose first key is `first`; if they are read ahead, that of this turn."""
-        k, index = self.k, first + self.own
+        """The rows of the tile whose first key is `first`; if entries are read ahead, of the tile of this
+        iteration.
+        """
+        k, index = self.k, first + self.local_row
         if self._next:
             entries = [k.mov(entry, type=s32) for entry in self._next]
-            for entry, found in zip(self._next, self._read(first - self.share.rows), strict=True):
-                entry.set(found)
+            for entry, read in zip(self._next, self._read(first - self.share.rows), strict=True):
+                entry.set(read)
         else:
             entries = self._read(first)
-        places = None
+        rows_in_page = None
         if self.matrix.pages.page_size > 1:
-            places = self.matrix.pages.places_of(k, *self._asked(first))
-        return Rows(entries, places, self.matrix.rows - index)
+            rows_in_page = self.matrix.pages.indices_of(k, *self._asked(first))
+        return Rows(entries, rows_in_page, self.matrix.rows - index)
 
     def _read(self, first: Value) -> list[Value]:
-        """What this lane reads of the page table for the tile whose first key is `first`."""
+        """The entries of the page table that this lane reads for the tile whose first key is `first`."""
         return self.matrix.pages.entries_of(self.k, *self._asked(first))
 
     def _asked(self, first: Value) -> tuple[Value, int, int, Value, int]:
-        """For which rows of that tile the threads ask, as in `Pages.shared`."""
-        begin, row, share = self.matrix.begin, first + self.own, self.share
+        """The rows of that tile whose pages are looked up, as arguments of `Pages.shared`."""
+        begin, row, share = self.matrix.begin, first + self.local_row, self.share
         # Padding comes before the keys of a sequence.
         row = row if begin is None else row + begin
         return row, share.at_once, share.asked, self.nth, share.lanes

@@ -1,4 +1,4 @@
-"""Which part of the problem a CTA of a kernel of gradients has, and the parameters that say so."""
+"""The parameters of a kernel of gradients, and the part of the problem that each CTA of it computes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GradientParameters:
         of_rows = {operand.name: k.pointer(operand.name) for operand in row_numbers(config)}
         sums = [k.pointer(operand.name) for operand in sums_of_queries(config)]
         terms = {operand.name: k.pointer(operand.name) for operand in config.terms}
-        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
+        of_features = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
             array.name: Array.declare(k, array, pointers[array.name], array.columns) for array in of_kernel
         }
@@ -59,7 +59,7 @@ class GradientParameters:
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
-        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in of_features}
         to = of_rows, sums[0] if sums else None, terms
         return cls(matrices, *to, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
@@ -118,9 +118,9 @@ class GradientParameters:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows. They begin `begin` bytes
-    (u64) into the array. That is the same of all three, and kept instead of the address because
-    registers are short.
+    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows, from `begin` bytes (u64) of the
+    array on. The three arrays share that offset, which is held in place of three addresses because registers
+    are short.
     """
 
     array: Pointer
@@ -128,11 +128,11 @@ class RowNumbers:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value
+        cls, k: KernelBuilder, parameters: GradientParameters, batch: Value, head: Value
     ) -> dict[str, RowNumbers]:
         """LSE, D and the gradient of LSE of a head of a batch item, or of a packed sequence, by name."""
-        begin = (given.first_element(k, batch, head) * F32_BYTES).as_(u64)
-        return {name: cls(array, begin) for name, array in given.of_rows.items()}
+        begin = (parameters.first_element(k, batch, head) * F32_BYTES).as_(u64)
+        return {name: cls(array, begin) for name, array in parameters.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the number of a row."""
@@ -141,18 +141,20 @@ class RowNumbers:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the rows, or keys, of one head add to the gradients of arrays of scores: an f32 for each
+    """The sums over the rows, or keys, of one head for the gradients of arrays of scores: an f32 for each
     row, by the names of the operands.
     """
 
     first: dict[str, Pointer]
 
     @classmethod
-    def of(cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value, rows: Value) -> Terms:
+    def of(
+        cls, k: KernelBuilder, parameters: GradientParameters, batch: Value, head: Value, rows: Value
+    ) -> Terms:
         """The terms of a head, which are arrays of `rows` numbers."""
-        nth = k.mul_wide(batch, given.heads) + k.cvt(head, dtype=s64)
+        nth = k.mul_wide(batch, parameters.heads) + k.cvt(head, dtype=s64)
         begin = (nth * k.cvt(rows, dtype=s64) * F32_BYTES).as_(u64)
-        return cls({name: array.plus(begin) for name, array in given.terms.items()})
+        return cls({name: array.plus(begin) for name, array in parameters.terms.items()})
 
     def write(self, k: KernelBuilder, name: str, row: Value, value: Value) -> None:
         """Write the number of a row."""
@@ -161,11 +163,11 @@ class Terms:
 
 @dataclass(frozen=True)
 class RowsPart:
-    """Rows of Q that one CTA owns: `block` of one head from `first_row` on. `given` are the arguments of
-    their sequence.
+    """Rows of Q that one CTA owns: `block` of one head from `first_row` on. `parameters` are those of their
+    sequence.
     """
 
-    given: GradientParameters
+    parameters: GradientParameters
     batch: Value
     head: Value
     head_of_batch: Value
@@ -173,28 +175,28 @@ class RowsPart:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+        cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> RowsPart:
         """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
-        emitted that ends CTAs whose rows lie behind their sequence, if it is not computed `again`.
+        emitted that ends CTAs whose rows lie after their sequence, if it is not computed `again`.
         """
         k.note("which query rows of which head")
         t = config.tiling
-        blocks = k.divide_up(given.longest("q"), t.block)
+        blocks = k.divide_up(parameters.longest("q"), t.block)
         nth = k.signed(k.block_id())
         head_of_batch = nth // blocks
         first_row = nth % blocks * t.block
-        batch, head = head_of_batch // given.heads, head_of_batch % given.heads
+        batch, head = head_of_batch // parameters.heads, head_of_batch % parameters.heads
         if config.features.varlen:
-            given = given.of_sequence(k, batch)
+            parameters = parameters.of_sequence(k, batch)
             if not again:
-                with k.only_if(first_row >= given.seq_q):
+                with k.only_if(first_row >= parameters.seq_q):
                     k.ret()
-        return cls(given, batch, head, head_of_batch, first_row)
+        return cls(parameters, batch, head, head_of_batch, first_row)
 
     def scores(self, k: KernelBuilder, config: GradientConfig) -> HeadScores:
         """The inputs of the features for the head."""
-        return HeadScores.of(k, config, self.given, (self.batch, self.head, self.head_of_batch), None)
+        return HeadScores.of(k, config, self.parameters, (self.batch, self.head, self.head_of_batch), None)
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class QueriesPart:
     keys of the tiles from `first_tile` up to `end_tile`, exclusive.
     """
 
-    given: GradientParameters
+    parameters: GradientParameters
     scores: HeadScores
     batch: Value
     head: Value
@@ -217,13 +219,13 @@ class QueriesPart:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+        cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> QueriesPart:
         """The part of this CTA, as in `RowsPart.of`."""
-        t, rows = config.tiling, RowsPart.of(k, config, given, again=again)
-        given, first_row, scores = rows.given, rows.first_row, rows.scores(k, config)
+        t, rows = config.tiling, RowsPart.of(k, config, parameters, again=again)
+        parameters, first_row, scores = rows.parameters, rows.first_row, rows.scores(k, config)
         mask = scores.mask()
-        last_row = k.min(first_row + (t.block - 1), given.seq_q - 1)
+        last_row = k.min(first_row + (t.block - 1), parameters.seq_q - 1)
         end = mask.reach.end_tile(k, last_row, t.tile)
         first = k.min(mask.reach.first_key(k, first_row) // t.tile, end)
         all_see = mask.last_for_all(k, first_row)
@@ -233,11 +235,11 @@ class QueriesPart:
         narrowed, end = mask.narrowed(k, first, end, t.tile)
         assert narrowed is not None  # there was a first tile
         return cls(
-            given,
+            parameters,
             scores,
             rows.batch,
             rows.head,
-            rows.head // given.group,
+            rows.head // parameters.group,
             first_row,
             narrowed,
             end,
@@ -251,8 +253,8 @@ class QueriesPart:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
         if self.mask.hides_anywhere:
             return first_key == first_key
-        behind = first_key + (tile - 1) > self.all_see
-        return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
+        after = first_key + (tile - 1) > self.all_see
+        return after if self.all_see_from is None else after | (first_key < self.all_see_from)
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ class KeysPart:
     `first_tile` up to `end_tile`, exclusive, of each head of Q that shares the head.
     """
 
-    given: GradientParameters
+    parameters: GradientParameters
     batch: Value
     kv_head: Value
     first_key: Value
@@ -273,38 +275,38 @@ class KeysPart:
     @classmethod
     @marked("gradients: part of keys")
     def of(
-        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+        cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> KeysPart:
         """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
-        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence, if it is not
+        V, batches. Code is emitted that ends CTAs whose rows lie after their sequence, if it is not
         computed `again`.
         """
         k.note("which keys of which head")
         t = config.tiling
-        blocks = k.divide_up(given.longest("k"), t.block)
+        blocks = k.divide_up(parameters.longest("k"), t.block)
         block, slice = k.block_id(), None
         if t.slices > 1:
             block, slice = block // t.slices, block % t.slices
         nth = k.signed(block)
         head_of_batch = nth // blocks
         first_key = nth % blocks * t.block
-        kv_heads = given.heads // given.group
+        kv_heads = parameters.heads // parameters.group
         batch, kv_head = head_of_batch // kv_heads, head_of_batch % kv_heads
         if config.features.varlen:
-            given = given.of_sequence(k, batch)
+            parameters = parameters.of_sequence(k, batch)
             if not again:
-                with k.only_if(first_key >= given.seq_k):
+                with k.only_if(first_key >= parameters.seq_k):
                     k.ret()
-        first_head = kv_head * given.group
-        reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
-        first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)
+        first_head = kv_head * parameters.group
+        reach = HeadScores.of(k, config, parameters, (batch, first_head, first_head), None).reach()
+        first, end = reach.queries(k, first_key, first_key + (t.block - 1), parameters.seq_q)
         end_tile = k.divide_up(end, t.tile)
-        return cls(given, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
+        return cls(parameters, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
 
     def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
         """The inputs of the features for a head of Q."""
-        of_batch = self.batch * self.given.heads + head
-        return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
+        of_batch = self.batch * self.parameters.heads + head
+        return HeadScores.of(k, config, self.parameters, (self.batch, head, of_batch), None)
 
     @marked("gradients: tiles with hidden queries")
     def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, t: GradientTiling) -> Value:
@@ -315,9 +317,9 @@ class KeysPart:
         reach = mask.reach
         if mask.hides_anywhere:
             return first_query == first_query
-        found = first_query + t.tile > self.given.seq_q
+        hidden = first_query + t.tile > self.parameters.seq_q
         if reach.is_causal or reach.right is not None or t.adds_queries:
-            found = found | (reach.last_key(k, first_query) < self.first_key + (t.block - 1))
+            hidden = hidden | (reach.last_key(k, first_query) < self.first_key + (t.block - 1))
         if reach.left is not None:
-            found = found | (reach.first_key(k, first_query + (t.tile - 1)) > self.first_key)
-        return found
+            hidden = hidden | (reach.first_key(k, first_query + (t.tile - 1)) > self.first_key)
+        return hidden

@@ -17,7 +17,9 @@ from ptxgen.dsl.source_regions import marked
 
 @dataclass(frozen=True)
 class ScoreGradients:
-    """The steps of one head. Fragments have a row for each query; `scale` is softmax_scale."""
+    """From scores to their gradients, for one head. Fragments have a row for each query; `scale` is
+    softmax_scale.
+    """
 
     k: KernelBuilder
     scale: Value
@@ -31,8 +33,8 @@ class ScoreGradients:
     def of(
         cls, k: KernelBuilder, scores: HeadScores, mask: Mask, wanted: Container[str] = ()
     ) -> ScoreGradients:
-        """The steps of a head, whose keys `mask` hides. `wanted` are the arguments of features whose
-        arrays' gradients are wanted.
+        """The score gradients of a head, whose keys `mask` hides. `wanted` are the arguments of features
+        whose arrays' gradients the kernel writes.
         """
         features = scores.features()
         steps = [applied for _, applied in features]
@@ -53,15 +55,15 @@ class ScoreGradients:
 
     @property
     def factor(self) -> Value | None:
-        """The factor of weights that dropout keeps; None: 1."""
-        found = [f for feature in self.dropping if (f := feature.output_factor) is not None]
-        return found[0] if found else None
+        """The factor of weights that dropout keeps; None without dropout."""
+        result = [f for feature in self.dropping if (f := feature.output_factor) is not None]
+        return result[0] if result else None
 
     @marked("gradients of scores: hidden keys")
     def score(
         self,
         S: Fragment,
-        places: Callable[[], ScoreCoordinates],
+        coordinates: Callable[[], ScoreCoordinates],
         cut: Value | None,
         queries: Value | None = None,
     ) -> tuple[Fragment | None, ScoreCoordinates | None]:
@@ -69,35 +71,35 @@ class ScoreGradients:
         `scoring` is None, without their scale, by which hidden ones become -inf. `cut`: whether keys
         of the tile may be hidden; None: they may not. With `queries`, the number of queries, scores of
         others are hidden in tiles that are cut. Returns the derivatives of scores by scaled products,
-        None if they are 1, and the places if they were needed.
+        None if they are 1, and the coordinates if they were needed.
         """
-        k, found, slopes = self.k, None, None
+        k, result, slopes = self.k, None, None
         if self.scoring is not None or self.dropping or self.by_rows:
-            found = places()
+            result = coordinates()
         if self.bends:
             slopes = k.fragment(S.rows, S.columns, initial=1.0)
         if self.scoring is not None:
-            assert found is not None
-            self.scoring.apply(S, found, slopes)
+            assert result is not None
+            self.scoring.apply(S, result, slopes)
         if cut is not None:
             with k.when(cut, uniform=True):
-                self._turn(S)
-                where = places() if found is None else found
+                self._negate(S)
+                where = coordinates() if result is None else result
                 self.mask.apply(k, S, where)
                 if queries is not None:
                     for i, row in enumerate(S):
                         with k.only_if(where.query(i) >= queries):
                             for score in row:
                                 score.set(NEG_INF)
-                self._turn(S)
+                self._negate(S)
         if slopes is not None:  # of hidden keys they may be NaN
             for score, slope in zip(S.all(), slopes.all(), strict=True):
                 k.selp(0.0, slope, score == NEG_INF, into=slope)
-        return slopes, found
+        return slopes, result
 
     @marked("gradients of scores: signs")
-    def _turn(self, S: Fragment) -> None:
-        """Change the signs of scores whose scale is still to come, and negative."""
+    def _negate(self, S: Fragment) -> None:
+        """Negate scores that are still to be multiplied by a scale, if the scale is negative."""
         if self.scoring is None:
             with self.k.when(self.scale < 0.0, uniform=True):
                 for score in S.all():
@@ -109,7 +111,7 @@ class ScoreGradients:
         S: Fragment,
         dP: Fragment,
         rows: Callable[[int], tuple[Value, Value]],
-        places: ScoreCoordinates | None,
+        coordinates: ScoreCoordinates | None,
     ) -> None:
         """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
         the gradients of scores. `rows(i)` gives of row i the shift, in units of log2, and D.
@@ -137,8 +139,8 @@ class ScoreGradients:
             k.mul(S[i, j], -deltas[i], into=dP[i, j])
 
         for feature in self.dropping:
-            assert places is not None
-            feature.drop(S, places, take_off)
+            assert coordinates is not None
+            feature.drop(S, coordinates, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
         """Turn gradients of scores into those of scaled products."""

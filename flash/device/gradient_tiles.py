@@ -43,12 +43,12 @@ def nothing() -> None:
 
 
 def tiles_of(
-    k: KernelBuilder, config: GradientConfig, own: tuple[str, str], walked: tuple[str, str]
+    k: KernelBuilder, config: GradientConfig, owned: tuple[str, str], walked: tuple[str, str]
 ) -> tuple[tuple[SwizzledTile, SwizzledTile], tuple[SwizzledTile, SwizzledTile]]:
-    """The tiles of the matrices whose rows the CTA owns, and of those over which it walks."""
+    """The tiles of the two matrices whose rows the CTA owns, and of the two that it walks over."""
     t, dtype = config.tiling, config.dtype.scalar
     widths = t.width(t.of_scores), t.width(t.of_weights)
-    a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(own, widths, strict=True))
+    a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(owned, widths, strict=True))
     c, d = (
         k.swizzled(f"{n}_tile", (t.tile, w), dtype, stages=t.stages)
         for n, w in zip(walked, widths, strict=True)
@@ -63,18 +63,18 @@ def products_of(
     tiles: Tiles,
     config: GradientConfig,
     *,
-    kept: bool = False,
+    resident: bool = False,
 ) -> list[WarpProducts]:
     """The products of a warp with each part of a tile that registers hold at once, by how its elements
     are multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of
     those that are weighed. `kept`: the rows that the CTA owns have arrived, and are read here, once.
     """
     if t.operands is HALF:
-        found = MmaProducts(k, t, me, tiles, config.dtype.scalar)
-        if kept:
-            found.keep()
-        return [found.below(first) for first in config.tiling.parts]
-    assert not kept  # no table of tiles has it
+        products = MmaProducts(k, t, me, tiles, config.dtype.scalar)
+        if resident:
+            products.keep()
+        return [products.below(first) for first in config.tiling.parts]
+    assert not resident  # no table of tiles has it
     assert len(config.tiling.parts) == 1
     if t.operands is FMA:
         return [FmaProducts(k, t, me, tiles)]
@@ -82,31 +82,33 @@ def products_of(
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:
-    """The number that is subtracted from the scores of a row, in units of log2: LSE, or infinity for a
-    row that sees no key, so that its weights are 0.
+    """The number that is subtracted from the scores of a row, in units of log2: LSE, or infinity for a row
+    that sees no key, so that its weights are 0.
     """
     return k.selp(_INFINITY, lse * LOG2E, lse == NEG_INF)
 
 
 @marked("gradients: odd rows")
-def is_odd(k: KernelBuilder, delta: Value) -> Value:
-    """Whether D of a row is NaN or infinite, as that of a row is whose Q, dO or O is and that sees a key."""
+def is_nonfinite(k: KernelBuilder, delta: Value) -> Value:
+    """Whether D of a row is NaN or infinite: that of each row is which sees a key and whose Q, dO or O is not
+    finite.
+    """
     return ~(k.abs(delta) < _INFINITY)
 
 
 @marked("gradients: tamed rows")
 def tamed(k: KernelBuilder, lse: Value, delta: Value) -> tuple[Value, Value]:
     """LSE and D of a row, for kernels in which NaN and infinity in dO have been set to 0. Those of a row
-    whose D `is_odd` are such that its weights are infinite, but 0 for keys that it does not see, and so
+    whose D `is_nonfinite` are such that its weights are infinite, but 0 for keys that it does not see, and so
     are gradients of scores: what is not finite reaches all keys that the row sees and no others.
     """
-    odd = is_odd(k, delta)
-    return k.selp(_LOW_LSE, lse, odd), k.selp(0.0, delta, odd)
+    nonfinite = is_nonfinite(k, delta)
+    return k.selp(_LOW_LSE, lse, nonfinite), k.selp(0.0, delta, nonfinite)
 
 
 def tame(k: KernelBuilder, lse: Pointer, delta: Pointer) -> None:
     """Make LSE and D of a row in shared memory as `tamed` does."""
-    with k.when(is_odd(k, k.load(delta))):
+    with k.when(is_nonfinite(k, k.load(delta))):
         k.store(lse, _LOW_LSE)
         k.store(delta, 0.0)
 

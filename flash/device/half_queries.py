@@ -45,30 +45,30 @@ def convert_queries(
     k.note("Q as f16, each row times a power of two")
     chunk_of = query_reader(t, me, Q_tile).stage()
     for m in range(t.row_tiles):
-        places = [chunk_of(d, MMA_ROWS * m) for d in range(t.score_columns // HALF.depth)]
-        undone = _convert_row(k, places)
+        chunks = [chunk_of(d, MMA_ROWS * m) for d in range(t.score_columns // HALF.depth)]
+        undone = _convert_row(k, chunks)
         for n in range(FRAGMENT_STEP, MMA_ROWS + 1, FRAGMENT_STEP):
-            # Lane r has row r of the sixteen, beside lane r + 16.
+            # Lane r has row r of the sixteen, next to lane r + 16.
             lane = me.lane // QUAD_LANES + (n - FRAGMENT_STEP)
             mine = factors[(MMA_ROWS * m + n) // FRAGMENT_STEP - 1]
             k.shfl(undone, lane, WARP_SIZE - 1, _EVERY_LANE, mode="idx", into=mine)
     k.bar_warp_sync(_EVERY_LANE)  # other lanes read what was written
 
 
-def _convert_row(k: KernelBuilder, places: Sequence[TilePointer]) -> Value:
+def _convert_row(k: KernelBuilder, chunks: Sequence[TilePointer]) -> Value:
     """Convert this lane's chunks of a row; returns the inverse of the row's power of two."""
-    words = [k.load(Pointer(at.value, "shared", u32, at.offset), _WORDS) for at in places]
+    words = [k.load(Pointer(at.value, "shared", u32, at.offset), _WORDS) for at in chunks]
     elements = [[_as_f32(word) for word in chunk] for chunk in words]
     sizes = [k.abs(x) for x in chain.from_iterable(chain.from_iterable(elements))]
     largest = functools.reduce(k.max, sizes)
     largest = k.max(largest, k.butterfly(largest, _OTHER_CHUNK))
     scale, undone = power_of_two_scale(k, largest, _TOP)
-    for at, chunk in zip(places, elements, strict=True):
+    for at, chunk in zip(chunks, elements, strict=True):
         halves = [k.cvt(high * scale, low * scale, rnd="rn", dtype=f16x2).as_(u32) for low, high in chunk]
         k.store(Pointer(at.value, "shared", u32, at.offset), halves)
     return undone
 
 
 def _as_f32(word: Value) -> tuple[Value, Value]:
-    """The two bf16 of a word."""
+    """The two bf16 of a word, as f32."""
     return (word << 16).as_(f32), (word & _HIGH).as_(f32)

@@ -23,7 +23,7 @@ from ptxgen.types import f32, s32
 
 
 class ScoredKernel(Protocol):
-    """What a kernel's configuration says of its scores."""
+    """The part of a kernel's configuration that concerns its scores."""
 
     @property
     def causal(self) -> str:
@@ -78,7 +78,7 @@ class HeadScores:
 
     k: KernelBuilder
     config: ScoredKernel
-    given: ScoreNumbers
+    arguments: ScoreNumbers
     batch: Value
     head: Value  # head of Q, or of K and V if rows are packed
     nth_head: Value  # among those of all batches
@@ -90,7 +90,7 @@ class HeadScores:
         cls,
         k: KernelBuilder,
         config: ScoredKernel,
-        given: ScoreNumbers,
+        arguments: ScoreNumbers,
         where: tuple[Value, Value, Value],
         packing: Packing | None,
     ) -> HeadScores:
@@ -101,8 +101,8 @@ class HeadScores:
         diagonal = None
         if config.causal or config.features.uses_position:
             aligned = config.causal != "top_left"
-            diagonal = given.seq_k - given.seq_q if aligned else k.mov(0, type=s32)
-        return cls(k, config, given, batch, head, of_batch, packing, diagonal)
+            diagonal = arguments.seq_k - arguments.seq_q if aligned else k.mov(0, type=s32)
+        return cls(k, config, arguments, batch, head, of_batch, packing, diagonal)
 
     @property
     def head_of_batch(self) -> Value:
@@ -119,7 +119,7 @@ class HeadScores:
     @property
     def keys(self) -> Value:
         """The number of keys."""
-        return self.given.seq_k
+        return self.arguments.seq_k
 
     @property
     def tile(self) -> int:
@@ -128,24 +128,26 @@ class HeadScores:
 
     @property
     def first_query(self) -> Value | None:
-        """What functions of scores add to the index of a query: over a cache its position."""
+        """The offset that functions of scores add to the index of a query: over a cache, the position of the
+        first query.
+        """
         return self.diagonal if self.config.features.cached else None
 
     def elements(self, array: AuxArray) -> AuxElements:
         """An array that functions of scores index."""
-        of = self.given.operands[array.operand]
+        of = self.arguments.operands[array.operand]
         steps = [stride * of.dtype.nbytes for stride in of.strides.values()]
         return AuxElements(of.first, steps, [self.numbers[size] - 1 for size in array.sizes])
 
     @property
     def scale(self) -> Value:
         """softmax_scale, times the scale of K if it has one."""
-        return self.given.scale
+        return self.arguments.scale
 
     @property
     def numbers(self) -> Mapping[str, Value]:
         """The scalars of the launch."""
-        return self.given.numbers
+        return self.arguments.numbers
 
     @property
     def differentiates(self) -> bool:
@@ -159,19 +161,19 @@ class HeadScores:
 
     def plane(self, name: str) -> ScorePlane:
         """The elements of an operand for the scores of this head."""
-        array, given = self.given.operands[name], self.given
-        columns, begin = given.seq_k, None
+        array, arguments = self.arguments.operands[name], self.arguments
+        columns, begin = arguments.seq_k, None
         if LAST_KEYS in array.strides:
-            columns = given.numbers[LAST_KEYS].as_(s32)
-            begin = given.seq_k - columns
-        place = self.k, self.batch, self.head, given.seq_q, columns, begin
+            columns = arguments.numbers[LAST_KEYS].as_(s32)
+            begin = arguments.seq_k - columns
+        extent = self.k, self.batch, self.head, arguments.seq_q, columns, begin
         if self.packing is None:
-            return array.plane(*place)
-        return array.packed_plane(*place, self.packing)
+            return array.plane(*extent)
+        return array.packed_plane(*extent, self.packing)
 
     def of_head(self, name: str) -> Value | PackedNumbers:
         """The element of an f32 operand for this head; for packed rows, those of all heads."""
-        array = self.given.operands[name]
+        array = self.arguments.operands[name]
         if self.packing is None:
             return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
         first = array.head(self.k, self.batch, self.head * self.packing.group)
@@ -185,13 +187,13 @@ class HeadScores:
         return {feature: feature.applied(self) for feature in reversed(hiding)}
 
     def mask(self) -> Mask:
-        """Which keys are seen."""
+        """The mask of this head."""
         return Mask(self.reach(), tuple(self._planes.values()))
 
     def reach(self) -> Reach:
-        """Which keys are seen by their positions."""
+        """The range of keys that each query sees by its position."""
         left, right = (self.numbers.get(f"window_{side}") for side in ("left", "right"))
-        return Reach(self.diagonal, bool(self.config.causal), left, right, self.given.seq_k)
+        return Reach(self.diagonal, bool(self.config.causal), left, right, self.arguments.seq_k)
 
     def features(self) -> list[tuple[ScoreFeature, Applied]]:
         """The features of the kernel in their order, applied to this head."""

@@ -22,11 +22,11 @@ _HALVES: Final = 2  # of the columns of a tile that are V
 class LatentPipeline(TmaPipeline):
     """See `TmaPipeline`; V is columns of K.
 
-    Two warpgroups have the same rows, each with half of the columns of O, and take turns at tiles: one
+    Two warpgroups have the same rows, each with half of the columns of O, and alternate between tiles: one
     computes the scores of a tile, its own one, and passes on the weights, through `weights`, and shifts of
     rows, through `rooms`. A tile of K comes in parts, which are given back one by one: in `keys`, which is
     also `values`, two halves of the columns that are V, first that of the warpgroup whose tile it is; and in
-    `rest` the columns behind these, if there are any.
+    `rest` the columns after these, if there are any.
     """
 
     nonfinite: NonFinite | None  # consumers clear tiles, which they also read as K
@@ -39,7 +39,7 @@ class LatentPipeline(TmaPipeline):
         self.weights = k.tma.tile("P_tile", (WGMMA_ROWS, t.tile), element)
         over = self.declare_queries(t, consumer)
         how: dict[str, Any] = {"dealt": True, "gathered": t.gathers}
-        # Each room lies behind barriers, where the next tile does not begin.
+        # Each room lies after barriers, where the next tile does not begin.
         shifts = Exchange.room(k, "shifts", WGMMA_ROWS)
         self.rest: Ring | None = None
         if t.rest_columns:
@@ -63,10 +63,10 @@ class LatentPipeline(TmaPipeline):
         with self.each_tile(cta) as (_, row):
             if self.rest is not None:
                 with self.rest.fill() as stage:
-                    k.tma.load(stage.k, self.places("K", cta, row, _HALVES * width))
+                    k.tma.load(stage.k, self.corners("K", cta, row, _HALVES * width))
             for column in (first, width - first):
                 with self.keys.fill() as stage:
-                    k.tma.load(stage.v, self.places("K", cta, row, column))
+                    k.tma.load(stage.v, self.corners("K", cta, row, column))
             first.set(width - first)
 
 
@@ -100,14 +100,14 @@ class GatheredLatentPipeline(LatentPipeline):
 
 
 class PingPongTiles:
-    """The tiles of keys in the order in which they come, which two warpgroups take in turns: this warpgroup,
-    number `group` (u32, 0 or 1), begins with tile `group`. `turn` is the warpgroup whose tile is next.
+    """The tiles of keys in order, which two warpgroups take alternately: this warpgroup, number `group` (u32,
+    0 or 1), begins with tile `group`. `next_group` is the warpgroup that takes the next tile.
     """
 
     def __init__(self, k: KernelBuilder, pipeline: LatentPipeline, group: Value) -> None:
         self.k = k
         self.pipeline = pipeline
-        self.turn = k.var(u32, 0)
+        self.next_group = k.var(u32, 0)
         self._group = group
         self._stages = pipeline.keys.stages // _HALVES  # tiles
         # With two stages, the tiles of a warpgroup are always in the same one.
@@ -116,12 +116,12 @@ class PingPongTiles:
 
     @property
     def is_mine(self) -> Value:
-        """Whether the next tile is this warpgroup's."""
-        return self.turn == self._group
+        """Whether this warpgroup takes the next tile."""
+        return self.next_group == self._group
 
     @marked("latent turns: rest")
     def rest(self) -> Stage | None:
-        """The columns of this warpgroup's tile behind those that are V, when they are there; None if there
+        """The columns of this warpgroup's tile after those that are V, when they are there; None if there
         are none.
         """
         rest = self.pipeline.rest
@@ -148,15 +148,15 @@ class PingPongTiles:
 
     @marked("latent turns: advance")
     def advance(self) -> None:
-        """Go on to the next tile."""
+        """Go on to the next tile, which the other warpgroup takes."""
         k, at, parity = self.k, self._at, self._parity
         if at is None:
-            parity.set(parity ^ self.turn)
+            parity.set(parity ^ self.next_group)
         else:
             is_last = at == self._stages - 1
             parity.set(k.selp(parity ^ 1, parity, is_last))
             at.set(k.selp(0, at + 1, is_last))
-        self.turn.set(self.turn ^ 1)
+        self.next_group.set(self.next_group ^ 1)
 
     @property
     def _stage(self) -> Value:

@@ -1,4 +1,4 @@
-"""Which keys a query sees: by its position, and by features that may hide any key."""
+"""The mask of a kernel: which keys a query sees, by its position, and by features that may hide any key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ptxgen.types import s32
 
 
 def if_seen(k: KernelBuilder, seen: Value | None) -> AbstractContextManager[object]:
-    """A block that runs if a tile is seen, as `Mask.sees_tile` says; None: it is."""
+    """A context for code that runs only if a tile is `seen`, a result of `Mask.sees_tile`; None: always."""
     return nullcontext() if seen is None else k.when(seen, uniform=True)
 
 
@@ -36,7 +36,7 @@ class Mask:
 
     @property
     def narrows(self) -> bool:
-        """Whether which keys a plane hides follows from the queries of a CTA."""
+        """Whether a plane knows from the queries of a CTA which keys it hides."""
         return any(plane.narrows for plane in self.planes)
 
     def of_queries(self, first_query: Value, last_query: Value) -> Mask:
@@ -52,12 +52,12 @@ class Mask:
         """Whether some query of the CTA may see a key of the tile that begins with `first_key`; None:
         yes.
         """
-        found = None
+        result = None
         for plane in self.planes:
             seen = plane.sees_tile(first_key)
             if seen is not None:
-                found = seen if found is None else found & seen
-        return found
+                result = seen if result is None else result & seen
+        return result
 
     def narrowed(
         self, k: KernelBuilder, first: Value | None, end: Value, tile: int
@@ -83,7 +83,7 @@ class Mask:
         return self.reach.is_limited or bool(self.planes)
 
     def last_for_all(self, k: KernelBuilder, first_row: Value) -> Value:
-        """The last key up to which all rows from `first_row` on see every key behind their first:
+        """The last key up to which all rows from `first_row` on see every key after their first:
         the last key of `first_row`, or, if a plane covers only the last keys, the key before these,
         whichever comes first.
         """
@@ -94,34 +94,33 @@ class Mask:
         return last
 
     def apply(
-        self, k: KernelBuilder, S: Fragment, places: ScoreCoordinates, *, in_front: bool = False
+        self, k: KernelBuilder, S: Fragment, coordinates: ScoreCoordinates, *, in_front: bool = False
     ) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.
         """
-        self.reach.hide(k, S, places, in_front=in_front)
+        self.reach.hide(k, S, coordinates, in_front=in_front)
         if not in_front:
             for plane in self.planes:
-                plane.hide(S, places)
+                plane.hide(S, coordinates)
 
     @marked("mask: lengths in shared memory")
-    def kept_in_shared(self, k: KernelBuilder) -> Callable[[], Mask]:
-        """Store the lengths of the mask in shared memory, and return a function that gives the mask
-        with lengths loaded from there. Lengths that are no parameters of the launch would otherwise
-        be kept in registers through the loops, where registers are short. A barrier must lie
-        between the store and the first load.
+    def stored_in_shared(self, k: KernelBuilder) -> Callable[[], Mask]:
+        """Store the lengths of the mask in shared memory, and return a function that gives the mask with
+        lengths loaded from there. Lengths that are no parameters of the launch would otherwise take registers
+        through the loops, where registers are short. A barrier must lie between the store and the first load.
         """
         reach = self.reach
-        kept = [value for value in (reach.seq_k, reach.diagonal) if value is not None]
-        at = k.shared("lengths", (1, len(kept)), s32).pointer()
+        lengths = [value for value in (reach.seq_k, reach.diagonal) if value is not None]
+        at = k.shared("lengths", (1, len(lengths)), s32).pointer()
         with k.when(k.thread_id() == 0):
-            for n, value in enumerate(kept):
+            for n, value in enumerate(lengths):
                 k.store(at.step(columns=n), value)
 
         def read() -> Mask:
-            seq_k, *diagonal = (k.load(at.step(columns=n)) for n in range(len(kept)))
-            found = replace(reach, seq_k=seq_k, diagonal=diagonal[0] if diagonal else None)
-            return replace(self, reach=found)
+            seq_k, *diagonal = (k.load(at.step(columns=n)) for n in range(len(lengths)))
+            result = replace(reach, seq_k=seq_k, diagonal=diagonal[0] if diagonal else None)
+            return replace(self, reach=result)
 
         return read
 
@@ -129,9 +128,9 @@ class Mask:
         """Whether a plane hides `key`, which lies between the first and the last key of the row;
         None if there is no plane.
         """
-        found = None
+        result = None
         for plane in self.planes:
             hidden = plane.hides(row, key)
             if hidden is not None:
-                found = hidden if found is None else found | hidden
-        return found
+                result = hidden if result is None else result | hidden
+        return result

@@ -13,7 +13,7 @@ from ptxgen.dsl import KernelBuilder, Value
 
 
 class Masking(enum.Enum):
-    """Which keys of a tile a row may not see."""
+    """The keys of a tile that a row may not see."""
 
     NONE = enum.auto()
     LEFT = enum.auto()  # only keys before the first that it sees; all keys exist

@@ -96,7 +96,9 @@ def start_copies(
 def _scale_copies(
     k: KernelBuilder, cta: Cta, tiles: tuple[SwizzledTile, SwizzledTile]
 ) -> tuple[ScaleCopies, ScaleCopies] | None:
-    """What copies the scales of the rows of K and of V; None if these have none of their own."""
+    """The copies of the scales of the rows of K and of V to shared memory; None if the rows have no scales of
+    their own.
+    """
     if cta.token_scales is None:
         return None
     of_keys, of_values = (

@@ -96,15 +96,15 @@ class WarpProducts(Protocol):
     def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
 
-    def output_place(self) -> tuple[Value, Value]:
+    def output_address(self) -> tuple[Value, Value]:
         """The address at which a lane's elements of a row of O begin: chunk of 16 bytes, and byte
         in the chunk; both u32.
         """
 
     def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
-        """A lane's elements of a row of O in columns first … first + columns - 1, as pieces of
-        (chunk, words of memory). The chunk is counted from column `first`; xor with that of
-        `output_place` gives the chunk of the piece.
+        """A lane's elements of a row of O in columns first … first + columns - 1, as pieces of (chunk, words
+        of memory). The chunk is counted from column `first`; xor with that of `output_address` gives the
+        chunk of the piece.
         """
 
 
@@ -233,7 +233,7 @@ class MmaOutputs:
             for c, row in product((first, first + LANE_COLUMNS), (top, bottom))
         )
 
-    def output_place(self) -> tuple[Value, Value]:
+    def output_address(self) -> tuple[Value, Value]:
         """See `WarpProducts`."""
         return self.me.lane * 0, self.me.in_quad * u32.nbytes
 
@@ -273,31 +273,31 @@ class MmaProducts(MmaOutputs):
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         super().__init__(k, t, me, tiles[2], dtype, output)
-        self._kept: list[list[tuple[Value, ...]]] | None = None
+        self._registers: list[list[tuple[Value, ...]]] | None = None
 
     def below(self, keys: int) -> MmaProducts:
         """The products with keys of a stage that lie `keys` rows further down: a multiple of 8."""
-        found = copy(self)
-        found._first_key = self._first_key + keys
-        return found
+        products = copy(self)
+        products._first_key = self._first_key + keys
+        return products
 
     def keep(self, where: Value | None = None) -> None:
         """Read this warp's rows of Q into registers, where `scores` finds them from now on. With
         `where`, uniform in the CTA, they are only read if it holds.
         """
         t, query = self.t, self._q.stage()
-        places = [
+        addresses = [
             [query(d, MMA_ROWS * m) for m in range(t.row_tiles)] for d in range(t.score_columns // _DEPTH)
         ]
         if where is None:
-            self._kept = [[self._load(at) for at in row] for row in places]
+            self._registers = [[self._load(at) for at in row] for row in addresses]
             return
         k = self.k
-        kept = [[[k.var(b32, 0) for _ in range(_A_REGISTERS)] for _ in row] for row in places]
+        registers = [[[k.var(b32, 0) for _ in range(_A_REGISTERS)] for _ in row] for row in addresses]
         with k.when(where, uniform=True):
-            for at, into in zip(chain(*places), chain(*kept), strict=True):
+            for at, into in zip(chain(*addresses), chain(*registers), strict=True):
                 k.ldmatrix(at, num="x4", into=into)
-        self._kept = [[tuple(operand) for operand in row] for row in kept]
+        self._registers = [[tuple(operand) for operand in row] for row in registers]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
@@ -315,6 +315,6 @@ class MmaProducts(MmaOutputs):
 
     def _rows(self, query: Callable[[int, int], TilePointer], d: int) -> list[tuple[Value, ...]]:
         """The A operands of this warp's rows in step d of the columns."""
-        if self._kept is not None:
-            return self._kept[d]
+        if self._registers is not None:
+            return self._registers[d]
         return [self._load(query(d, MMA_ROWS * m)) for m in range(self.t.row_tiles)]

@@ -35,7 +35,7 @@ _BITS: Final = {2: b16, 4: b32}
 def hides_rows(config: KernelConfig) -> bool:
     """Whether a kernel with `wgmma` may find NaN or infinity in the values of a key that a row does not see.
     Without a mask, the only hidden keys are beyond the end, where a tile of V holds zeros, but of packed
-    sequences rows of the next one, and anything in a cache. Gathered rows behind the end are zeros, too.
+    sequences rows of the next one, and anything in a cache. Gathered rows after the end are zeros, too.
     """
     shares = (config.features.varlen or config.features.cached) and not config.gathers
     return config.hides_keys or shares
@@ -52,8 +52,8 @@ class RestoredValues(ABC):
         self.scale_block = config.features.scale_block
 
     @abstractmethod
-    def has_found(self) -> Value:
-        """Whether anything was set to 0, a predicate that is the same in all threads that restore."""
+    def has_nonfinite(self) -> Value:
+        """Whether any element of V was set to 0, a predicate that is the same in all threads that restore."""
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
@@ -74,7 +74,7 @@ class RestoredValues(ABC):
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
         team.sync(k)  # O, and what has been found, have been written by all
-        with k.when(self.has_found()):
+        with k.when(self.has_nonfinite()):
             thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)
@@ -107,9 +107,9 @@ class RestoredValues(ABC):
             all_in_one = len(cleared) == 1 and cta.part is None
             last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:
-                odd, number = self._value(cta, key, column)
+                is_nonfinite, number = self._value(cta, key, column)
                 hidden = mask.hides(row, key)
-                with k.when(odd if hidden is None else odd & ~hidden):
+                with k.when(is_nonfinite if hidden is None else is_nonfinite & ~hidden):
                     value = number()
                     if v_scale is not None:
                         value = value * scale_of_key(k, cta, v_scale, self.scale_block, key)
@@ -153,7 +153,7 @@ class RestoredValues(ABC):
 
 class NonFinite(RestoredValues):
     """Clears NaN and infinity in tiles of V, and restores them in O, all by the same threads. Whether any was
-    found is a flag of the CTA, in shared memory because registers are short.
+    cleared is a flag of the CTA, in shared memory because registers are short.
     """
 
     @marked("nonfinite: flag")
@@ -169,14 +169,14 @@ class NonFinite(RestoredValues):
 
     def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
         """Set NaN and infinity in these chunks of 16 bytes to 0."""
-        clear_chunks(self.k, self.dtype, chunks, self.found)
+        clear_chunks(self.k, self.dtype, chunks, self.note_nonfinite)
 
     @marked("nonfinite: found")
-    def found(self) -> None:
-        """Note that a thread has set something to 0."""
+    def note_nonfinite(self) -> None:
+        """Set the flag of the CTA: a thread has set an element to 0."""
         self.k.store(self._flag, 1)
 
-    def has_found(self) -> Value:
+    def has_nonfinite(self) -> Value:
         """See `RestoredValues`."""
         return self.k.load(self._flag) != 0
 
@@ -186,17 +186,20 @@ def clear(
     dtype: ScalarType,
     loader: PanelLoader,
     stage: Value | None,
-    found: Callable[[], object] = lambda: None,
+    on_nonfinite: Callable[[], object] = lambda: None,
 ) -> None:
     """Set NaN and infinity in this thread's part of a tile of `dtype` to 0; its copies have arrived.
-    `found` emits what is done where there was one.
+    `on_nonfinite` emits the code for threads that have set one to 0.
     """
-    clear_chunks(k, dtype, loader.chunks(stage), found)
+    clear_chunks(k, dtype, loader.chunks(stage), on_nonfinite)
 
 
 @marked("nonfinite: clear")
 def clear_chunks(
-    k: KernelBuilder, dtype: ScalarType, chunks: Iterable[Pointer], found: Callable[[], object] = lambda: None
+    k: KernelBuilder,
+    dtype: ScalarType,
+    chunks: Iterable[Pointer],
+    on_nonfinite: Callable[[], object] = lambda: None,
 ) -> None:
     """Set NaN and infinity in chunks of 16 bytes of a tile of `dtype` to 0; see `clear`."""
     for at in chunks:
@@ -205,24 +208,24 @@ def clear_chunks(
         some = signs[0] | signs[1] | signs[2] | signs[3]
         with k.when(some != 0):
             k.store(at, [_cleared(word, sign, dtype) for word, sign in zip(words, signs, strict=True)])
-            found()
+            on_nonfinite()
 
 
 @marked("nonfinite: clear")
 def clear_together(
-    k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], found: Callable[[], object]
+    k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], on_nonfinite: Callable[[], object]
 ) -> None:
     """Set NaN and infinity in some chunks of 16 bytes to 0, which a thread reads together. Where there are
-    any, it reads the words again, one by one, so that none of them is kept in a register until then.
+    any, it reads the words again, one by one, so that none of them takes a register until then.
     """
     some = functools.reduce(operator.or_, (_signs(word, dtype) for at in chunks for word in k.load(at, 4)))
     with k.when(some != 0):
         with k.loop(0, CHUNK_BYTES, step=u32.nbytes, type=u32) as down:
             for at in chunks:
-                place = Pointer(at.value + down, at.space, u32, at.offset)
-                word = k.load(place)
-                k.store(place, _cleared(word, _signs(word, dtype), dtype))
-        found()
+                address = Pointer(at.value + down, at.space, u32, at.offset)
+                word = k.load(address)
+                k.store(address, _cleared(word, _signs(word, dtype), dtype))
+        on_nonfinite()
 
 
 def _cleared(word: Value, signs: Value, dtype: ScalarType) -> Value:

@@ -30,20 +30,20 @@ class Pages:
     shared_lookups: bool
 
     def page(self, k: KernelBuilder, row: Value) -> Value:
-        """The page of a row, u32. A row behind the last gives the page of the last row, so that no
-        table entry behind that is read.
+        """The page of a row, u32. A row after the last gives the page of the last row, so that no
+        table entry after that is read.
         """
         return self.existing(k, self._entry(k, row))
 
     def entry(self, k: KernelBuilder, n: Value) -> Value:
-        """What the table says of page n (u32) of the sequence, s32, which may be anything. Nobody
-        writes the table while the kernel runs.
+        """The table's entry for page n (u32) of the sequence, s32, which may be any number. Nothing writes
+        the table while the kernel runs.
         """
         step = k.cvt(n, dtype=s64) * self.entry_bytes
         return k.ld_nc(Pointer(self.entries + step.as_(u64), "global", s32), type=s32)
 
     def _entry(self, k: KernelBuilder, row: Value) -> Value:
-        """What the table says of the page of a row, which may be anything."""
+        """The table's entry for the page of a row, which may be any number."""
         return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
 
     def existing(self, k: KernelBuilder, page: Value) -> Value:
@@ -66,36 +66,34 @@ class Pages:
         """The entries, s32, that this thread reads for the others; see `shared`."""
         return [self._entry(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
 
-    def places_of(
+    def indices_of(
         self, k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
     ) -> list[Value]:
         """The indices in their pages, u32, of the rows whose entries this thread reads; see `shared`."""
-        return [self.place(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
+        return [self.index(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
 
     def page_of(self, k: KernelBuilder, entries: Sequence[Value], n: int, count: int, lanes: int) -> Value:
         """The n-th of `count` pages, u32, from the `entries_of` the threads; see `shared`."""
-        return self.existing(k, _told(k, entries, n, count, lanes))
+        return self.existing(k, _exchanged(k, entries, n, count, lanes))
 
-    def place_of(self, k: KernelBuilder, places: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-        """The n-th of `count` indices in a page, u32, from the `places_of` the threads; see `shared`. It is
+    def index_of(self, k: KernelBuilder, indices: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+        """The n-th of `count` indices in a page, u32, from the `indices_of` the threads; see `shared`. It is
         below the size of a page whatever these are.
         """
-        return k.min(_told(k, places, n, count, lanes), self.page_size - 1)
+        return k.min(_exchanged(k, indices, n, count, lanes), self.page_size - 1)
 
     def boxes(self, k: KernelBuilder, row: Value, rows: int, count: int) -> list[tuple[Value, Value]]:
         """The page, and the index there, of the first row of each of `count` boxes of `rows` rows, which
-        divide a page, from row `row` on, a multiple of `rows`; s32. A box behind the last row is in the
+        divide a page, from row `row` on, a multiple of `rows`; s32. A box after the last row is in the
         page of that.
         """
         firsts = [row + n * rows if n else row for n in range(count)]
         pages = [self.page(k, first) for first in firsts]
-        places = [k.signed(first.as_(u32) % self.page_size) for first in firsts]
-        return list(zip(pages, places, strict=True))
+        indices = [k.signed(first.as_(u32) % self.page_size) for first in firsts]
+        return list(zip(pages, indices, strict=True))
 
-    def place(self, k: KernelBuilder, row: Value) -> Value:
-        """The index of a row in its page, u32. A row behind the last gives the index of the last
-        row.
-        """
+    def index(self, k: KernelBuilder, row: Value) -> Value:
+        """The index of a row in its page, u32. A row after the last gives the index of the last row."""
         return _remainder(k.min(row.as_(u32), self.last_row), self.page_size)
 
 
@@ -114,29 +112,29 @@ class PagedMatrix(Matrix):
         row = index if self.begin is None else index + self.begin
         return self._offset(k, self.pages.page(k, row), row)
 
-    def in_page(self, k: KernelBuilder, page: Value, place: Value | None, start: Value) -> Value:
-        """The address that is as far behind `start`, u64, as row `place` of a page (None: its only row) is
-        behind `first`.
+    def in_page(self, k: KernelBuilder, page: Value, row: Value | None, start: Value) -> Value:
+        """The address that is as far after `start`, u64, as row `row` of a page (None: its only row) is after
+        `first`.
         """
         start = k.mad(k.cvt(page, dtype=s64), self.page_bytes, start.as_(s64), mode="lo")
-        if place is not None:
-            start = k.mad(k.cvt(place, dtype=s64), self.row_bytes, start, mode="lo")
+        if row is not None:
+            start = k.mad(k.cvt(row, dtype=s64), self.row_bytes, start, mode="lo")
         return start.as_(u64)
 
     def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
-        return self._across(k, page) + self._down(k, self.pages.place(k, row))
+        return self._across(k, page) + self._down(k, self.pages.index(k, row))
 
     def _across(self, k: KernelBuilder, page: Value) -> Value:
         """The offset of a page, in bytes, u64."""
         return (k.cvt(page, dtype=s64) * self.page_bytes).as_(u64)
 
-    def _down(self, k: KernelBuilder, place: Value) -> Value:
-        """The offset of row `place`, u32, of a page, in bytes, u64."""
-        return (k.cvt(place, dtype=s64) * self.row_bytes).as_(u64)
+    def _down(self, k: KernelBuilder, row: Value) -> Value:
+        """The offset of row `row`, u32, of a page, in bytes, u64."""
+        return (k.cvt(row, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
-        """See `Matrix.further`. What all rows of one page have in common is computed once, if it is
-        known which rows these are.
+        """See `Matrix.further`. The part of the address that all rows of one page share is computed once, if
+        it is known which rows these are.
         """
         apart, rows, lanes = strip.apart, strip.rows, strip.lanes
         together = self._together(apart, rows)
@@ -158,15 +156,15 @@ class PagedMatrix(Matrix):
         `page_of` gives the page of the n-th of them.
         """
         pages, in_page = self.pages, self.pages.page_size // together
-        first = (strip.row - k.signed(strip.own)).as_(u32)  # the first row of the tile
+        first = (strip.row - k.signed(strip.tile_row)).as_(u32)  # the first row of the tile
         group, last = _quotient(first, together), _quotient(pages.last_row, together)
-        turn_bytes = (self.row_bytes * strip.apart).as_(u64)
-        mine = self.first + self._down(k, strip.own) + strip.within()
-        found: dict[int, Value] = {}
+        step_bytes = (self.row_bytes * strip.apart).as_(u64)
+        mine = self.first + self._down(k, strip.tile_row) + strip.within()
+        result: dict[int, Value] = {}
 
         def begin(n: int) -> Value:
-            """What a thread copies first of the n-th `together` rows; behind the last row of the
-            sequence, of those with the last row.
+            """The address of a thread's first element in the n-th `together` rows; after the last row of the
+            sequence, in those with the last row.
             """
             nth = k.min(group + n if n else group, last)
             page = page_of(n) if page_of else pages.existing(k, pages.entry(k, _quotient(nth, in_page)))
@@ -174,10 +172,10 @@ class PagedMatrix(Matrix):
             return at if in_page == 1 else at + self._down(k, _remainder(nth, in_page) * together)
 
         def find(down: int) -> Value:
-            if down not in found:
-                n, behind = divmod(down, together)
-                found[down] = find(down - strip.apart) + turn_bytes if behind else begin(n)
-            return found[down]
+            if down not in result:
+                n, rest = divmod(down, together)
+                result[down] = find(down - strip.apart) + step_bytes if rest else begin(n)
+            return result[down]
 
         return find
 
@@ -186,7 +184,7 @@ class PagedMatrix(Matrix):
         return rows // (self._together(apart, rows) or apart)
 
     def _together(self, apart: int, rows: int) -> int | None:
-        """How many rows, a multiple of `apart`, are certain to be in one page with the first of
+        """The number of rows, a multiple of `apart`, that are certain to be in one page with the first of
         them, in a tile of `rows` rows; None if there is no such multiple.
         """
         together = math.gcd(self.pages.page_size, rows)
@@ -201,28 +199,28 @@ class PagedMatrix(Matrix):
 def _read_here(
     k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
 ) -> Iterator[Value]:
-    """The rows whose entries this thread reads; see `Pages.shared`."""
+    """The rows whose table entries this thread reads; see `Pages.shared`."""
     among = min(lanes, count)
     mine = row + k.signed(nth & among - 1) * step
     for n in range(0, count, among):
         yield mine + n * step if n else mine
 
 
-def _told(k: KernelBuilder, found: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+def _exchanged(k: KernelBuilder, result: Sequence[Value], n: int, count: int, lanes: int) -> Value:
     """The n-th of `count` numbers, of which each thread has `found` those of the rows that it reads."""
     among = min(lanes, count)
-    return of_segment(k, found[n // among], n % among, lanes)
+    return of_segment(k, result[n // among], n % among, lanes)
 
 
 def _quotient(value: Value, by: int) -> Value:
     """value // by, for a u32."""
-    found = quotient(value, by)
-    assert found is not None  # `by` fits u32
-    return found
+    result = quotient(value, by)
+    assert result is not None  # `by` fits u32
+    return result
 
 
 def _remainder(value: Value, by: int) -> Value:
     """value % by, for a u32."""
-    found = remainder(value, by)
-    assert found is not None  # `by` fits u32
-    return found
+    result = remainder(value, by)
+    assert result is not None  # `by` fits u32
+    return result

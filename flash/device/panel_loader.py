@@ -21,21 +21,21 @@ SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # sign bits in a word, by bytes
 
 @dataclass(frozen=True)
 class Share:
-    """What one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
-    row, from row `row` on. With `half` (u32, 0 or 1) it is the first or the second half of the panels of
-    each row, and `panels` are those of the first one.
+    """The chunks that one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
+    row, from row `row` on; the first one is at `pointer`. With `half` (u32, 0 or 1) it is the first or the
+    second half of the panels of each row, and `panels` are those of the first one.
     """
 
     panels: tuple[Panel, ...]
     rows_at_once: int
     row: Value
     chunk: Value
-    place: TilePointer
+    pointer: TilePointer
     half: Value | None = None
 
     def moved(self, nbytes: Value) -> Share:
         """This share of the tile that begins `nbytes` bytes further in shared memory."""
-        return replace(self, place=self.place.moved(self.place.value + nbytes))
+        return replace(self, pointer=self.pointer.moved(self.pointer.value + nbytes))
 
     @property
     def first_chunk(self) -> Value:
@@ -56,7 +56,7 @@ class PanelLoader:
     Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
     what lies beyond the matrix without reading it. Copies of pieces of 4 bytes and more are
     asynchronous: complete for this thread after `commit_copies` and `await_copies`, and for the CTA
-    after a barrier behind that.
+    after a subsequent barrier.
 
     A thread computes its share of the work each time anew: there are no registers to keep it in.
 
@@ -89,7 +89,7 @@ class PanelLoader:
             if self.is_asynchronous:
                 self._start_copies(share, first_row, ragged)
             else:
-                self._copy_in_turns(share, first_row)
+                self._copy_in_loop(share, first_row)
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
         """The address of each chunk of 16 bytes that this thread writes, as four words. Code
@@ -99,7 +99,7 @@ class PanelLoader:
             for first in range(0, self.tile.rows, share.rows_at_once):
                 with self._rows_of(share, first):
                     for panel in share.panels:
-                        at = share.place.plus_bytes(panel.offset + first * panel.row_bytes)
+                        at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
                         yield Pointer(at.value, "shared", u32, at.offset)
 
     def flip_signs(self) -> None:
@@ -125,8 +125,8 @@ class PanelLoader:
                 share = self._half(panels)
             else:
                 row, chunk = thread // chunks, thread % chunks
-                place = self.tile.chunk_pointer(chunks, row, chunk)
-                share = Share(panels, rows_at_once, row, chunk, place)
+                pointer = self.tile.chunk_pointer(chunks, row, chunk)
+                share = Share(panels, rows_at_once, row, chunk, pointer)
             yield share if stage is None else share.moved(stage)
 
     def _half(self, panels: tuple[Panel, ...]) -> Share:
@@ -134,9 +134,9 @@ class PanelLoader:
         thread, chunks = self.k.thread_id(), panels[0].chunks
         row, half, chunk = thread // (_HALVES * chunks), thread // chunks % _HALVES, thread % chunks
         first, second = panels[: len(panels) // _HALVES], panels[len(panels) // _HALVES :]
-        place = self.tile.chunk_pointer(chunks, row, chunk)
-        place = place.moved(place.value + half * (second[0].offset - first[0].offset))
-        return Share(first, self.tile.rows, row, chunk, place, half)
+        pointer = self.tile.chunk_pointer(chunks, row, chunk)
+        pointer = pointer.moved(pointer.value + half * (second[0].offset - first[0].offset))
+        return Share(first, self.tile.rows, row, chunk, pointer, half)
 
     def _source(self, share: Share, row: Callable[[], Value]) -> Value:
         """The address of a thread's first chunk in the row of the matrix at address `row()`."""
@@ -148,7 +148,7 @@ class PanelLoader:
         return self.k.cvt((share.first_chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
 
     def _sources(self, share: Share, row: Value) -> Iterator[tuple[int, Value]]:
-        """How far a thread's rows lie below its first one, `row`, and the address of its first chunk in
+        """The distances of a thread's rows below its first one, `row`, with the address of its first chunk in
         each of them.
         """
         strip = Strip(
@@ -161,12 +161,12 @@ class PanelLoader:
             lambda: self._first_byte(share),
         )
         find = self.matrix.further(self.k, strip)
-        source, turn_bytes = find(0), self.matrix.step(share.rows_at_once)
+        source, step_bytes = find(0), self.matrix.step(share.rows_at_once)
 
         def walked(source: Value) -> Iterator[tuple[int, Value]]:
             yield 0, source
             for first in range(share.rows_at_once, self.tile.rows, share.rows_at_once):
-                source = find(first) if turn_bytes is None else source + turn_bytes
+                source = find(first) if step_bytes is None else source + step_bytes
                 yield first, source
 
         return walked(source)
@@ -179,38 +179,38 @@ class PanelLoader:
         for first, source in sources:
             present = None if rows_left is None else rows_left > first
             with self._rows_of(share, first):
-                self._copy_row(share, share.place, source, first, present)
+                self._copy_row(share, share.pointer, source, first, present)
 
     @marked("panel loader: turns")
-    def _copy_in_turns(self, share: Share, first_row: Value) -> None:
+    def _copy_in_loop(self, share: Share, first_row: Value) -> None:
         """Copy through registers, in a loop: unrolled, all rows would take too many registers."""
         k, row = self.k, first_row + self.k.signed(share.row)
-        turn_bytes = self.matrix.step(share.rows_at_once)
+        step_bytes = self.matrix.step(share.rows_at_once)
         source = k.var(u64, self._source(share, lambda: self.matrix.row(k, row)))
         rows_left = k.var(s32, self.matrix.rows - row)
 
         def here() -> Value:
-            """The address of the thread's first chunk in the row of this turn."""
-            if turn_bytes is not None:
+            """The address of the thread's first chunk in the row of this iteration."""
+            if step_bytes is not None:
                 return source
             return self._source(share, lambda: self.matrix.row(k, self.matrix.rows - rows_left))
 
-        place = k.var(u32, share.place.value)
-        turns = -(-self.tile.rows // share.rows_at_once)
-        if turns == 1:
+        pointer = k.var(u32, share.pointer.value)
+        iterations = -(-self.tile.rows // share.rows_at_once)
+        if iterations == 1:
             with self._rows_of(share, 0):
-                self._copy_row(share, share.place, source, 0, rows_left > 0)
+                self._copy_row(share, share.pointer, source, 0, rows_left > 0)
             return
-        whole = self.tile.rows // share.rows_at_once  # turns in which each thread has a row of the tile
+        whole = self.tile.rows // share.rows_at_once  # iterations in which each thread has a row of the tile
         with k.loop(0, whole):
-            self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
-            if turn_bytes is not None:
-                k.add(source, turn_bytes, into=source)
+            self._copy_row(share, share.pointer.moved(pointer), here(), 0, rows_left > 0)
+            if step_bytes is not None:
+                k.add(source, step_bytes, into=source)
             k.sub(rows_left, share.rows_at_once, into=rows_left)
-            k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
-        if whole < turns:
+            k.add(pointer, share.rows_at_once * share.panels[0].row_bytes, into=pointer)
+        if whole < iterations:
             with self._rows_of(share, whole * share.rows_at_once):
-                self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
+                self._copy_row(share, share.pointer.moved(pointer), here(), 0, rows_left > 0)
 
     def _in_columns(self, share: Share, panel: Panel, piece: int) -> Value | None:
         """Whether a piece of a thread's chunk in a panel is in the matrix; None if it is for all
@@ -231,10 +231,10 @@ class PanelLoader:
         return self.k.when(share.row < self.tile.rows - first)
 
     def _copy_row(
-        self, share: Share, place: TilePointer, source: Value, row: int, present: Value | None
+        self, share: Share, pointer: TilePointer, source: Value, row: int, present: Value | None
     ) -> None:
         for panel in share.panels:
-            to = place.plus_bytes(panel.offset + row * panel.row_bytes)
+            to = pointer.plus_bytes(panel.offset + row * panel.row_bytes)
             column_bytes = (panel.first - share.panels[0].first) * CHUNK_BYTES
             for piece in range(0, self.tile.chunk, self.matrix.width):
                 step = piece * self.tile.dtype.nbytes

@@ -155,10 +155,10 @@ class ScoreArray:
         return Array(self.first, self.strides, 1, 1, self.dtype.nbytes)
 
     def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
-        """The element with these indices, such as the length of a sequence. Nobody writes the array
-        while the kernel runs, so that all threads of a CTA read the same value.
+        """The element with these indices, such as the length of a sequence. Nothing writes the array while
+        the kernel runs, so that all threads of a CTA read the same value.
         """
-        at = self.place(k, *indices)
+        at = self.address(k, *indices)
         return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
 
     def part(self, k: KernelBuilder, index: Value) -> ScoreArray:
@@ -171,7 +171,7 @@ class ScoreArray:
         step = next(iter(self.strides.values()))
         return self.first + (k.cvt(index, dtype=s64) * step * self.dtype.nbytes).as_(u64)
 
-    def place(self, k: KernelBuilder, *indices: Value) -> Value:
+    def address(self, k: KernelBuilder, *indices: Value) -> Value:
         """The address of the element, or row of elements, with these indices, u64."""
         steps = zip(indices, self.strides.values(), strict=True)
         elements = [k.cvt(index, dtype=s64) * stride for index, stride in steps]
@@ -233,7 +233,7 @@ class Parameters:
     K: Array
     V: Array
     O: Array
-    outputs: Mapping[str, Pointer]  # what is written beside O, by name
+    outputs: Mapping[str, Pointer]  # what is written besides O, by name
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
@@ -254,7 +254,7 @@ class Parameters:
         of_kernel = matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         outputs = {output.name: k.pointer(output.array) for output in config.outputs}
-        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
+        of_features = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         counter = next((k.pointer(array.name, u32) for array in tickets(config)), None)
         Q, K, V, O = (
             Array.declare(k, array, pointers[array.name], computed[array.name]) for array in of_kernel
@@ -264,7 +264,7 @@ class Parameters:
         scale = k.param("softmax_scale", f32)
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
-        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in of_features}
         arrays, sizes = (Q, K, V, O, outputs), (seq_q, seq_k, heads, group)
         return cls(*arrays, *sizes, scale, scale_log2, numbers, operands, tickets=counter)
 
@@ -278,12 +278,12 @@ class Parameters:
         """The arguments of one item of a batch: a packed sequence, or one whose keys are in a cache,
         and of one head of K and V.
         """
-        found = self.of_sequence(k, batch) if features.varlen else self
+        result = self.of_sequence(k, batch) if features.varlen else self
         if features.cached:
-            found = found.of_batch(k, batch, features.page_size)
+            result = result.of_batch(k, batch, features.page_size)
         if features.scaled:
-            return found if features.scale_block else found.of_scales(k, batch, kv_head)
-        return found.of_kv_head(k, kv_head) if features.cached else found
+            return result if features.scale_block else result.of_scales(k, batch, kv_head)
+        return result.of_kv_head(k, kv_head) if features.cached else result
 
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V: with the head's scale of K, if there is one."""
@@ -299,8 +299,8 @@ class Parameters:
         """The scales of one head of K and of V, one for each key: rows of one f32; None without such."""
         if not features.per_token:
             return None
-        place = {name: getattr(self.K, name) for name in ("begin", "pages", "sequence")}
-        rows = (replace(self.operands[f"{what}_scale"].rows, **place) for what in "kv")
+        position = {name: getattr(self.K, name) for name in ("begin", "pages", "sequence")}
+        rows = (replace(self.operands[f"{what}_scale"].rows, **position) for what in "kv")
         of_keys, of_values = (scales.head(k, batch, kv_head, self.seq_k) for scales in rows)
         return of_keys, of_values
 
@@ -333,9 +333,9 @@ class Parameters:
         outputs = dict(self.outputs)
         for output in OUTPUTS:
             if output.has_rows and output.name in outputs:
-                behind = (k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64)
-                outputs[output.name] = outputs[output.name].plus(behind)
-        found = replace(
+                offset = (k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64)
+                outputs[output.name] = outputs[output.name].plus(offset)
+        result = replace(
             self,
             Q=replace(self.Q, begin=queries.begin),
             O=replace(self.O, begin=queries.begin),
@@ -343,9 +343,9 @@ class Parameters:
             seq_q=queries.length,
         )
         if keys is None:
-            return found
+            return result
         K, V = (replace(array, begin=keys.begin) for array in (self.K, self.V))
-        return replace(found, K=K, V=V, seq_k=keys.length)
+        return replace(result, K=K, V=V, seq_k=keys.length)
 
     def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span | None:
         """The rows of one sequence in Q ("q") or K ("k"); None if they are not packed."""

@@ -2,7 +2,7 @@
 
 The copies are, in this order, K₀ V₀ K₁ V₁ …, each a group of its own (`cp.async.commit_group`).
 When tile n of K is waited for, the copies up to K of tile n + stages - 1 have been started; so all
-but the last 2 * (stages - 1) groups must be complete, and the same holds for V. The barrier behind
+but the last 2 * (stages - 1) groups must be complete, and the same holds for V. The barrier after
 each wait also says that nobody still reads the stage that is filled next. With one stage this is
 FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
 """
@@ -138,7 +138,7 @@ class KeyValuePipeline:
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
 
     def pass_over(self, n: Value) -> None:
-        """Go on behind the next tile, which nobody sees and which was not copied."""
+        """Skip the next tile, which no query sees and which was not copied."""
         self._await()
         self.k.barrier()
         if self.stages > 1:

@@ -37,12 +37,12 @@ Piece = tuple[int, list[Var]]
 
 @dataclass(frozen=True)
 class _SharedDS:
-    """The tile of shared memory through which dS passes, whose rows are keys, and the two ways in which it
-    is dealt to warps: a lane at `by_keys` of `of_keys` writes its keys, and at `me` of `t` reads its queries.
+    """The `tile` of shared memory through which dS passes, whose rows are keys, and its two divisions among
+    warps: a lane at `by_keys` of `of_keys` writes its keys, and at `me` of `t` reads its queries.
     """
 
     k: KernelBuilder
-    kept: SwizzledTile
+    tile: SwizzledTile
     of_keys: MmaTiling
     by_keys: WarpCoordinates
     t: MmaTiling
@@ -51,8 +51,8 @@ class _SharedDS:
 
 @dataclass(frozen=True)
 class _Shares:
-    """How the products of a tile are dealt to warps: `down` groups of warps take rows, and of each
-    group `across` warps take `units` units of columns each, of which there are `every`.
+    """The division of the products of a tile among warps: `down` groups of warps take rows, and of each group
+    `across` warps take `units` units of columns each, of which there are `every`.
     """
 
     down: int
@@ -94,9 +94,9 @@ class QuerySums:
         )
         self._me = WarpCoordinates(me.warp // self._shares.across, me.lane)
         self._across = me.warp % self._shares.across
-        kept = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
+        dS_tile = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
         by_queries = self._of_queries, self._me
-        shared = _SharedDS(k, kept, of, me, *by_queries)
+        shared = _SharedDS(k, dS_tile, of, me, *by_queries)
         self._passage: _HalfPassage | _F32Passage
         if of.operands is HALF:
             self._passage = _HalfPassage(shared, MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar))
@@ -116,7 +116,9 @@ class QuerySums:
 
     @marked("sums of queries: columns of a warp")
     def add(self, sums: Matrix, first_query: Value) -> None:
-        """Add what the queries of the tile that begins with `first_query` get from the CTA's keys."""
+        """Add the products of dS and the CTA's keys to dQ of the tile of queries that begins with
+        `first_query`.
+        """
         k, t, shares = self.k, self._of_queries, self._shares
         k.barrier()  # all of dS has been written
         row = first_query + k.signed(self._me.first_row(t))
@@ -169,11 +171,11 @@ class _HalfPassage:
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:
         self.shared, self.products = shared, products
-        self._writer = WeightsWriter(shared.k, shared.kept, shared.of_keys, shared.by_keys)
+        self._writer = WeightsWriter(shared.k, shared.tile, shared.of_keys, shared.by_keys)
         of_eight, octet = shared.me.lane % 8, shared.me.lane // 8
         lower, right = octet % 2, octet // 2
-        first_chunk = shared.me.warp_row(shared.t) // shared.kept.chunk
-        self._from = BlockReader(shared.kept, of_eight + right * 8, first_chunk + lower)
+        first_chunk = shared.me.warp_row(shared.t) // shared.tile.chunk
+        self._from = BlockReader(shared.tile, of_eight + right * 8, first_chunk + lower)
 
     def keep(self, P: Weights) -> None:
         """Write dS of this warp's keys, as `WarpProducts.weights` gives it."""
@@ -203,14 +205,16 @@ class _F32Passage:
 
     def __init__(self, shared: _SharedDS, products: Tf32Outputs) -> None:
         self.shared, self.products = shared, products
-        kept, me = shared.kept, shared.me
-        self._panel = only_panel(kept)
+        dS_tile, me = shared.tile, shared.me
+        self._panel = only_panel(dS_tile)
         row, in_quad = shared.by_keys.first_row(shared.of_keys), shared.by_keys.in_quad
-        to = kept.chunk_pointer(self._panel.chunks, row, in_quad // 2)
+        to = dS_tile.chunk_pointer(self._panel.chunks, row, in_quad // 2)
         self._to = to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
         query = me.first_row(shared.t)
-        self._within = query % kept.chunk * F32_BYTES
-        self._from = [BlockReader(kept, me.in_quad * 2 + n, query // kept.chunk) for n in range(LANE_COLUMNS)]
+        self._within = query % dS_tile.chunk * F32_BYTES
+        self._from = [
+            BlockReader(dS_tile, me.in_quad * 2 + n, query // dS_tile.chunk) for n in range(LANE_COLUMNS)
+        ]
 
     def keep(self, P: Fragment) -> None:
         """See `_HalfPassage`."""
@@ -223,13 +227,13 @@ class _F32Passage:
     def taken(self) -> Fragment:
         """See `_HalfPassage`."""
         k, t = self.shared.k, self.shared.t
-        found = k.fragment(len(fragment_rows(t)), t.tile // QUAD_LANES, initial=None)
+        fragment = k.fragment(len(fragment_rows(t)), t.tile // QUAD_LANES, initial=None)
         blocks = [reader.stage(self._within) for reader in self._from]
-        for i in range(found.rows):
-            for n in range(found.columns):
+        for i in range(fragment.rows):
+            for n in range(fragment.columns):
                 key_tile, of_pair = divmod(n, LANE_COLUMNS)
-                found[i, n].set(k.load(blocks[of_pair](i, MMA_KEYS * key_tile)))
-        return found
+                fragment[i, n].set(k.load(blocks[of_pair](i, MMA_KEYS * key_tile)))
+        return fragment
 
     def first_column(self) -> Value:
         """See `_HalfPassage`."""

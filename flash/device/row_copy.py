@@ -21,7 +21,7 @@ _EVERY_LANE: Final = [WARP_SIZE >> n for n in range(1, WARP_SIZE.bit_length())] 
 
 
 @dataclass(frozen=True)
-class Turn:
+class RotaryAngles:
     """The rotary angles of one row: `rotary_dim` / 2 f32 at the address `cos` and as many at `sin`,
     u64. Each angle rotates a pair of columns: neighbours if `interleaved`, else rotary_dim / 2
     apart.
@@ -45,23 +45,23 @@ class Turn:
         return cos, sin
 
 
-def turned(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
+def rotated_pair(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
     """The pair (a, b) rotated; each product and sum is rounded."""
     return a * cos - b * sin, a * sin + b * cos
 
 
-def position_of(k: KernelBuilder, where: InCache, place: Value, positions: Value) -> Value:
-    """The position of row `place` of the cache, s32: its index among the rows that are no padding,
-    0 for padding itself, and at most `positions` - 1.
+def position_of(k: KernelBuilder, where: InCache, slot: Value, positions: Value) -> Value:
+    """The rotary position of row `slot` of the cache, s32: its index among the rows that are no padding, 0
+    for padding itself, and at most `positions` - 1.
     """
-    position = place if where.padding is None else place - where.padding
+    position = slot if where.padding is None else slot - where.padding
     return k.min(k.max(position, 0), positions - 1)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """What a lane has read of a row: elements, their columns, and whether they are in the row
-    (None: they are).
+    """The elements of a row that a lane has read, their columns, and whether they are in the row (None: they
+    are).
     """
 
     columns: tuple[Value, ...]
@@ -77,9 +77,9 @@ class RowScale:
     lane: Value
 
     def written(self, k: KernelBuilder, held: list[_Held], stored: DType) -> Value:
-        """The scale of the row that the warp holds, also written: the largest finite magnitude / the largest
-        number of `stored`, and no less than the least normal f32, so that a row of zeros has a quotient
-        (`flash/host/stored_rows.py`).
+        """The scale of the row that the warp has read, also written to memory: the largest finite magnitude /
+        the largest number of `stored`, and no less than the least normal f32, so that a row of zeros has a
+        quotient (`flash/host/stored_rows.py`).
         """
         largest: Value = k.mov(0.0, type=f32)
         for x in [x for part in held for x in part.values]:
@@ -104,24 +104,24 @@ class RowCopy:
     stored: DType
     scale: Value | RowScale | None
 
-    def read(self, row: Value, lane: Value, columns: int, turn: Turn | None) -> list[_Held]:
+    def read(self, row: Value, lane: Value, columns: int, angles: RotaryAngles | None) -> list[_Held]:
         """This lane's part of the row at address `row`, which has `columns` columns."""
-        k, found = self.k, []
-        first = 0 if turn is None else turn.rotary_dim
+        k, held = self.k, []
+        first = 0 if angles is None else angles.rotary_dim
         for start in range(0, first // 2, WARP_SIZE):
-            assert turn is not None  # else no column is rotated
+            assert angles is not None  # else no column is rotated
             pair = lane + start
             inside = _inside(pair, start, first // 2)
-            at = turn.columns(pair)
+            at = angles.columns(pair)
             a, b = (self._as_f32(self._load(row, column, inside)) for column in at)
-            found.append(_Held(at, turned(a, b, *turn.angle(k, pair, inside)), inside))
+            held.append(_Held(at, rotated_pair(a, b, *angles.angle(k, pair, inside)), inside))
         for start in range(first, columns, WARP_SIZE):
             column = lane + start
             inside = _inside(column, start, columns)
             x = self._load(row, column, inside)
             x = x if self.scale is None else self._as_f32(x)
-            found.append(_Held((column,), (x,), inside))
-        return found
+            held.append(_Held((column,), (x,), inside))
+        return held
 
     def write(self, row: Value, held: list[_Held]) -> None:
         """Write the elements that `read` returned to the row at address `row`."""
@@ -153,12 +153,12 @@ class RowCopy:
 
 
 def row_scale(
-    k: KernelBuilder, scales: ScoreArray, where: InCache, head: Value, place: Value, lane: Value
+    k: KernelBuilder, scales: ScoreArray, where: InCache, head: Value, slot: Value, lane: Value
 ) -> Value | RowScale:
-    """The scale of row `place` of a head of K or V: that of the head, or where its own is."""
+    """The scale of row `slot` of a head of K or V: that of the head, or the address of the row's own."""
     if not scales.is_of_rows:
         return scales.of_sequence(k, head)
-    return RowScale(where.head(k, scales.rows, head).row(k, place), lane)
+    return RowScale(where.head(k, scales.rows, head).row(k, slot), lane)
 
 
 def as_f32(k: KernelBuilder, bits: Value, dtype: DType) -> Value:

@@ -1,7 +1,6 @@
-"""What a forward kernel writes for each row beside O: its log-sum-exp.
+"""The numbers that a forward kernel writes for each row besides O, such as its log-sum-exp.
 
-Another number of a row is another `RowOutput`, which `Cta.of` lists where it is wanted: all kernels store
-what is listed there.
+Each is a `RowOutput`, which `Cta.of` lists if the kernel writes it: all kernels store the listed ones.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class RowOutput(Protocol):
     """A number of each row that a kernel writes."""
 
     def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
-        """Write that of a row of the CTA, by one thread."""
+        """Store the number of a row of the CTA, by one thread."""
 
 
 def store_row_outputs(
@@ -56,14 +55,14 @@ class LogSums:
     def _at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the LSE of a row."""
         if self.packing is None:
-            place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
+            index = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
         else:
             query = k.cvt(self.packing.query(row), dtype=s64)
             head = self.packing.head(row)
             if self.all_rows is None:
-                place = k.mad_wide(self.head + head, self.rows, query)
+                index = k.mad_wide(self.head + head, self.rows, query)
             else:
-                place = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
+                index = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
         if self.part is not None:
-            place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
-        return self.first.plus((place * F32_BYTES).as_(u64))
+            index = index * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
+        return self.first.plus((index * F32_BYTES).as_(u64))

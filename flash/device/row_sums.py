@@ -30,13 +30,13 @@ def sum_rows(
     first_row: Value,
     rows: int,
     of_rows: Mapping[str, RowNumbers],
-    kept: SharedTile | None,
+    saved: SharedTile | None,
     also: Callable[[Value, Value, Value], None],
 ) -> None:
-    """Write D of the `rows` rows from `first_row` on to global memory and, unless it is None, into
-    `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
-    sees no key has D 0, whatever O and its gradient hold. The lanes of a row take its elements in
-    turns. `also(row, lse, delta)` emits what else is done for a row, by one lane.
+    """Write D of the `rows` rows from `first_row` on to global memory and, unless it is None, into the tile
+    `saved`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that sees no
+    key has D 0, whatever O and its gradient hold. Neighbouring lanes of a row take neighbouring elements.
+    `also(row, lse, delta)` emits the further code for a row, run by one lane.
     """
     LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
     assert LSE is not None
@@ -60,22 +60,22 @@ def sum_rows(
         distances = [1 << n for n in range(lanes.bit_length() - 1)]
         whole = over_lanes(k, total, distances, operator.add)
         with k.when(lane == 0):
-            found = k.var(f32, 0.0)
+            result = k.var(f32, 0.0)
             with k.when(row < O.rows):
                 delta = whole if dLSE is None else whole - k.load(dLSE.at(k, row))
                 lse = k.load(LSE.at(k, row))
-                found.set(k.selp(0.0, delta, lse == _NEG_INF))
-                k.store(D.at(k, row), found)
-                also(row, lse, found)
-            if kept is not None:
-                k.store(kept.pointer(0, down), found)
+                result.set(k.selp(0.0, delta, lse == _NEG_INF))
+                k.store(D.at(k, row), result)
+                also(row, lse, result)
+            if saved is not None:
+                k.store(saved.pointer(0, down), result)
 
 
 def _elements(k: KernelBuilder, at: Value, width: int, dtype: ScalarType) -> list[Value]:
     """`width` neighbouring elements in global memory, as f32."""
     if dtype is f32:
-        found = k.load(Pointer(at, "global", f32), width)
-        return list(found) if isinstance(found, tuple) else [found]
+        result = k.load(Pointer(at, "global", f32), width)
+        return list(result) if isinstance(result, tuple) else [result]
     if width == 1:
         return [k.cvt(k.load(Pointer(at, "global", u16)).as_(dtype), dtype=f32)]
     words = k.load(Pointer(at, "global", u32), width // 2)

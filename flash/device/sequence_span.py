@@ -25,7 +25,7 @@ class Span:
         than `total`.
         """
         first, last = (k.min(row.as_(u32), total.as_(u32)) for row in (begin, end))
-        behind = k.max(last, first)
+        stop = k.max(last, first)
         if used is not None:
-            behind = k.min(behind, first + k.min(used.as_(u32), total.as_(u32)))
-        return cls(first.as_(s32), (behind - first).as_(s32))
+            stop = k.min(stop, first + k.min(used.as_(u32), total.as_(u32)))
+        return cls(first.as_(s32), (stop - first).as_(s32))

@@ -1,4 +1,4 @@
-"""Online softmax of rows that two warpgroups share, which take tiles of keys in turns. The shift of a row
+"""Online softmax of rows that two warpgroups share, which take tiles of keys alternately. The shift of a row
 passes from one to the other with each tile, through shared memory; their sums are added at the end.
 """
 
@@ -21,12 +21,10 @@ _GROUPS: Final = 2
 
 @dataclass(frozen=True)
 class Exchange:
-    """Where the two warpgroups of a role find numbers of each other for each row of a thread, and how they
-    take turns.
-
+    """Where the two warpgroups of a role exchange numbers for each row of a thread, and how they alternate.
     `group` (u32, 0 or 1) is the warpgroup of the thread, `row` (u32) its first row, from which `rows` counts
     all of them; `leads` says whether the lane writes for those that share the row. `first` is the first of
-    two named barriers: a warpgroup waits at its own one, where the other arrives.
+    two named barriers: each warpgroup waits at one of them, where the other arrives.
     """
 
     k: KernelBuilder
@@ -70,8 +68,8 @@ class Exchange:
 
 
 class SharedRowsSoftmax(OverlappedSoftmax):
-    """The running shift of rows whose tiles of keys two warpgroups take in turns, and the sum of the weights
-    of this one. `follow` comes before `weigh` of the tile behind the other's.
+    """The running shift of rows whose tiles of keys two warpgroups take alternately, and the sum of the
+    weights of this one. `follow` comes before `weigh` of the tile that follows one of the other warpgroup.
     """
 
     def __init__(
@@ -122,10 +120,10 @@ class SharedRowsSoftmax(OverlappedSoftmax):
     def _join(self) -> None:
         """Add the sums of both warpgroups, whose shifts are the same."""
         k, barrier = self.k, self.exchange.role.barrier
-        own = [over_lanes(k, total, self.distances, operator.add) for total in self.row_sum]
+        local = [over_lanes(k, total, self.distances, operator.add) for total in self.row_sum]
         barrier.sync()  # all have read the last shifts
-        self.exchange.write(own)
+        self.exchange.write(local)
         barrier.sync()
         (others,) = self.exchange.read(1)
-        for row_sum, a, b in zip(self.row_sum, own, others, strict=True):
+        for row_sum, a, b in zip(self.row_sum, local, others, strict=True):
             row_sum.set(k.selp(a + b, 0.0, self.exchange.leads))  # `finish` adds over the lanes of a row

@@ -23,7 +23,7 @@ Steps = Iterator[list[tuple[Value, ...]]]  # of operands A: 16 columns of each 1
 
 class WeightsWriter:
     """Writes a warp's operands A into its rows of a tile of one panel, `first_chunk` (u32; None: 0)
-    chunks of 16 bytes behind the first column: a multiple of the chunks that the warp writes.
+    chunks of 16 bytes after the first column: a multiple of the chunks that the warp writes.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class WeightsWriter:
 
 
 class SharedWeights:
-    """P and dS of the rows of a CTA and a tile of others. Of the warps with the same rows, whose place
-    among those with others is `me`, this one has part `part` (u32) of the tile's columns.
+    """P and dS of the rows of a CTA and of a tile of other rows. Several warps have the same rows, and each
+    of them part `part` (u32) of the tile's columns; `me` are the coordinates of this one among the warps with
+    different rows.
     """
 
     def __init__(self, k: KernelBuilder, config: GradientConfig, me: WarpCoordinates, part: Value) -> None:
@@ -119,7 +120,7 @@ class SharedWeights:
 
     @marked("shared weights: sums before")
     def _await_readers(self) -> None:
-        """Meet the other warps behind their reads of the parts of the sums before."""
+        """Meet the other warps after their reads of the parts of the sums before."""
         self.k.barrier()
 
 

@@ -15,8 +15,8 @@ from flash.device.tiles import clear_padding, repeat
 from flash.families.simt import CHUNK, Tiling
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var, marked
 
-# Text size against loop overhead: about so many multiply-adds in an iteration of an inner loop.
-_FMAS_PER_TURN = 512
+# Multiply-adds in an iteration of an inner loop, about: text size against loop overhead.
+_FMAS_PER_ITERATION = 512
 
 AddRow = Callable[[KernelBuilder, list[Var], Value, list[Value]], None]
 
@@ -88,7 +88,7 @@ class Products:
                     k.store(to, P.row(i)[c * CHUNK : (c + 1) * CHUNK])
 
     def _p_step(self, at: TilePointer, i: int, chunks: int) -> TilePointer:
-        """The address of this thread's i-th row in the P tile, `chunks` chunks behind `at`."""
+        """The address of this thread's i-th row in the P tile, `chunks` chunks after `at`."""
         t = self.t
         return at.step(t.groups // t.interleave * i, t.interleave * CHUNK * chunks)
 
@@ -155,4 +155,4 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
 
 def _unroll(fmas: int) -> int:
     """How many times to repeat `fmas` multiply-adds in one iteration of a loop."""
-    return max(1, _FMAS_PER_TURN // fmas)
+    return max(1, _FMAS_PER_ITERATION // fmas)

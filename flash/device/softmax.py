@@ -19,7 +19,7 @@ NO_TERMS: Final[FirstTerms] = (NEG_INF, 0.0)
 
 
 class FinishedRow(NamedTuple):
-    """What the softmax knows of a row that has seen all of its keys."""
+    """The results of the softmax for a row that has seen all of its keys."""
 
     inverse: Value  # 1 / sum of its weights, 0 if it has seen no key
     lse: Value  # log-sum-exp in natural units, -inf if it has seen no key
@@ -27,8 +27,8 @@ class FinishedRow(NamedTuple):
 
 @marked("softmax: sink")
 def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
-    """What a row's softmax begins with. The sink is a score, in units of log2, that every row has
-    beside those of its keys; None if there is none. `lane` is this lane's index among those that
+    """The first maximum and sum of a row's softmax. The sink is a score, in units of log2, that every row has
+    in addition to those of its keys; None if there is none. `lane` is this lane's index among those that
     share a row; lane 0 counts the sink.
     """
     if sink is None:

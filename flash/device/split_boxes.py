@@ -3,7 +3,7 @@
 What a pair is, `flash/device/split_tile.py` says. A tile of f32 has slabs of 32 columns, and one of f16
 slabs of 64 columns that have as many bytes. So the high parts of a tile take its first slabs, and the low
 parts the others: a thread reads a chunk of four elements in a slab of the first half and the chunk at the
-same place in the second half, and writes the high parts of these eight elements to the one and their low
+same position in the second half, and writes the high parts of these eight elements to the one and their low
 parts to the other. No thread writes what another one reads.
 
 This permutes columns. Products of Q and K do not notice, since both are permuted alike;
@@ -35,10 +35,9 @@ _WORDS_AT_ONCE: Final = 16  # in flight
 
 
 class SplitBoxes:
-    """Splits the rows of tiles with `rows` rows, in one of `stages` places of shared memory.
-
-    `factors` has for each place an f32 for each row, by which sums of its products are to be multiplied: 1,
-    unless `scales` says otherwise.
+    """Splits the rows of tiles with `rows` rows, in one of `stages` stages of shared memory. `factors` has
+    for each stage an f32 for each row, by which sums of its products are to be multiplied: 1, unless `scales`
+    says otherwise.
     """
 
     @marked("split boxes: flags")
@@ -52,9 +51,7 @@ class SplitBoxes:
 
     @marked("split boxes: scales")
     def scales(self, mark: Value | int, stage: Value | int = 0) -> Value:
-        """Whether a row of the tile that was split with this mark, in this place, has another factor than
-        1.
-        """
+        """Whether a row of the tile split with this mark, in this stage, has a factor other than 1."""
         return self.k.load(self._flags.pointer(0, stage)) == mark
 
     def split(
@@ -66,30 +63,29 @@ class SplitBoxes:
         not_finite: Callable[[], object] | None = None,
     ) -> None:
         """Split a thread's part of a tile whose copies have arrived. `team` are the thread's number, u32, and
-        how many threads split the tile, together.
-
-        `mark`, u32, tells the tile from those before it in this place and is not 0. With `not_finite`, NaN
-        and infinity become 0, and `not_finite()` emits what is done where there was one.
+        how many threads split the tile, together. `mark`, u32, tells the tile from those before it in this
+        stage and is not 0. With `not_finite`, NaN and infinity become 0, and `not_finite()` emits the code
+        for threads that have set one to 0.
         """
         k, (thread, threads) = self.k, team
         at_once = threads // _CHUNKS
         rows = _Rows.of(tile, thread, at_once)
-        turns = tile.rows // at_once
-        step = math.gcd(turns, max(1, _WORDS_AT_ONCE // (_ELEMENTS * tile.layout.slabs)))
+        iterations = tile.rows // at_once
+        step = math.gcd(iterations, max(1, _WORDS_AT_ONCE // (_ELEMENTS * tile.layout.slabs)))
         first = self.factors.pointer(stage, rows.row)
         flag = self._flags.pointer(0, stage)
 
-        def factor_at(place: TilePointer, turn: int) -> Pointer:
-            return place.plus_bytes(turn * at_once * f32.nbytes)
+        def factor_at(pointer: TilePointer, iteration: int) -> Pointer:
+            return pointer.plus_bytes(iteration * at_once * f32.nbytes)
 
-        def split(part: _Rows, place: TilePointer) -> None:
-            here = functools.partial(factor_at, place)
+        def split(part: _Rows, pointer: TilePointer) -> None:
+            here = functools.partial(factor_at, pointer)
             split_rows(k, part, step, here, lambda: k.store(flag, mark), not_finite)
 
-        if turns == step:
+        if iterations == step:
             split(rows, first)
             return
-        with k.loop(0, turns // step, type=u32) as n:
+        with k.loop(0, iterations // step, type=u32) as n:
             down = n * (step * at_once)
             split(rows.down(down), first.moved(first.value + down * f32.nbytes))
 
@@ -97,14 +93,14 @@ class SplitBoxes:
 @dataclass(frozen=True)
 class _Rows:
     """A thread's elements in row `row` of a tile, and in every `at_once`-th from there on: chunk `chunk` of
-    each slab, that of the first at `place`.
+    each slab, that of the first at `pointer`.
     """
 
     tile: BoxTile
     at_once: int
     row: Value
     chunk: Value
-    place: TilePointer
+    pointer: TilePointer
 
     @classmethod
     @marked("split boxes: rows")
@@ -115,29 +111,29 @@ class _Rows:
 
     def down(self, rows: Value) -> _Rows:
         """The rows that lie `rows` further down, a multiple of eight."""
-        place = self.place.moved(self.place.value + rows * self.tile.layout.row_bytes)
-        return replace(self, row=self.row + rows, place=place)
+        pointer = self.pointer.moved(self.pointer.value + rows * self.tile.layout.row_bytes)
+        return replace(self, row=self.row + rows, pointer=pointer)
 
-    def elements(self, turn: int) -> list[Value]:
-        """See `RowsToSplit`: chunk by chunk, those of the two halves of the slabs in turns."""
-        found: list[Value] = []
+    def elements(self, iteration: int) -> list[Value]:
+        """See `RowsToSplit`: chunk by chunk, those of the two halves of the slabs alternately."""
+        result: list[Value] = []
         for nth in range(self.tile.layout.slabs // 2):
             for half in range(2):
-                found += self.tile.k.load(self._at(turn, nth, half, f32), _ELEMENTS)
-        return found
+                result += self.tile.k.load(self._at(iteration, nth, half, f32), _ELEMENTS)
+        return result
 
-    def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
+    def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
         """See `RowsToSplit`."""
         for nth in range(self.tile.layout.slabs // 2):
             of_two_chunks = words[nth * _ELEMENTS : (nth + 1) * _ELEMENTS]
             for half, parts in enumerate(zip(*of_two_chunks, strict=True)):
-                self.tile.k.store(self._at(turn, nth, half, u32), [part.as_(u32) for part in parts])
+                self.tile.k.store(self._at(iteration, nth, half, u32), [part.as_(u32) for part in parts])
 
-    def _at(self, turn: int, nth: int, half: int, dtype: ScalarType) -> Pointer:
-        """The chunk in slab `nth` of a half of the slabs, in the row of a turn."""
+    def _at(self, iteration: int, nth: int, half: int, dtype: ScalarType) -> Pointer:
+        """The chunk in slab `nth` of a half of the slabs, in the row of an iteration."""
         layout = self.tile.layout
         slab = nth + half * (layout.slabs // 2)
-        at = self.place.plus_bytes(slab * layout.slab_bytes + turn * self.at_once * layout.row_bytes)
+        at = self.pointer.plus_bytes(slab * layout.slab_bytes + iteration * self.at_once * layout.row_bytes)
         return Pointer(at.value, "shared", dtype, at.offset)
 
 
@@ -190,5 +186,5 @@ class SplitOutputs:
         return LaneColumns(self._first_column(self.sums.columns).as_(s32), pairs, _ELEMENTS, half + _ELEMENTS)
 
     def _first_column(self, columns: int) -> Value:
-        """The column of the lane's first sum, of so many columns."""
+        """The column of the lane's first sum, of `columns` columns."""
         return (self.in_quad % 2) * LANE_COLUMNS + (self.in_quad // 2) * (columns // 2)

@@ -16,7 +16,7 @@ from ptxgen.types import u32
 
 class SplitPipeline(TmaPipeline):
     """See `TmaPipeline`; tiles of f32 are split. Consumers split the tile of Q, the producer splits those of
-    K and V. `SplitBoxes` tells the tiles of a place apart by their `mark_of`.
+    K and V. `SplitBoxes` tells the tiles of a stage apart by their `mark_of`.
     """
 
     reworked: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class SplitPipeline(TmaPipeline):
         producer = self.producer
         with self.values.rework() as stage:
             team = producer.thread, producer.threads
-            self.of_values.split(stage.v, team, mark, stage.index, self.nonfinite.found)
+            self.of_values.split(stage.v, team, mark, stage.index, self.nonfinite.note_nonfinite)
 
 
 def mark_of(n: Value) -> Value:

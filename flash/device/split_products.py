@@ -56,8 +56,8 @@ class SplitTiles:
         self.queries, self.keys, self.values = (SplitTile(k, loader) for loader in (Q, K, V))
 
     def arrivals(self, n: Value, not_finite: Callable[[], object]) -> tuple[Arrival, Arrival]:
-        """What a thread does when tile `n` of K, and of V, has arrived. `not_finite` is as in
-        `SplitTile.split`, of V.
+        """Callbacks that emit a thread's work when tile `n` of K, and of V, has arrived. `not_finite` is as
+        in `SplitTile.split`, of V.
         """
         self.mark = n.as_(u32)
         return (
@@ -137,9 +137,9 @@ class SplitProducts:
         """S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
         t = self.t
         begin = None if d else (self.k.mov(0.0, type=f32),) * 4
-        places = [query(2 * d, MMA_ROWS * m) for m in range(t.row_tiles)]
-        high = [self._load(at) for at in places]
-        low = [self._load(at.moved(at.value ^ CHUNK_BYTES)) for at in places]
+        addresses = [query(2 * d, MMA_ROWS * m) for m in range(t.row_tiles)]
+        high = [self._load(at) for at in addresses]
+        low = [self._load(at.moved(at.value ^ CHUNK_BYTES)) for at in addresses]
         for n in range(t.tile // MMA_KEYS):
             b = self._load(key(2 * d, MMA_KEYS * n))
             high_of_b, low_of_b = b[:2], b[2:]
@@ -181,7 +181,7 @@ class SplitProducts:
 
     def _apart(self, is_apart: bool) -> AbstractContextManager[object]:
         """A context for products whose operands the assembler does not load before those of the products
-        in front of it are used: a branch that all threads take, since no mark is 0. Wide tiles leave no
+        before it are used: a branch that all threads take, since no mark is 0. Wide tiles leave no
         registers for the operands of more.
         """
         if not is_apart:
@@ -202,18 +202,18 @@ class SplitProducts:
         k, t, tiles = self.k, self.t, range(self.bursts.side_by_side)
         sums = k.fragment(O.rows, LANE_COLUMNS * len(tiles), initial=None)
         of_sums, zeros = AccumulatorTiles(sums.row), (k.mov(0.0, type=f32),) * 4
-        places = list(product(range(t.row_tiles), tiles))
+        addresses = list(product(range(t.row_tiles), tiles))
         highs = []
         for j in range(t.tile // _DEPTH):
             b = [self._load(value(first + n, _DEPTH * j), trans=True) for n in tiles]
             high, low = [of[:2] for of in b], [of[2:] for of in b]
             highs.append(high)
-            for m, n in places:
+            for m, n in addresses:
                 self._multiply(of_sums[m, n], a[m][j][1], high[n], None if j else zeros)
-            for m, n in places:
+            for m, n in addresses:
                 self._multiply(of_sums[m, n], a[m][j][0], low[n])
         for j, high in enumerate(highs):
-            for m, n in places:
+            for m, n in addresses:
                 self._multiply(of_sums[m, n], a[m][j][0], high[n])
         for row, more, factor in zip(O, sums, undone, strict=True):
             begin = LANE_COLUMNS * first
@@ -235,7 +235,7 @@ class SplitProducts:
             pairs.append(split_pair(self.k, x))
         return tuple(high for high, _ in pairs), tuple(low for _, low in pairs)
 
-    def output_place(self) -> tuple[Value, Value]:
+    def output_address(self) -> tuple[Value, Value]:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""
         return self.me.in_quad * 2, self.me.in_quad * 0
 
@@ -262,7 +262,7 @@ def unscale_scores(
     factors_of_keys: Callable[[], TilePointer],
 ) -> None:
     """Multiply scores by the factors of their rows of Q and K, the smaller first: a product of both may not
-    be finite. `factors_of_keys` gives the place of the factor of the lane's first key.
+    be finite. `factors_of_keys` gives the address of the factor of the lane's first key.
     """
     for i, scores in enumerate(S):
         factor = factor_of_row(i)
@@ -281,8 +281,8 @@ def scale_weights(
     factors_of_keys: Callable[[], TilePointer],
 ) -> None:
     """Multiply weights by the factors of their rows of V, and set for each row of P the scale for the
-    largest of these products, and what undoes it. So what is lost is small beside the largest product of a
-    row, not beside the largest row of V, which may have no weight. `factors_of_keys` is as for
+    largest of these products, and what undoes it. So what is lost is small compared with the largest product
+    of a row, not with the largest row of V, which may have no weight. `factors_of_keys` is as for
     `unscale_scores`.
     """
     for row, scale, inverse in zip(P, scales, undone, strict=True):

@@ -88,27 +88,29 @@ class SplitTile:
         k, tile = self.k, self.tile
         (share,) = self.loader.shares(stage)
         rows = _Rows.of(k, share)
-        turns = max(1, tile.rows // share.rows_at_once)
-        step = min(turns, max(1, _WORDS_AT_ONCE // (_WORDS * len(share.panels))))
+        iterations = max(1, tile.rows // share.rows_at_once)
+        step = min(iterations, max(1, _WORDS_AT_ONCE // (_WORDS * len(share.panels))))
         fewer = share.rows_at_once > tile.rows
         with k.when(share.row < tile.rows) if fewer else nullcontext():
-            if turns == step:
+            if iterations == step:
                 self._split_rows(rows, step, mark, not_finite)
                 return
-            with k.loop(0, turns // step, type=u32) as n:
+            with k.loop(0, iterations // step, type=u32) as n:
                 self._split_rows(rows.down(n * (step * rows.at_once)), step, mark, not_finite)
 
     def _split_rows(
-        self, rows: _Rows, turns: int, mark: Value | int, not_finite: Callable[[], object] | None
+        self, rows: _Rows, iterations: int, mark: Value | int, not_finite: Callable[[], object] | None
     ) -> None:
-        """Split `turns` rows, each `rows.at_once` below the one before."""
+        """Split a thread's rows, one in each of the `iterations`, `rows.at_once` rows apart."""
 
-        def factor_at(turn: int) -> TilePointer:
+        def factor_at(iteration: int) -> TilePointer:
             first = self.factors.pointer(0, rows.row)
-            return first.plus_bytes(turn * rows.at_once * f32.nbytes)
+            return first.plus_bytes(iteration * rows.at_once * f32.nbytes)
 
         lanes = _ROW_LANES if rows.half is None else _ROW_LANES_BY_HALVES
-        split_rows(self.k, rows, turns, factor_at, lambda: self.k.store(self._flag, mark), not_finite, lanes)
+        split_rows(
+            self.k, rows, iterations, factor_at, lambda: self.k.store(self._flag, mark), not_finite, lanes
+        )
 
 
 class RowsToSplit(Protocol):
@@ -120,30 +122,29 @@ class RowsToSplit(Protocol):
     def chunk(self) -> Value:
         """The thread's chunk of a panel, u32."""
 
-    def elements(self, turn: int) -> list[Value]:
-        """The elements in the row of a turn, f32."""
+    def elements(self, iteration: int) -> list[Value]:
+        """The elements in the row of an iteration, f32."""
 
-    def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
-        """Write the high and the low parts of each two elements of the row of a turn."""
+    def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
+        """Write the high and the low parts of each two elements of the row of an iteration."""
 
 
 @marked("split tile: rows")
 def split_rows(
     k: KernelBuilder,
     rows: RowsToSplit,
-    turns: int,
+    iterations: int,
     factor_at: Callable[[int], Pointer],
     note_factors: Callable[[], object],
     not_finite: Callable[[], object] | None,
     lanes: Sequence[int] = _ROW_LANES,
 ) -> None:
-    """Split the rows of `turns` turns, and store their factors, each where `factor_at` says.
-
-    `note_factors()` emits what is done where one of them is not 1. With `not_finite`, NaN and infinity
-    become 0, and `not_finite()` emits what is done where there was one. `lanes` are the butterfly distances
-    to the lanes that share a row.
+    """Split the rows of `iterations` iterations, and store their factors, each at `factor_at(iteration)`.
+    `note_factors()` emits the code for rows of which one factor is not 1. With `not_finite`, NaN and infinity
+    become 0, and `not_finite()` emits the code for threads that have set one to 0. `lanes` are the butterfly
+    distances to the lanes that share a row.
     """
-    split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
+    split = [[k.var(f32, of) for of in rows.elements(iteration)] for iteration in range(iterations)]
     factors = [k.var(f32, 1.0) for _ in split]
     ordinary = [_is_ordinary(_largest(k, [k.abs(of) for of in x], NaN=True)) for x in split]
     some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
@@ -153,10 +154,10 @@ def split_rows(
         with k.when(functools.reduce(operator.or_, [factor != 1.0 for factor in factors])):
             note_factors()
     k.bar_warp_sync(_EVERY_LANE)  # other lanes have read what is written now
-    for turn, (x, factor) in enumerate(zip(split, factors, strict=True)):
+    for iteration, (x, factor) in enumerate(zip(split, factors, strict=True)):
         pairs = [[of * ELEMENT_SCALE for of in x[n : n + 2]] for n in range(0, len(x), 2)]
-        rows.store(turn, [split_pair(k, pair) for pair in pairs])
-        at = factor_at(turn)
+        rows.store(iteration, [split_pair(k, pair) for pair in pairs])
+        at = factor_at(iteration)
         with k.only_if(rows.chunk == 0):
             k.store(at, factor)
 
@@ -195,12 +196,11 @@ def _largest(k: KernelBuilder, of: Sequence[Value], *, NaN: bool = False) -> Val
 
 @dataclass(frozen=True)
 class _Rows:
-    """A thread's elements in one row of the tile, row `row`, and in every `at_once`-th from there on:
-    chunk `chunk` of each of `panels`, which begins at `place`, or with `half` (u32, 0 or 1), of each of those
-    of one half; `words` is the first of the words that its first two elements become.
-
-    Of two lanes with the same chunk of two halves of a row, which lie in the same banks, one takes the
-    other two elements of its chunk first; so no two of a warp's accesses meet in a bank.
+    """A thread's elements in one row of the tile, row `row`, and in every `at_once`-th from there on: chunk
+    `chunk` of each of `panels`, the first one at `pointer`, or with `half` (u32, 0 or 1), of each of those of
+    one half; `words` is the first of the words that its first two elements become. Of two lanes with the same
+    chunk of two halves of a row, which lie in the same banks, one takes the other two elements of its chunk
+    first; so no two of a warp's accesses meet in a bank.
     """
 
     k: KernelBuilder
@@ -209,7 +209,7 @@ class _Rows:
     at_once: int
     row: Value
     chunk: Value
-    place: TilePointer
+    pointer: TilePointer
     words: TilePointer
 
     @classmethod
@@ -219,42 +219,42 @@ class _Rows:
         chunk, word = (share.chunk & 1) * _TILES, (share.chunk >> 1) * _WORD
         if share.half is not None:
             chunk = chunk + share.half * _PARTS
-        words = share.place.moved((share.place.value ^ ((share.chunk ^ chunk) * CHUNK_BYTES)) + word)
+        words = share.pointer.moved((share.pointer.value ^ ((share.chunk ^ chunk) * CHUNK_BYTES)) + word)
         return cls(
-            k, share.panels, share.half, share.rows_at_once, share.row, share.chunk, share.place, words
+            k, share.panels, share.half, share.rows_at_once, share.row, share.chunk, share.pointer, words
         )
 
     def down(self, rows: Value) -> _Rows:
         """The rows that lie `rows` further down, a multiple of eight."""
         nbytes = rows * PANEL_BYTES
-        place, words = (of.moved(of.value + nbytes) for of in (self.place, self.words))
-        return replace(self, row=self.row + rows, place=place, words=words)
+        pointer, words = (of.moved(of.value + nbytes) for of in (self.pointer, self.words))
+        return replace(self, row=self.row + rows, pointer=pointer, words=words)
 
-    def elements(self, turn: int) -> list[Value]:
-        """A thread's elements in its row of a turn, panel by panel."""
-        found: list[Value] = []
-        starts = [self.place]
+    def elements(self, iteration: int) -> list[Value]:
+        """A thread's elements in its row of an iteration, panel by panel."""
+        result: list[Value] = []
+        starts = [self.pointer]
         if self.half is not None:
-            first = self.place.moved(self.place.value + self.half * _TWO)
+            first = self.pointer.moved(self.pointer.value + self.half * _TWO)
             starts = [first, first.moved(first.value ^ _TWO)]
         for panel in self.panels:
             for start in starts:
-                at = start.plus_bytes(panel.offset + turn * self.at_once * PANEL_BYTES)
-                found += self.k.load(Pointer(at.value, "shared", f32, at.offset), _WORDS // len(starts))
-        return found
+                at = start.plus_bytes(panel.offset + iteration * self.at_once * PANEL_BYTES)
+                result += self.k.load(Pointer(at.value, "shared", f32, at.offset), _WORDS // len(starts))
+        return result
 
-    def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
+    def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
         """Write the parts of these elements. Two neighbouring elements are the columns 2t and 2t + 1
         of one tile; the other two of a chunk are those of the next tile.
         """
         per_panel = _WORDS // _PARTS
         for n, parts in enumerate(words):
             nth, second = divmod(n, per_panel)
-            offset = self.panels[nth].offset + turn * self.at_once * PANEL_BYTES
+            offset = self.panels[nth].offset + iteration * self.at_once * PANEL_BYTES
             for part, word in enumerate(parts):
                 chunk = _PARTS * second + part
-                place = self.words.moved(self.words.value ^ (chunk * CHUNK_BYTES)) if chunk else self.words
-                at = place.plus_bytes(offset)
+                pointer = self.words.moved(self.words.value ^ (chunk * CHUNK_BYTES)) if chunk else self.words
+                at = pointer.plus_bytes(offset)
                 self.k.store(Pointer(at.value, "shared", b32, at.offset), word)
 
 

@@ -20,7 +20,7 @@ _TILE: Final = 8  # columns of a product, of which each of the four lanes of a q
 @dataclass(frozen=True)
 class LaneColumns:
     """The columns of O whose sums a lane holds: pairs of neighbours, the first pair at column `first` (s32)
-    and each further one `step` columns behind the one before, `count` pairs at most. The columns of the
+    and each further one `step` columns after the one before, `count` pairs at most. The columns of the
     same pair of all four lanes of a quad lie within `reach` columns from that of the first lane on.
     """
 
@@ -71,5 +71,5 @@ def _columns_wanted(out: Matrix, slices: ValueSlices, column: Value, first: int,
     wanted = None if left >= reach else column < left
     if begin is None or first >= slices.shared:
         return wanted
-    behind = column + first >= begin
-    return behind if wanted is None else wanted & behind
+    after = column + first >= begin
+    return after if wanted is None else wanted & after

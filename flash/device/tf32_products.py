@@ -38,7 +38,7 @@ from ptxgen.types import f32, u32
 
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32
 _HALF_ULP: Final = (_DROPPED + 1) // 2
-_KEPT: Final = 0xFFFF_FFFF - _DROPPED
+_SIGNIFICANT: Final = 0xFFFF_FFFF - _DROPPED
 # From this magnitude on, rounding to tf32 gives infinity.
 _TOO_LARGE: Final = float.fromhex("0x1.ffep127")
 _INFINITY: Final = float("inf")
@@ -47,8 +47,8 @@ _INFINITY: Final = float("inf")
 # infinite; but a finite x that rounded to infinity loses what its low part does not hold.
 # _TO_LARGEST clears the lowest exponent bit: such a finite x is truncated, and infinity becomes
 # 2**127, which is right if the other factor is at most 2**11.
-_TO_ONE: Final = _KEPT & ~0x4000_0000
-_TO_LARGEST: Final = _KEPT & ~0x0080_0000
+_TO_ONE: Final = _SIGNIFICANT & ~0x4000_0000
+_TO_LARGEST: Final = _SIGNIFICANT & ~0x0080_0000
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of V that a lane reads, each for a tile of O
 _FEW_TILES: Final = 2  # tiles of O at a time, where registers are few
 _PANEL: Final = MMA_KEYS * _READ
@@ -67,9 +67,9 @@ class Split:
     high: tuple[Value, ...]
     low: tuple[Value, ...]
 
-    def part(self, *places: int) -> Split:
+    def part(self, *indices: int) -> Split:
         """The registers with these indices."""
-        return Split(*(tuple(of[i] for i in places) if of else () for of in (self.high, self.low)))
+        return Split(*(tuple(of[i] for i in indices) if of else () for of in (self.high, self.low)))
 
 
 class Tf32Outputs:
@@ -123,17 +123,17 @@ class Tf32Outputs:
                     j: int, block: int = (panel + first // _PANEL) * _BLOCKS, nth: int = part
                 ) -> list[Split]:
                     """The B operand of each tile in step j."""
-                    even, odd = (
+                    even, second = (
                         self._operand(self._values(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
                     )
-                    return [_both(even.part(i), odd.part(i)) for _, i in tiles]
+                    return [_both(even.part(i), second.part(i)) for _, i in tiles]
 
                 totals = [of_outputs[m, panel * _READ + part + i] for m, i in tiles]
                 with apart(self.k, value(0, 0)) if self._is_crowded else nullcontext():
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows, joins=self._joins)
 
-    def output_place(self) -> tuple[Value, Value]:
+    def output_address(self) -> tuple[Value, Value]:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""
         return self.me.in_quad * 2, self.me.in_quad * 0
 
@@ -153,9 +153,9 @@ class Tf32Outputs:
         return self.k.ldmatrix(at, num="x4")
 
     def _values(self, at: TilePointer, columns: int) -> tuple[Value, ...]:
-        found = self.k.load(at, columns)
-        assert isinstance(found, tuple)
-        return found
+        loaded = self.k.load(at, columns)
+        assert isinstance(loaded, tuple)
+        return loaded
 
     def _weights(self, P: Fragment, m: int, j: int) -> Split:
         """The A operand for 16 rows and 8 keys. No weight is infinite, or so large that it would be
@@ -169,7 +169,7 @@ class Tf32Outputs:
         high, low = [], []
         for x in numbers:
             up = x.as_(u32) + _HALF_ULP
-            high.append(up & _KEPT if self.is_split else up)
+            high.append(up & _SIGNIFICANT if self.is_split else up)
             low.append(x - high[-1].as_(f32) if self.is_split else x)
         return self._of(high, low)
 
@@ -191,7 +191,7 @@ class Tf32Outputs:
         of a NaN is NaN; its high part may be any number.
         """
         k, bits, number = self.k, x.as_(u32), x.as_(f32)
-        high = k.var(u32, (bits + _HALF_ULP) & _KEPT)
+        high = k.var(u32, (bits + _HALF_ULP) & _SIGNIFICANT)
         with k.only_if(k.abs(high.as_(f32)) == _INFINITY):
             k.and_(bits, if_infinite, into=high)
         return high, number - high.as_(f32)

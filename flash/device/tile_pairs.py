@@ -2,9 +2,9 @@
 the numbers of their rows.
 
 The copies of a pair are one group (`cp.async.commit_group`). With `stages` stages the copies of the
-next stages - 1 pairs are under way while a pair is used; the barrier behind each wait also says that
+next stages - 1 pairs are under way while a pair is used; the barrier after each wait also says that
 nobody still reads the stage that is filled next. With one stage a second barrier does, and with more
-stages one in front of each further run over tiles. Where the warps meet behind their last read of each
+stages one before each further run over tiles. Where the warps meet after their last read of each
 pair, neither is needed.
 """
 
@@ -74,7 +74,7 @@ class TilePairs:
             self._start_ahead(tile + (self.stages - 1), end)
 
     def stage(self, n: int) -> Value | None:
-        """The byte at which the current tile of loader n, or behind the last one of `also`, begins;
+        """The byte at which the current tile of loader n, or after the last one of `also`, begins;
         None: 0.
         """
         return self._used[self._sizes[n]].at

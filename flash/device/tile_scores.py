@@ -17,8 +17,8 @@ from ptxgen.records import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TileScores:
-    """Where the scores of a lane of a tensor-core kernel lie, and what is done to them. `first_key` gives the
-    first key of the tile that has -n - 1 tiles before it.
+    """The coordinates of a lane's scores in a tensor-core kernel, and the features and mask that are applied
+    to them. `first_key` gives the first key of the tile that has -n - 1 tiles before it.
     """
 
     k: KernelBuilder
@@ -37,13 +37,13 @@ class TileScores:
     def finish(
         self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None
     ) -> ScoreCoordinates | None:
-        """Apply features and the mask to the products of the tile with -n - 1 tiles before it. Returns where
-        its scores lie; None if no feature asks for that, and products are scores but for the scale.
+        """Apply features and the mask to the products of the tile with -n - 1 tiles before it. Returns the
+        coordinates of its scores; None if no feature needs them, and products are scores but for the scale.
         """
-        places = self._finish(S, n, masking, scoring)
+        coordinates = self._finish(S, n, masking, scoring)
         if self.tops is not None:
             self.tops.take(S)
-        return places
+        return coordinates
 
     def _finish(
         self, S: Fragment, n: Value, masking: Masking, scoring: Scoring | None
@@ -52,7 +52,7 @@ class TileScores:
         if not (masking.hides or scoring is not None or cta.after_softmax):
             return None
         begins_block = self.tile % KEYS_PER_BLOCK == 0
-        places = ScoreCoordinates(
+        coordinates = ScoreCoordinates(
             self.k,
             self.first_row,
             self.first_key(n),
@@ -68,13 +68,13 @@ class TileScores:
             for score in row:
                 self.k.mul(score, factor, into=score)
         if scoring is not None:
-            scoring.apply(S, places)
+            scoring.apply(S, coordinates)
         if masking.hides:
-            self.mask().apply(self.k, S, places, in_front=masking is Masking.LEFT)
-        return places
+            self.mask().apply(self.k, S, coordinates, in_front=masking is Masking.LEFT)
+        return coordinates
 
-    def drop(self, P: Fragment, places: ScoreCoordinates | None) -> None:
+    def drop(self, P: Fragment, coordinates: ScoreCoordinates | None) -> None:
         """Apply the features that change weights."""
-        if places is not None:
+        if coordinates is not None:
             for feature in self.cta.after_softmax:
-                feature.drop(P, places)
+                feature.drop(P, coordinates)

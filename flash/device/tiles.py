@@ -20,14 +20,14 @@ _LOOKUPS_IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class Strip:
-    """The rows of a tile of `rows` rows that a thread copies, and what of them: row `row` of a matrix,
-    s32, which is row `own` of the tile, u32 and below `apart`, and each `apart`-th row from there on;
-    `within()` emits the offset in a row, u64 bytes. The thread is the `nth` of `lanes` neighbouring
-    ones with these rows.
+    """The rows of a tile of `rows` rows that a thread copies, and the part of each: row `row` of a matrix,
+    s32, which is row `tile_row` of the tile, u32 and below `apart`, and each `apart`-th row from there on;
+    `within()` emits the offset in a row, u64 bytes. The thread is the `nth` of `lanes` neighbouring ones with
+    these rows.
     """
 
     row: Value
-    own: Value
+    tile_row: Value
     apart: int
     rows: int
     nth: Value
@@ -65,8 +65,8 @@ class Matrix:
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
-        """A function of `down`, a multiple of `strip.apart`, that gives the address of what a thread
-        copies of its row that lies `down` below its first one; all threads of a CTA call it alike.
+        """A function of `down`, a multiple of `strip.apart`, that gives the address of the thread's first
+        element in the row that lies `down` below its first one; all threads of a CTA call it alike.
         """
 
         def find(down: int) -> Value:
@@ -76,7 +76,7 @@ class Matrix:
         return find
 
     def lookups(self, apart: int, rows: int) -> int:
-        """How many entries of a page table `further` reads to find the rows of such a tile."""
+        """The number of entries of a page table that `further` reads to find the rows of such a tile."""
         del apart, rows
         return 0
 
@@ -90,7 +90,7 @@ class Matrix:
 
 
 def access_width(columns: int, alignment: int, nbytes: int = F32_BYTES) -> int:
-    """How many columns of `nbytes` one access may take when rows start at multiples of `alignment`
+    """The number of columns of `nbytes` that one access may take when rows start at multiples of `alignment`
     bytes: a power of two.
     """
     width = alignment // nbytes
@@ -105,7 +105,7 @@ class TileLoader:
     Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in
     every `rows_at_once`-th row. Rows beyond the matrix become zeros and are not read. From sm_80 on
     copies are asynchronous: complete for this thread after `commit_copies` and `await_copies`, and
-    for the CTA after a barrier behind that.
+    for the CTA after a subsequent barrier.
     """
 
     @marked("tile loader: share of a thread")
@@ -118,7 +118,7 @@ class TileLoader:
         accesses = matrix.columns // matrix.width
         self.lanes = min(_MOST_LANES_PER_ROW, 1 << (accesses - 1).bit_length(), k.threads)
         self.rows_at_once = k.threads // self.lanes
-        self.turns = -(-tile.rows // self.rows_at_once)
+        self.iterations = -(-tile.rows // self.rows_at_once)
         self.accesses = accesses
 
         thread = k.thread_id()
@@ -134,17 +134,17 @@ class TileLoader:
             self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
         self.column_bytes = column_bytes
-        self.turn_bytes = matrix.step(self.rows_at_once)
+        self.step_bytes = matrix.step(self.rows_at_once)
         self.tile_bytes = matrix.step(tile.rows)
-        self.place = tile.pointer(self.row, self.lane * matrix.width)
+        self.pointer = tile.pointer(self.row, self.lane * matrix.width)
 
     @property
-    def _turns_at_once(self) -> int:
-        """How many turns are unrolled: all, unless too many registers would be in flight."""
+    def _iterations_at_once(self) -> int:
+        """How many iterations are unrolled: all, unless too many registers would be in flight."""
         if not copies_are_asynchronous(self.k):
             return _COPIES_IN_FLIGHT
         looks_up_many = self.matrix.lookups(self.rows_at_once, self.tile.rows) > _LOOKUPS_IN_FLIGHT
-        return min(self.turns, _LOOKUPS_IN_FLIGHT) if looks_up_many else self.turns
+        return min(self.iterations, _LOOKUPS_IN_FLIGHT) if looks_up_many else self.iterations
 
     @marked("tile loader: turns")
     def start(self) -> None:
@@ -152,9 +152,9 @@ class TileLoader:
         k = self.k
         source = None if self.source is None else k.var(u64, self.source)
         rows_left = k.var(s32, self.rows_left)
-        place = self.place.cursor()
+        pointer = self.pointer.cursor()
 
-        at_once = self._turns_at_once
+        at_once = self._iterations_at_once
 
         def here(first: int) -> Value:
             """The address that this thread reads in the row `first` rows further down than
@@ -162,7 +162,7 @@ class TileLoader:
             """
             if source is not None:
                 return source
-            if at_once < self.turns:  # `rows_left` goes down
+            if at_once < self.iterations:  # `rows_left` goes down
                 return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
             return find(first)
 
@@ -178,21 +178,21 @@ class TileLoader:
             )
             find = self.matrix.further(k, strip)
 
-        def copy_turn(n: int) -> None:
+        def copy_rows(n: int) -> None:
             first = n * self.rows_at_once
             if self.rows_at_once > self.tile.rows:  # more threads than the tile has rows for
                 with k.when(self.row < self.tile.rows):
-                    self._copy_row(here(first), place.step(first), rows_left > first)
+                    self._copy_row(here(first), pointer.step(first), rows_left > first)
             else:
-                self._copy_row(here(first), place.step(first), rows_left > first)
-            if source is not None and self.turn_bytes is not None:
-                k.add(source, self.turn_bytes, into=source)
+                self._copy_row(here(first), pointer.step(first), rows_left > first)
+            if source is not None and self.step_bytes is not None:
+                k.add(source, self.step_bytes, into=source)
 
-        def advance(turns: int) -> None:
-            place.advance(turns * self.rows_at_once)
-            k.sub(rows_left, turns * self.rows_at_once, into=rows_left)
+        def advance(iterations: int) -> None:
+            pointer.advance(iterations * self.rows_at_once)
+            k.sub(rows_left, iterations * self.rows_at_once, into=rows_left)
 
-        repeat(k, self.turns, at_once, copy_turn, advance)
+        repeat(k, self.iterations, at_once, copy_rows, advance)
 
     def advance(self) -> None:
         """Move to the next block of rows."""
@@ -200,11 +200,11 @@ class TileLoader:
             self.k.add(self.source, self.tile_bytes, into=self.source)
         self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)
 
-    def _copy_row(self, source: Value, place: TilePointer, present: Value) -> None:
+    def _copy_row(self, source: Value, pointer: TilePointer, present: Value) -> None:
         k, width = self.k, self.matrix.width
         for start in range(0, self.accesses, self.lanes):
             at = Pointer(source, "global", f32, start * width * F32_BYTES)
-            to = place.step(columns=start * width)
+            to = pointer.step(columns=start * width)
             if start + self.lanes > self.accesses:  # fewer accesses left in the row than lanes
                 with k.when(self.lane < self.accesses - start):
                     self._copy(to, at, present)
@@ -261,16 +261,18 @@ def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> N
 
 
 def repeat(
-    k: KernelBuilder, turns: int, unroll: int, body: Callable[[int], None], advance: Callable[[int], None]
+    k: KernelBuilder,
+    iterations: int,
+    unroll: int,
+    body: Callable[[int], None],
+    advance: Callable[[int], None],
 ) -> None:
-    """Run `body` `turns` times, `unroll` times in each iteration of a device loop.
-
-    `body(i)` emits turn i, counted from where the cursors stand; `advance(n)` moves them by n
-    turns.
+    """Run `body` `iterations` times, `unroll` times in each iteration of a device loop. `body(i)` emits
+    iteration i, counted from the cursors; `advance(n)` moves them by n iterations.
     """
-    loops, rest = divmod(turns, unroll)
+    loops, rest = divmod(iterations, unroll)
     if loops <= 1:
-        unrolled = turns
+        unrolled = iterations
     else:
         with k.loop(0, loops):
             for i in range(unroll):

@@ -24,7 +24,7 @@ _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, 
 
 
 class TmaPipeline:
-    """The tensor maps of arrays, behind the other parameters, and the rings of tiles that the producer fills.
+    """The tensor maps of arrays, after the other parameters, and the rings of tiles that the producer fills.
     `queries` is a tile that consumers fill themselves if Q has no tensor map. O leaves from `out`, which
     lies in the tile of Q if it has room there; splits that are to be merged, which are f32, leave from
     registers (None).
@@ -81,8 +81,10 @@ class TmaPipeline:
         if not self.config.features.splits:
             self.out = self.k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)
 
-    def place(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
-        """The place of a row of the CTA's head, or of its head of K and V, in an array, from `column` on."""
+    def corner(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
+        """The coordinates, in an array, of a row of the CTA's head, or of its head of K and V, from `column`
+        on.
+        """
         of = self.maps[array]
         batch, head, begin = cta.batch, cta.head, cta.queries_from
         if array in ("K", "V"):
@@ -96,7 +98,7 @@ class TmaPipeline:
 
     @marked("wgmma rings: fill")
     def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:
-        """What the producer does for a work tile, which may have no tiles of keys."""
+        """The producer's code for a work tile, which may have no tiles of keys."""
         with self.sent_findings(), self.k.when(has_tiles, uniform=True):
             self.load(cta)
 
@@ -135,13 +137,13 @@ class TmaPipeline:
         """Have the queries of the CTA copied, unless consumers load them."""
         if isinstance(self.queries, Ring):
             with self.queries.fill() as stage:
-                self.k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+                self.k.tma.load(stage.q, self.corner("Q", cta, cta.first_row))
 
     @marked("wgmma rings: fill")
     def load_keys(self, cta: Cta, row: Value) -> None:
         """Have the tile of K copied whose first key is `row`."""
         with self.keys.fill() as stage:
-            self.k.tma.load(stage.k, self.places("K", cta, row))
+            self.k.tma.load(stage.k, self.corners("K", cta, row))
 
     @marked("wgmma rings: fill")
     def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
@@ -149,7 +151,7 @@ class TmaPipeline:
         may have to be cleared.
         """
         with self.clearing(cta, row, follows) as hides, self.values.fill(reworked=hides) as stage:
-            self.k.tma.load(stage.v, self.places("V", cta, row))
+            self.k.tma.load(stage.v, self.corners("V", cta, row))
 
     def clearing(self, cta: Cta, row: Value, follows: Value | bool) -> AbstractContextManager[Value | None]:
         """The context in which a tile of V is filled: see `ClearedValues.fills`."""
@@ -157,7 +159,7 @@ class TmaPipeline:
         return clears.fills(cta, row, follows) if isinstance(clears, ClearedValues) else nullcontext()
 
     def follows(self, cta: Cta, n: Value) -> Value | bool:
-        """Whether there is a tile before the one with -n - 1 tiles before it; False if nobody asks."""
+        """Whether a tile precedes the one with -n - 1 tiles before it; False if no caller needs it."""
         return n != -cta.tiles if isinstance(self.nonfinite, ClearedValues) else False
 
     def end_loads(self, cta: Cta) -> None:
@@ -170,20 +172,20 @@ class TmaPipeline:
         keys, and of the last tile.
         """
         k = self.k
-        found: list[tuple[Value | int, Value]] = []
+        ranges: list[tuple[Value | int, Value]] = []
         for end, first, masking in masked_tiles(k, cta, lambda: cta):
             if masking is Masking.FULL:
                 first = k.min(first, k.max(cta.tiles - 1, 0))
             if masking.hides:
-                found.append((cta.first_key_of(k, first), end * self.tile))
-        return found
+                ranges.append((cta.first_key_of(k, first), end * self.tile))
+        return ranges
 
-    def places(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner | list[Corner]:
-        """Where the rows of a tile of K or V are, from `row` and `column` on: of keys in pages several
-        places.
+    def corners(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner | list[Corner]:
+        """The coordinates of the rows of a tile of K or V, from `row` and `column` on: of keys in pages,
+        those of several boxes.
         """
         if not isinstance(cta.K, PagedMatrix):
-            return self.place(array, cta, row, column)
+            return self.corner(array, cta, row, column)
         pages, of = cta.K.pages, self.maps[array]
         rows = math.gcd(pages.page_size, self.tile)
         boxes = pages.boxes(self.k, row, rows, self.tile // rows)

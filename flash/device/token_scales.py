@@ -5,7 +5,7 @@ times the scale of its value does not fit f16, in which it meets V: scales may b
 all of them far from 1. So each row of O has a power of two, by which its weights are multiplied before they
 are rounded, and O is divided by it at the end. It is the one that brings the largest of the row's weights so
 far, each times its scale, to 1 or more, and at most 2**`_SLACK`: weights that f16 then rounds to few bits,
-or to 0, are as small beside that one. When a larger one comes the power is reduced, and O with it.
+or to 0, are as small compared with that one. When a larger one comes the power is reduced, and O with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ScaleCopies:
                 k.copy_async(self.at(stage, nth), at, F32_BYTES, k.selp(F32_BYTES, 0, present, type=u32))
 
     def at(self, stage: Value | None, key: Value) -> TilePointer:
-        """Where the scale of a key of the tile, u32, is."""
+        """The address of the scale of a key of the tile, u32."""
         return self.tile.pointer(0 if stage is None else stage // self.stage_bytes, key)
 
 
@@ -78,16 +78,16 @@ class TokenScales:
                 self.k.mul(scores[column], scale, into=scores[column])
 
     def rescaled(self, factors: Sequence[Value]) -> list[Value]:
-        """What rows of O are to be multiplied by where their weights become `factors`, at most 1, of what
-        they were: the powers grow as the weights shrink, so that what is held of the weights stays as large.
+        """The factors of the rows of O where their weights become `factors`, at most 1, of what they were:
+        the powers grow as the weights shrink, so that the scaled weights keep their magnitude.
         """
-        k, found = self.k, []
+        k, results = self.k, []
         for power, factor in zip(self._powers, factors, strict=True):
             growth, _ = power_of_two_scale(k, factor, 0)
             grown = k.min(power * growth, _MOST)
-            found.append(factor * (grown * _reciprocal(power)))
+            results.append(factor * (grown * _reciprocal(power)))
             power.set(grown)
-        return found
+        return results
 
     def scale_weights(self, P: Fragment, O: Fragment, stage: Value | None) -> None:
         """Multiply the weights of a tile by the scales of its values and by the powers of their rows. Where
@@ -117,7 +117,7 @@ class TokenScales:
                 k.mul(weight, power, into=weight)
 
     def undone(self) -> list[Value]:
-        """What the rows of O are to be multiplied by in the end."""
+        """The factors by which the rows of O are multiplied in the end."""
         return [_reciprocal(power) for power in self._powers]
 
     def _of_lane(self, scales: ScaleCopies, stage: Value | None) -> Iterator[Value]:

@@ -81,7 +81,7 @@ def has_tiles(cta: Cta) -> Value:
 
 
 class Consumer(ABC):
-    """What a warpgroup that computes does for a work tile. A subclass declares the sums S and O, a `softmax`,
+    """The work of a computing warpgroup on a work tile. A subclass declares the sums S and O, a `softmax`,
     and `outputs` that write O.
     """
 
@@ -152,7 +152,7 @@ class Consumer(ABC):
         if self.config.begins_next:
             k.note("the grid that merges the parts may begin")
             k.griddepcontrol_launch_dependents()
-        if t.own_output:
+        if t.separate_output:
             self.queries.release()
         self._finish()
         if is_persistent:
@@ -178,15 +178,15 @@ class Consumer(ABC):
     def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:
         """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it, in the registers of S."""
         S = self.S.rows_of_thread
-        places = self.scores.finish(S, n, masking, scoring)
+        coordinates = self.scores.finish(S, n, masking, scoring)
         self.k.note("P = exp2(scale * S - shift)")
         self.softmax.weigh(S)
-        self.scores.drop(S, places)
+        self.scores.drop(S, coordinates)
 
     @marked("wgmma: tiles of a consumer")
     def softmax_arguments(self, scale: Value | None = None) -> tuple[Value | None, Sequence[FirstTerms]]:
-        """What products are multiplied by, in units of log2, None if features do it, by default the `scale`
-        of the CTA; and the first terms of sums.
+        """The factor of products, in units of log2, by default the `scale` of the CTA, None if features apply
+        it; and the first terms of sums.
         """
         sinks = self.cta.sinks(self.k, self.lane, ROWS, lambda: self.scores.first_row)
         if self.cta.scoring is not None:
@@ -227,8 +227,8 @@ class Consumer(ABC):
         store_outputs(self.work, cta, first_row, self.outputs, v_scale)
 
     def _end_work_tile(self) -> None:
-        """Let the next work tile begin: nobody reads what it writes any more."""
-        if not self.work.t.own_output:
+        """Let the next work tile begin: no thread reads the memory that it writes any more."""
+        if not self.work.t.separate_output:
             self.queries.release()
         if self.queries.are_stored_by_threads:
             self.role.barrier.sync()  # all have read the rows that threads store

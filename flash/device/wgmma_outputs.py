@@ -65,19 +65,19 @@ def store_outputs(
     V, times its scale, to the rows that see them. `cta` is `work.cta`, computed again.
     """
     k, t, pipeline, nonfinite = work.k, work.t, work.pipeline, work.pipeline.nonfinite
-    with _findings(work) as found:
+    with _findings(work) as was_cleared:
         if pipeline.out is None:
             columns = outputs.lane_columns(t.head_dim_v)
             store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, outputs.sums.rows_of_thread)
         else:
             outputs.write(pipeline.out)
-            _send(work, cta, pipeline.out, visible=found)
+            _send(work, cta, pipeline.out, visible=was_cleared)
         if nonfinite is not None:
             nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)
 
 
 def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
-    """The context in which O is stored and restored; gives whether threads read what is stored of it."""
+    """The context in which O is stored and restored; yields whether threads read the stored O."""
     nonfinite = work.pipeline.nonfinite
     if isinstance(nonfinite, ClearedValues):
         return nonfinite.received_findings()
@@ -96,7 +96,7 @@ def _send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None
     if cta.queries_from is not None:
         whole = cta.first_row + work.t.block_q <= cta.O.rows
     with nullcontext() if whole is None else k.when(whole, uniform=True):
-        k.tma.store(out, work.pipeline.place("O", cta, cta.first_row), visible=visible)
+        k.tma.store(out, work.pipeline.corner("O", cta, cta.first_row), visible=visible)
     if whole is not None:
         with k.otherwise():
             _send_rows(work, cta, out)

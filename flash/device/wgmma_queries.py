@@ -29,7 +29,7 @@ class Queries:
 
     @property
     def tile(self) -> BoxTile:
-        """The tile, behind `acquire`."""
+        """The tile, after `acquire`."""
         assert self._tile is not None
         return self._tile
 
@@ -64,7 +64,7 @@ class Queries:
 
     @marked("wgmma: negative scale")
     def flip_signs(self) -> None:
-        """Negate this thread's elements, which other threads read behind a barrier."""
+        """Negate this thread's elements, which other threads read after a barrier."""
         k = self.k
         for at in self.tile.chunks(self.role.thread, self.role.threads):
             k.store(at, [word ^ self.signs for word in k.load(at, 4)])

@@ -54,7 +54,7 @@ class WideningLoader(PanelLoader):
             loaded = self._loaded(share, first_row)
             for (first, panel), words in loaded.items():
                 with self._rows_of(share, first):
-                    at = share.place.plus_bytes(panel.offset + first * panel.row_bytes)
+                    at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
                     wide = [pair for word in words for pair in self.stored.widened(self.k, word)]
                     self.k.store(Pointer(at.value, "shared", u32, at.offset), wide)
 
@@ -64,7 +64,7 @@ class WideningLoader(PanelLoader):
         k, row = self.k, first_row + self.k.signed(share.row)
         sources = self._sources(share, row)
         rows_left = self.matrix.rows - row
-        found = {}
+        loaded = {}
         for first, source in sources:
             present: Value | None = rows_left > first
             if first + share.rows_at_once > self.tile.rows:
@@ -78,5 +78,5 @@ class WideningLoader(PanelLoader):
                     read = k.load(Pointer(source, "global", u32, offset), _WORDS)
                     for word, bits in zip(words, read, strict=True):
                         word.set(bits)
-                found[first, panel] = words
-        return found
+                loaded[first, panel] = words
+        return loaded

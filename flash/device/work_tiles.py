@@ -35,7 +35,7 @@ class WorkTile:
     pipeline: TmaPipeline
 
     def cta_again(self) -> Cta:
-        """What the CTA computes, computed again: through the loops it would take registers."""
+        """The part of the CTA, computed again: through the loops it would take registers."""
         return Cta.of(self.k, self.config, self.parameters)
 
 

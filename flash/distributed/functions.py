@@ -9,7 +9,7 @@ from typing import Any, Final
 from flash.distributed.agreement import array_words
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.trace import AUX
-from flash.scores.aux_arrays import arrays_of_call, given_arrays, with_captured
+from flash.scores.aux_arrays import array_arguments, arrays_of_call, with_captured
 from ptxgen.errors import LaunchError
 
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
@@ -63,4 +63,6 @@ def function_words(caller: str, score_mod: object, mask_mod: object, aux: object
     for name in (SCORE_MOD, MASK_MOD):
         function = arguments[name]
         words[f"digest of {name}"] = "None" if function is None else traced(name, function, arrays).digest
-    return words | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(arguments).items()}
+    return words | {
+        f"aux[{name!r}]": array_words(array) for name, array in array_arguments(arguments).items()
+    }

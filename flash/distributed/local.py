@@ -39,7 +39,7 @@ from flash.distributed.functions import (
 from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
 from flash.operands.dtype_names import Backend
-from flash.scores.philox import STEPS, kept, threshold
+from flash.scores.philox import STEPS, keep_mask, threshold
 
 _PLACES: Final = f"{RESERVED}places"
 MOST_SUMMED: Final = 1 << 22  # f32 gradients of scores that a tile keeps to make those of slopes
@@ -262,7 +262,7 @@ class TileAttention:
         keys = tile.first_key + tile.step * np.arange(tile.sizes[1])
         items = tile.document + np.arange(batch)
         numbers = items[:, None] * self.all_heads + self.first_head + np.arange(heads)
-        keep = [kept(self.scores.dropout, self.scores.dropout_seed, n, queries, keys) for n in numbers]
+        keep = [keep_mask(self.scores.dropout, self.scores.dropout_seed, n, queries, keys) for n in numbers]
         found = torch.from_numpy(np.stack(keep)).to(q.device)
         return (found, ~found) if mask is None else (found & mask, ~found & mask)
 

@@ -78,7 +78,7 @@ class AnyTarget(Family[T]):
     def _candidates(
         self, request: TileRequest, target: Target, alignment: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What tile and block_q may be, the best first."""
+        """The values of tile and block_q that are tried, the best first."""
         tile, rows = self.default_sizes(request, target)
         blocks = _from_default(request.block_q, rows, self.blocks_q)
         most = self.largest_default(request, blocks[0], alignment)
@@ -87,13 +87,13 @@ class AnyTarget(Family[T]):
 
 
 def of_columns(table: Mapping[int, Sizes], columns: int) -> Sizes:
-    """The sizes for rows of so many columns in a table by the most columns."""
+    """The sizes for rows of `columns` columns in a table by the most columns."""
     return next(sizes for most, sizes in table.items() if columns <= most)
 
 
 def of_shared(table: Mapping[int, Mapping[int, Sizes]], columns: int, target: Target) -> Sizes:
-    """The sizes for a target and rows of so many columns in a table by the least shared memory of a block, in
-    bytes, and by the most columns.
+    """The sizes for a target and rows of `columns` columns in a table by the least shared memory of a block,
+    in bytes, and by the most columns.
     """
     enough = (sizes for least, sizes in table.items() if target.shared_per_block_optin >= least)
     return of_columns(next(enough), columns)

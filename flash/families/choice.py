@@ -26,7 +26,7 @@ FAMILIES: Final[tuple[Family[Any], ...]] = (FP8, LATENT, SPLIT, WGMMA, MMA, SIMT
 # Problems that one family alone computes, by what they are called: settings of a config.
 WORKLOADS: Final = {name: settings for family in FAMILIES for name, settings in family.workloads.items()}
 _OF_TILING: Final = {family.tiling: family for family in FAMILIES}
-# Sizes left open in turn, until a launch that was to use a family and cannot has a kernel of the last one.
+# Sizes left open one after another, until a launch whose family refuses has a kernel of the last family.
 _OPENED: Final = ((), ("block_q",), ("tile",), ("tile", "block_q"))
 
 
@@ -43,14 +43,14 @@ def families_of(request: TileRequest) -> list[Family[Any]]:
 
 
 def refusals(request: TileRequest, target: Target, alignment: int | None = None) -> dict[Family[Any], str]:
-    """Why the families before the one that takes a request do not, by family."""
-    found = {}
+    """Why each family before the one that takes a request refuses it, by family."""
+    result = {}
     for family in families_of(request)[:-1]:
         why = family.why_not(request, target, alignment)
         if not why:
             break
-        found[family] = why
-    return found
+        result[family] = why
+    return result
 
 
 @lru_cache(maxsize=1024)
@@ -72,16 +72,16 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
 
 @lru_cache(maxsize=1024)
 def choose_launch_tiling(
-    own: TileRequest, request: TileRequest, target: Target, alignment: int | None = None
+    of_config: TileRequest, request: TileRequest, target: Target, alignment: int | None = None
 ) -> AnyTiling:
-    """The tiling of a launch, whose arrays may speak against a family in `request` where its config does not
-    in `own`. Of the sizes that were then asked for that family, those that a kernel of the last one does not
-    have are left open: block_q first, then tile.
+    """The tiling of a launch, whose arrays may rule out a family in `request` that its config's request,
+    `of_config`, allows. Of the sizes that were then given for that family, those that a kernel of the last
+    one does not have are left open: block_q first, then tile.
 
     Raises `ConfigError` as `choose_tiling` does.
     """
     *_, last = families_of(request)
-    if len(refusals(request, target, alignment)) > len(refusals(own, target)):
+    if len(refusals(request, target, alignment)) > len(refusals(of_config, target)):
         for opened in _OPENED:
             sizes: dict[str, Any] = dict.fromkeys(opened, "auto")
             tiling: AnyTiling | None = last.tiling_for(replace(request, **sizes), target, alignment)
@@ -115,8 +115,8 @@ def gathers_rows(request: TileRequest) -> bool:
 
 def only_target(request: TileRequest) -> str | None:
     """The name of the target that all kernels for such types and rows are for; None if there are several."""
-    found = {family.target for family in families_of(request)}
-    return found.pop() if len(found) == 1 else None
+    result = {family.target for family in families_of(request)}
+    return result.pop() if len(result) == 1 else None
 
 
 def offered_tiles(

@@ -21,7 +21,7 @@ Offered = Callable[[TileRequest], list[tuple[int, int]]]
 
 
 class Shape(Protocol):
-    """What a choice reads of a tiling."""
+    """The properties of a tiling that a choice reads."""
 
     @property
     def shared_bytes(self) -> int:
@@ -61,7 +61,7 @@ class Family(Generic[T]):
     rate: ClassVar[float]  # of operations; see `operations`
     bandwidth: ClassVar[float] = _BANDWIDTH  # bytes of memory in a second, by which merging is rated
     # Problems that no other family computes, by what they are called: settings of a config. Tools emit, time
-    # and count kernels for them beside those that all families compute.
+    # and count kernels for them besides those that all families compute.
     workloads: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     shared_kv_words: ClassVar[str] = ""  # what the documentation of `shared_kv` says of these
     # Kernels of the campaign of mutations by name (`tools/campaign/kernels.py`), and courses of scores along
@@ -108,8 +108,8 @@ class Family(Generic[T]):
     def tiling_for(self, request: TileRequest, target: Target, alignment: int | None = None) -> T | None:
         """The best tiling of a request that fits shared memory and registers; None if none does."""
         aligned = request.alignment if alignment is None else alignment
-        found = self.tilings(request, target, aligned)
-        return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
+        tilings = self.tilings(request, target, aligned)
+        return next((t for t in tilings if t.shared_bytes <= target.shared_per_block_optin), None)
 
     def sizes(self, request: TileRequest) -> Iterable[tuple[int, int]]:
         """Every (tile, block_q) that a kernel may have where it fits."""

@@ -53,13 +53,13 @@ _OPERATIONS: Final = {HALF.name: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e
 LONGEST_GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
-# Registers beside the accumulators: with one product of tf32, and for each row of tiles the sums of a
+# Registers besides the accumulators: with one product of tf32, and for each row of tiles the sums of a
 # group of its steps; with three products of f16.
 _TF32_REGISTERS: Final = 88
 _GROUP_REGISTERS: Final = 20
 _PAIRS_REGISTERS: Final = 90
 
-# Registers beside the accumulators, what P takes and the operands in flight: what the assembler
+# Registers besides the accumulators, what P takes and the operands in flight: what the assembler
 # was seen to add.
 _OTHER_REGISTERS: Final = 48
 _MOST_REGISTERS: Final = 255
@@ -95,17 +95,17 @@ class MmaTiling:
     by_rows: bool = False
 
     gathers: ClassVar[bool] = False  # whether threads copy rows from their pages in place of tensor copies
-    consumers: ClassVar[int] = 1  # groups of warps that compute in turns
+    consumers: ClassVar[int] = 1  # groups of warps that compute alternately
     moved_bytes: ClassVar[int | None] = None  # see `WgmmaTiling`
 
     @property
     def slices(self) -> ValueSlices:
-        """How the columns of V and O are dealt to CTAs."""
+        """The division of the columns of V and O among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, self._output_unit)
 
     @property
     def precision(self) -> str:
-        """How the kernel multiplies f32 (`flash/families/precision.py`), if its elements are f32."""
+        """The precision of products of f32 (`flash/families/precision.py`); None for other types."""
         return self.operands.name
 
     @property
@@ -206,8 +206,8 @@ class MmaTiling:
     @property
     def keeps_queries(self) -> bool:
         """Whether a warp reads its rows of Q once, and keeps them in registers."""
-        kept = self.row_tiles * self.score_columns // self.operands.depth * _OPERAND
-        return self.has_spare_registers and self.registers + kept <= _ROOMY
+        registers = self.row_tiles * self.score_columns // self.operands.depth * _OPERAND
+        return self.has_spare_registers and self.registers + registers <= _ROOMY
 
     @property
     def has_long_rows(self) -> bool:
@@ -228,7 +228,7 @@ class MmaTiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """What decides the bits of a row beside the problem and the target."""
+        """The sizes that, with the problem and the target, decide the bits of a row."""
         return MmaTiling, self.tile, self.operands, self.group, self.checks_sums
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
@@ -310,8 +310,8 @@ class MmaFamily(AnyTarget[MmaTiling]):
         if request.operands is PAIRS and (tile not in TILES or block_q > max(MMA_BLOCKS_Q)):
             return []  # of other tiles the rows are no multiple of those that threads split at once
         first = self.least(request, tile, block_q)
-        found = [replace(first, warps=n) for n in (4, 8, 2) if block_q % (n * MMA_ROWS) == 0]
-        return [t for t in found if t.fits(target, request.other_registers)]
+        shapes = [replace(first, warps=n) for n in (4, 8, 2) if block_q % (n * MMA_ROWS) == 0]
+        return [t for t in shapes if t.fits(target, request.other_registers)]
 
     def least(self, request: TileRequest, tile: int, block_q: int) -> MmaTiling:
         """See `AnyTarget`."""

@@ -14,7 +14,7 @@ PANEL_BYTES: Final = 128  # bytes of a row of the widest panel (`ptxgen/dsl/swiz
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """How the elements of Q, K, V and P enter a tensor core."""
+    """The form in which elements of Q, K, V and P enter a tensor core."""
 
     name: str
     nbytes: int  # bytes of an element in shared memory
@@ -60,11 +60,11 @@ def choices(dtype: DType) -> tuple[str | None, ...]:
 
 
 def operands_of(dtype: DType, precision: str | None) -> Operands | None:
-    """How elements enter a tensor core; None for a kernel that uses none."""
+    """The form in which elements enter a tensor core; None for a kernel that uses none."""
     return OF_F32[resolved(dtype, precision) or IEEE] if dtype is F32 else HALF
 
 
 def forward_operands_of(dtype: DType, precision: str | None) -> Operands | None:
-    """How elements enter a tensor core in the forward kernel; None for a kernel that uses none."""
-    found = operands_of(dtype, precision)
-    return PAIRS if found is F32_GRADE else found
+    """The form in which elements enter a tensor core in the forward kernel; None if it uses none."""
+    operands = operands_of(dtype, precision)
+    return PAIRS if operands is F32_GRADE else operands

@@ -1,4 +1,4 @@
-"""What the choice of a kernel family and of its tiling depends on: `TileRequest`."""
+"""The inputs of the choice of a kernel family and of its tiling: `TileRequest`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """What the choice of tiles depends on; `tile` and `block_q` may be "auto"."""
+    """The inputs of the choice of tiles; `tile` and `block_q` may be "auto"."""
 
     head_dim: int
     head_dim_v: int
@@ -53,12 +53,12 @@ class TileRequest:
 
     @property
     def precision_of_f32(self) -> str | None:
-        """How f32 is multiplied; None for 16-bit types."""
+        """The precision of products of f32; None for 16-bit types."""
         return resolved(self.dtype, self.precision)
 
     @property
     def operands(self) -> Operands | None:
-        """How elements enter a tensor core; None for a kernel that uses none."""
+        """The form in which elements enter a tensor core; None for a kernel that uses none."""
         return forward_operands_of(self.dtype, self.precision)
 
     @property

@@ -36,8 +36,8 @@ F32_BYTES: Final = 4
 TILES: Final = (16, 32, 64, 128)
 BLOCKS_Q: Final = (16, 32, 64, 128)
 BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
-# The default tile and block_q, by the target's shared memory per block (at least so many bytes) and by
-# head_dim or the columns of V that a CTA takes, whichever is more (at most so many). Chosen by `Tiling.cost`
+# The default tile and block_q, by the target's shared memory per block (at least the key) and by
+# head_dim or the columns of V that a CTA takes, whichever is more (at most the key). Chosen by `Tiling.cost`
 # among the shapes that let eight warps, or as many as fit, live on one multiprocessor; `tools/bench.py`
 # measures them.
 KIB: Final = 1024
@@ -52,7 +52,7 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 _TILE_LOOKED_UP: Final = 32
 _ROWS_LOOKED_UP: Final = 64
 
-# Registers beside the fragments (addresses, loop state, row statistics): what the assembler was
+# Registers besides the fragments (addresses, loop state, row statistics): what the assembler was
 # seen to add.
 _OTHER_REGISTERS: Final = 44
 _MOST_REGISTERS: Final = 252
@@ -127,12 +127,12 @@ class Tiling:
     products: ClassVar[int] = 1  # instructions for one product of matrices
     gathers: ClassVar[bool] = False  # whether threads copy rows from their pages in place of tensor copies
     by_rows: ClassVar[bool] = False  # whether a variant is chosen so that rows do not depend on each other
-    consumers: ClassVar[int] = 1  # groups of warps that compute in turns
+    consumers: ClassVar[int] = 1  # groups of warps that compute alternately
     moved_bytes: ClassVar[int | None] = None  # see `WgmmaTiling`
 
     @property
     def slices(self) -> ValueSlices:
-        """How the columns of V and O are dealt to CTAs."""
+        """The division of the columns of V and O among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, CHUNK)
 
     @property
@@ -157,7 +157,7 @@ class Tiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """What decides the bits of a row beside the problem and the target."""
+        """The sizes that, with the problem and the target, decide the bits of a row."""
         return Tiling, self.tile, self.keys, self.splits
 
     @property
@@ -327,12 +327,12 @@ class SimtFamily(AnyTarget[Tiling]):
     def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[Tiling]:
         """See `AnyTarget`; the cheapest first, ties go to more threads."""
         shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
-        found = [
+        tilings = [
             Tiling(*request.dims, tile, block_q, rows, keys, splits, request.value_slices)
             for rows, keys, splits in shapes
             if rows <= block_q and keys <= tile
         ]
-        return sorted((t for t in found if t.fits(target)), key=lambda t: (t.cost, -t.threads))
+        return sorted((t for t in tilings if t.fits(target)), key=lambda t: (t.cost, -t.threads))
 
     def least(self, request: TileRequest, tile: int, block_q: int) -> Tiling:
         """See `AnyTarget`."""

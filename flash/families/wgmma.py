@@ -41,7 +41,7 @@ from ptxgen.target import WARP_SIZE, Target
 
 WGMMA_TARGET: Final = "sm_90a"
 MAP_ALIGN: Final = 16  # bytes of the address and of all strides of a tensor map
-BOX_ROWS: Final = 16  # the rows of a page are multiples of so many, as those of a tile are
+BOX_ROWS: Final = 16  # the rows of a page are multiples of this, as those of a tile are
 LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arrives
 WGMMA_ROWS: Final = 64  # rows of a warpgroup
 WARPGROUP: Final = 4 * WARP_SIZE  # threads
@@ -62,24 +62,24 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, or keeps the bounds of a window beside those of a part of the
+# Where the producer also finds keys in pages, or keeps the bounds of a window besides those of a part of the
 # keys or from part to part of the problem, and where its threads copy each row.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (64, 144)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
-_WIDEST_IN_TURNS: Final = 128
+_WIDEST_PING_PONG: Final = 128
 _WIDEST_SUM_CHECKED: Final = 96
 _BY_POLYNOMIAL: Final = 16
 _ALL_REGISTERS: Final = 65536
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _MOST_REGISTERS: Final = 255
-# Registers of a thread beside those of its matrices: as many as the assembler was seen to take, and the least
+# Registers of a thread besides its matrices: as many as the assembler was seen to take, and the least
 # with which it was seen to spill nothing.
 _OTHER_REGISTERS: Final = 58
 _LEAST_OTHER_REGISTERS: Final = 32
 _PAIR: Final = 2  # bytes of an element
-# Barriers of a ring, or flags, move the tile that follows to the next multiple of so many bytes.
+# Barriers of a ring, or flags, move the tile that follows to the next multiple of this many bytes.
 _STEP_BYTES: Final = 1024
 # Operations of f16, and bytes of memory, of an H100 in a second (NVIDIA H100 Tensor Core GPU Architecture).
 H100_OPERATIONS: Final = 989.4e12
@@ -91,7 +91,7 @@ class WgmmaTiling:
     """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
 
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
-    their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q,
+    their rows in pages, `separate_output` whether O has a tile of its own even if it has room in that of Q,
     `gathers` whether the threads of the producer copy each row of K and V from its page
     (`flash/device/gathered_pipeline.py`), as no boxes of tensor copies have the rows of a tile, `by_rows`
     whether maxima of all tiles are taken although sums of weights could say which are needed, so that the
@@ -104,7 +104,7 @@ class WgmmaTiling:
     block_q: int
     stages: int = 2
     in_pages: bool = False
-    own_output: bool = False
+    separate_output: bool = False
     gathers: bool = False
     by_rows: bool = False
 
@@ -114,7 +114,7 @@ class WgmmaTiling:
 
     @property
     def slices(self) -> ValueSlices:
-        """How the columns of V and O are dealt to CTAs."""
+        """The division of the columns of V and O among CTAs."""
         return ValueSlices.of(self.head_dim_v, 1, 1)
 
     @property
@@ -144,11 +144,11 @@ class WgmmaTiling:
 
     @property
     def ping_pong(self) -> bool:
-        """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
+        """Whether the consumers multiply alternately, as in FlashAttention-3: two, with rows of at most 128
         columns, and three with rows of at most 96. Wider rows have few exponentials for their products.
         """
         if self.consumers == _TWO:
-            return self.score_columns <= _WIDEST_IN_TURNS
+            return self.score_columns <= _WIDEST_PING_PONG
         return self._are_three_of_narrow_rows
 
     @property
@@ -165,7 +165,7 @@ class WgmmaTiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """What decides the bits of a row beside the problem and the target."""
+        """The sizes that, with the problem and the target, decide the bits of a row."""
         return type(self), self.tile, self.checks_sums
 
     @property
@@ -178,7 +178,7 @@ class WgmmaTiling:
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
-        those that copy keep the bounds of a window, beside those of a part of the keys or from part to part
+        those that copy keep the bounds of a window, besides those of a part of the keys or from part to part
         of the problem.
         """
         if self.gathers:
@@ -203,7 +203,7 @@ class WgmmaTiling:
     @property
     def output_is_over_queries(self) -> bool:
         """Whether O leaves through the tile of Q, and not through one of its own, as wider values do."""
-        return self.output_columns <= self.score_columns and not self.own_output
+        return self.output_columns <= self.score_columns and not self.separate_output
 
     @property
     def shared_bytes(self) -> int:
@@ -214,12 +214,12 @@ class WgmmaTiling:
         if not self.output_is_over_queries:
             steps, tiles = 4, tiles + self.block_q * self.output_columns
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        return self._element_bytes * tiles + self._beside_bytes + steps * _STEP_BYTES
+        return self._element_bytes * tiles + self._other_bytes + steps * _STEP_BYTES
 
     @property
     def moved_bytes(self) -> int | None:
-        """The bytes of a tile that pass through shared memory beside what products read, where these are more
-        than a copy of K and V; else None.
+        """The bytes of a tile that pass through shared memory besides what products read, where these are
+        more than a copy of K and V; else None.
         """
         return None
 
@@ -229,8 +229,8 @@ class WgmmaTiling:
         return _PAIR
 
     @property
-    def _beside_bytes(self) -> int:
-        """The bytes of what else is kept for each row of a tile."""
+    def _other_bytes(self) -> int:
+        """Bytes of shared memory for each row of a tile in addition to the row itself."""
         return 0
 
     @property
@@ -252,17 +252,17 @@ class WgmmaTiling:
         """Registers of a consumer's thread with S, O and P."""
         return (self.tile + self.output_columns) // 2 + self.tile // 4
 
-    def has_registers(self, beside: int) -> bool:
-        """Whether a consumer has registers for all that it computes. `beside` is the number of registers for
+    def has_registers(self, others: int) -> bool:
+        """Whether a consumer has registers for all that it computes. `others` is the number of registers for
         features. It counts with three consumers, whose threads have the fewest registers, and where the
-        producer needs many: with others the assembler was seen to find room for features. Beside such a
+        producer needs many: with others the assembler was seen to find room for features. Next to such a
         producer it was seen to spill with three consumers that take maxima of all tiles.
         """
         if self.gathers and self.consumers > _TWO and not self.checks_sums:
             return False
         most = self._least_registers or _MOST_REGISTERS
         needed = self._held_registers + _LEAST_OTHER_REGISTERS
-        return needed + (beside if self.consumers > _TWO or self.gathers else 0) <= most
+        return needed + (others if self.consumers > _TWO or self.gathers else 0) <= most
 
 
 def width_of(columns: int) -> int:
@@ -281,7 +281,7 @@ W = TypeVar("W", bound=WgmmaTiling)
 
 
 class HopperFamily(Family[W]):
-    """What families with `wgmma` have in common: one target, and tensor copies."""
+    """The common part of families with `wgmma`: one target, and tensor copies."""
 
     products = "wgmma, with tiles copied by TMA"
     target = WGMMA_TARGET
@@ -304,7 +304,9 @@ class HopperFamily(Family[W]):
         return why
 
     def against_sizes(self, request: TileRequest) -> str:
-        """What of the sizes no tiling takes, whatever the tile of keys is; the empty string if nothing."""
+        """The reason why no tiling takes the sizes of a request, whatever the tile of keys is; the empty
+        string if one does.
+        """
         raise NotImplementedError
 
     def lack(self, request: TileRequest, target: Target) -> str:
@@ -336,8 +338,8 @@ class PanelFamily(HopperFamily[W]):
         tiles = DEFAULT_WGMMA_TILES if request.tile == "auto" else (int(request.tile),)
         rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
         sizes = [*self.preferred(request, tiles), *((rows, n) for n in tiles)]
-        found = (self._shape(request, *size) for size in sizes)
-        return (t for t in found if t.has_registers(request.other_registers))
+        shapes = (self._shape(request, *size) for size in sizes)
+        return (t for t in shapes if t.has_registers(request.other_registers))
 
     def preferred(self, request: TileRequest, tiles: Iterable[int]) -> list[tuple[int, int]]:  # noqa: ARG002
         """The sizes, block_q and tile, that "auto" takes before others."""
@@ -369,7 +371,7 @@ class WgmmaFamily(PanelFamily[WgmmaTiling]):
     gathers = True
     why_one_block = ""
     campaign: ClassVar[Campaign] = {
-        # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials. With
+        # Three ping-pong warpgroups, which check sums before maxima, and polynomials for exponentials. With
         # seed 5 a warpgroup has yet to wait for a tile of values when another is done with its last one.
         "f16-sm_90a-turns-causal": {
             "head_dim": 64,
@@ -405,7 +407,7 @@ class WgmmaFamily(PanelFamily[WgmmaTiling]):
         """See `Family`. Where shared memory has room, O leaves a persistent CTA through a tile of its own, so
         that the next queries need not wait.
         """
-        apart = replace(t, own_output=True)
+        apart = replace(t, separate_output=True)
         has_room = t.output_is_over_queries and apart.shared_bytes <= target.shared_per_block_optin
         return apart if has_room else t
 

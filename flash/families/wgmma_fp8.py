@@ -27,20 +27,20 @@ from flash.operands.dtypes import FP8_DTYPES
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
-# Keys of a tile: a row of V transposed has one byte for each, so many as a swizzle spans.
+# Keys of a tile: a row of V transposed has one byte for each, as many as a swizzle spans.
 FP8_TILES: Final = (64, 128)
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
 # Registers of these threads in kernels with the widest values that have scales of blocks of rows, keys in
-# pages, or a window and parts of the keys: a consumer keeps addresses or bounds for them beside O.
+# pages, or a window and parts of the keys: a consumer keeps addresses or bounds for them besides O.
 _REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
-ONES: Final = 8  # rows of ones behind the columns of V in a transposed tile, the least that `wgmma` takes
-_STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of so many bytes
+ONES: Final = 8  # rows of ones after the columns of V in a transposed tile, the least that `wgmma` takes
+_STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of this many bytes
 _REGIONS: Final = 5  # tiles of Q, K, V, V transposed and O
 _SWIZZLE: Final = 128  # bytes of the widest swizzle, which tiles of O have
 _HALF: Final = 2  # bytes of an element of O in shared memory
 _PART: Final = 64  # columns of V in one product of wide values
-_WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has beside those of O
+_WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has besides those of O
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Fp8Tiling(WgmmaTiling):
 
 
 def possible_tiles(scale_block: int) -> tuple[int, ...]:
-    """The keys that a tile may have where so many share a scale, or with 0 all: a tile has one scale."""
+    """The keys that a tile may have if `scale_block` of them share a scale (0: all), since a tile has one."""
     return tuple(tile for tile in FP8_TILES if scale_block % tile == 0)
 
 
@@ -115,7 +115,7 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
     emitter = "flash.kernels.wgmma_fp8_forward:wgmma_fp8_attention_forward"
     dtypes = tuple(FP8_DTYPES.values())
     rate = 1978.9e12  # of an H100
-    # Values are transposed. With the seventh seed a warp that transposes is tiles behind the others.
+    # Values are transposed. With the seventh seed a warp that transposes is tiles after the others.
     campaign: ClassVar[Campaign] = {
         "e4m3-sm_90a-causal": {
             "dtype": "e4m3",

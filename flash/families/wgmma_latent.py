@@ -46,7 +46,7 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def rest_columns(self) -> int:
-        """Columns of K behind those of O, padding included."""
+        """Columns of K after those of O, padding included."""
         return self.score_columns - self.output_columns
 
     @property
@@ -96,7 +96,7 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes of a tile that pass through shared memory beside what products read as K and V: the tile
+        """The bytes of a tile that pass through shared memory besides what products read as K and V: the tile
         arrives once, and weights of the two consumers are written and read.
         """
         return _PAIR * (self.tile * self.score_columns + 2 * WGMMA_ROWS * self.tile)
@@ -130,7 +130,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
     attention (MLA) head_dim is 576 and head_dim_v 512, with one head of K for all heads of Q: with a
     head_dim above {MAX_HEAD_DIM} it is for f16 and bf16 with target="{WGMMA_TARGET}"
     (`flash/families/wgmma_latent.py`)."""
-    # Two warpgroups in turns at tiles, each with half of the columns, in two parts.
+    # Two warpgroups alternate between tiles, each with half of the columns, in two parts.
     campaign: ClassVar[Campaign] = {
         "f16-sm_90a-causal-latent": {
             "head_dim": 320,

@@ -69,7 +69,7 @@ class SplitWgmmaTiling(WgmmaTiling):
         return _WORD
 
     @property
-    def _beside_bytes(self) -> int:
+    def _other_bytes(self) -> int:
         """A factor for each row of a tile."""
         return _WORD * (self.block_q + 2 * self.stages * self.tile)
 

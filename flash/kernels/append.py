@@ -1,4 +1,4 @@
-"""The kernel that writes new keys and values behind those in a cache, and rotates new keys and
+"""The kernel that writes new keys and values after those in a cache, and rotates new keys and
 queries by the angles of their positions (`flash/problem/rotary.py`).
 
 A warp has one row of one head. The lengths that it reads count the new rows: row i of n is written
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.device.parameters import Array, InCache, ScoreArray, stride_parameters
-from flash.device.row_copy import RowCopy, Turn, position_of, row_scale
+from flash.device.row_copy import RotaryAngles, RowCopy, position_of, row_scale
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, I32, DType
 from flash.problem.features import Features
@@ -31,9 +31,8 @@ COUNTS: Final = Operand("counts", I32, ("batch",), "how many of its n new rows e
 
 @dataclass(frozen=True, slots=True)
 class AppendConfig:
-    """What the text of an append kernel depends on. `features` are those of the cache. The first
-    `rotary_dim` columns of each row of K and Q are rotated, in pairs of neighbours if
-    `interleaved`.
+    """The configuration of an append kernel. `features` are those of the cache. The first `rotary_dim`
+    columns of each row of K and Q are rotated, in pairs of neighbours if `interleaved`.
     """
 
     target: Target
@@ -49,10 +48,10 @@ class AppendConfig:
     def name(self) -> str:
         """The name of the kernel's entry, which says the configuration."""
         dims = f"d{self.head_dim}" + (f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else "")
-        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
-        turned += ["interleaved"] if self.interleaved else []
+        rotary = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
+        rotary += ["interleaved"] if self.interleaved else []
         counted = ["counted"] if self.counted else []
-        return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned, *counted])
+        return "_".join(["append", self.dtype.name, dims, *self.features.words, *rotary, *counted])
 
     @property
     def stored(self) -> DType:
@@ -62,13 +61,13 @@ class AppendConfig:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The arrays that say where new rows go, and scales."""
-        found = self.features.operands
+        result = self.features.operands
         if self.features.per_token:
             written = {name: f"{name}, written for new rows" for name in ("k_scale", "v_scale")}
-            found = tuple(
-                replace(o, role=written[o.name], is_written=True) if o.name in written else o for o in found
+            result = tuple(
+                replace(o, role=written[o.name], is_written=True) if o.name in written else o for o in result
             )
-        return (*found, COUNTS) if self.counted else found
+        return (*result, COUNTS) if self.counted else result
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -80,7 +79,7 @@ class AppendConfig:
         if not features.page_size:
             of_cache = (features.kv_batch, "kv_heads", "seq_k")
         steps = features.steps_of("K")
-        found = [
+        result = [
             self._rows("K_NEW", new, "head_dim", "the new keys, read"),
             self._rows("V_NEW", new, "head_dim_v", "the new values, read"),
             self._rows("K", of_cache, "head_dim", "the keys of the cache, written", steps),
@@ -88,13 +87,13 @@ class AppendConfig:
         ]
         if self.rotary_dim:
             of_q = ("batch", "heads", "seq_q")
-            found += [
+            result += [
                 self._rows("Q", of_q, "head_dim", "the queries, read"),
                 self._rows("Q_OUT", of_q, "head_dim", "the turned queries, written"),
                 self._angles("COS", "the cosines of the angles, read"),
                 self._angles("SIN", "the sines of the angles, read"),
             ]
-        return tuple(found)
+        return tuple(result)
 
     def _rows(
         self, name: str, axes: tuple[str, ...], last: str, role: str, steps: tuple[str, ...] = _SOURCES
@@ -126,23 +125,23 @@ def append_kernel(config: AppendConfig) -> ir.Module:
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
-    given = _Given.declare(k, config)
+    parameters = _Parameters.declare(k, config)
     thread = k.thread_id()
     lane = k.signed(thread % WARP_SIZE)
     nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
-    with k.when(nth < given.counts["new_rows"]):
-        _append(k, config, given, nth, lane)
+    with k.when(nth < parameters.counts["new_rows"]):
+        _append(k, config, parameters, nth, lane)
     if config.rotary_dim:
-        new_rows = given.counts["new_rows"]
+        new_rows = parameters.counts["new_rows"]
         query = k.max(nth - new_rows, 0)
-        with k.when((nth >= new_rows) & (query < given.counts["q_rows"])):
-            _turn_query(k, config, given, query, lane)
+        with k.when((nth >= new_rows) & (query < parameters.counts["q_rows"])):
+            _rotate_query(k, config, parameters, query, lane)
     return k.build(drop_unread=True)
 
 
 @dataclass(frozen=True)
-class _Given:
-    """The kernel's parameters."""
+class _Parameters:
+    """The parameters of an append kernel, loaded."""
 
     arrays: Mapping[str, Array]
     operands: Mapping[str, ScoreArray]
@@ -150,10 +149,10 @@ class _Given:
     numbers: Mapping[str, Value]
 
     @classmethod
-    def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Given:
+    def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Parameters:
         """Declare and load the parameters: pointers, sizes, strides."""
         pointers = {array.name: k.pointer(array.name) for array in config.arrays}
-        places = [(operand, k.pointer(operand.name)) for operand in config.operands]
+        of_features = [(operand, k.pointer(operand.name)) for operand in config.operands]
         counts = {name: k.signed(k.param(name, u32)) for name in config.counts}
         numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
         arrays = {
@@ -162,30 +161,32 @@ class _Given:
             )
             for array in config.arrays
         }
-        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in of_features}
         return cls(arrays, operands, counts, numbers)
 
     def copy(
         self, k: KernelBuilder, config: AppendConfig, name: str, head: Value, to: tuple[InCache, Value, Value]
     ) -> RowCopy:
-        """The copy of a row into a head of K or V (`name`); `to` is where its item's rows are, the row's
-        place among them, and the lane.
+        """The copy of a row into a head of K or V (`name`); `to` is the cache of its item, the row's slot
+        there, and the lane.
         """
         scales = self.operands.get(f"{name.lower()}_scale")
-        where, place, lane = to
-        scale = None if scales is None else row_scale(k, scales, where, head, place, lane)
+        where, slot, lane = to
+        scale = None if scales is None else row_scale(k, scales, where, head, slot, lane)
         return RowCopy(k, config.dtype, config.stored, scale)
 
-    def turn(self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value) -> Turn | None:
-        """The rotary angles of row `place` of a sequence; None if nothing is rotated."""
+    def angles(
+        self, k: KernelBuilder, config: AppendConfig, where: InCache, slot: Value
+    ) -> RotaryAngles | None:
+        """The rotary angles of row `slot` of a sequence; None if nothing is rotated."""
         if not config.rotary_dim:
             return None
-        position = position_of(k, where, place, self.counts["positions"])
+        position = position_of(k, where, slot, self.counts["positions"])
         cos, sin = (_table_row(k, self.arrays[name], position) for name in ("COS", "SIN"))
-        return Turn(cos, sin, config.rotary_dim, config.interleaved)
+        return RotaryAngles(cos, sin, config.rotary_dim, config.interleaved)
 
     def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
-        """Where an item's rows are in the cache."""
+        """The rows of an item in the cache."""
         page_size = config.features.page_size
         return InCache.of(k, self.operands, self.numbers, self.counts["seq_k"], batch, page_size)
 
@@ -209,20 +210,20 @@ class _Row:
         return array.head(k, self.batch, self.head, rows).row(k, self.row)
 
 
-def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
+def _append(k: KernelBuilder, config: AppendConfig, parameters: _Parameters, nth: Value, lane: Value) -> None:
     """Copy a row of K_NEW and one of V_NEW into the cache."""
-    n = given.counts["n"]
-    source = _Row.of(nth, given.counts["kv_heads"], n)
-    where = given.in_cache(k, config, source.batch)
-    place, written = _place_of_new(k, config, given, where, source)
+    n = parameters.counts["n"]
+    source = _Row.of(nth, parameters.counts["kv_heads"], n)
+    where = parameters.in_cache(k, config, source.batch)
+    slot, written = _slot_of_new(k, config, parameters, where, source)
     with k.when(written):
-        turn = given.turn(k, config, where, place)
-        columns = {"K": (config.head_dim, turn), "V": (config.head_dim_v, None)}
+        angles = parameters.angles(k, config, where, slot)
+        columns = {"K": (config.head_dim, angles), "V": (config.head_dim_v, None)}
         rows = {
             name: (
-                given.copy(k, config, name, source.head, (where, place, lane)),
-                where.head(k, given.arrays[name], source.head).row(k, place),
-                source.of_array(k, given.arrays[f"{name}_NEW"], n),
+                parameters.copy(k, config, name, source.head, (where, slot, lane)),
+                where.head(k, parameters.arrays[name], source.head).row(k, slot),
+                source.of_array(k, parameters.arrays[f"{name}_NEW"], n),
             )
             for name in columns
         }
@@ -231,18 +232,18 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
             copy.write(to, held[name])
 
 
-def _place_of_new(
-    k: KernelBuilder, config: AppendConfig, given: _Given, where: InCache, source: _Row
+def _slot_of_new(
+    k: KernelBuilder, config: AppendConfig, parameters: _Parameters, where: InCache, source: _Row
 ) -> tuple[Value, Value]:
     """The row of its sequence that a new row becomes, s32, and whether it is written."""
-    n = given.counts["n"]
+    n = parameters.counts["n"]
     if not config.counted:
-        place = where.rows - n + source.row
-        return place, place >= 0
-    count = k.max(k.min(given.operands[COUNTS.name].of_sequence(k, source.batch), n), 0)
-    behind = count - 1 - source.row  # how many rows of the item come after this one
-    place = where.rows - 1 - behind
-    return place, (behind >= 0) & (place >= 0)
+        slot = where.rows - n + source.row
+        return slot, slot >= 0
+    count = k.max(k.min(parameters.operands[COUNTS.name].of_sequence(k, source.batch), n), 0)
+    remaining = count - 1 - source.row  # how many rows of the item come after this one
+    slot = where.rows - 1 - remaining
+    return slot, (remaining >= 0) & (slot >= 0)
 
 
 def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
@@ -250,12 +251,14 @@ def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
     return table.first + (down * F32_BYTES).as_(u64)
 
 
-def _turn_query(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
+def _rotate_query(
+    k: KernelBuilder, config: AppendConfig, parameters: _Parameters, nth: Value, lane: Value
+) -> None:
     """Rotate a row of Q into Q_OUT."""
-    seq_q = given.counts["seq_q"]
-    row = _Row.of(nth, given.counts["heads"], seq_q)
-    where = given.in_cache(k, config, row.batch)
-    begin, to = (row.of_array(k, given.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
-    turn = given.turn(k, config, where, where.rows - seq_q + row.row)
+    seq_q = parameters.counts["seq_q"]
+    row = _Row.of(nth, parameters.counts["heads"], seq_q)
+    where = parameters.in_cache(k, config, row.batch)
+    begin, to = (row.of_array(k, parameters.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
+    angles = parameters.angles(k, config, where, where.rows - seq_q + row.row)
     copy = RowCopy(k, config.dtype, config.dtype, None)
-    copy.write(to, copy.read(begin, lane, config.head_dim, turn))
+    copy.write(to, copy.read(begin, lane, config.head_dim, angles))

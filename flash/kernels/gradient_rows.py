@@ -18,32 +18,32 @@ from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u16, u32, u64
 
 
 def deltas(config: GradientConfig) -> ir.Module:
-    """The module with the kernel that writes D, and what follows from it alone."""
-    k, given = begun(config)
-    part = RowsPart.of(k, config, given)
-    O, dO = (part.given.rows(k, name, part.batch, part.head) for name in ("O", "dO"))
-    of_rows = RowNumbers.of(k, part.given, part.batch, part.head)
-    terms = Terms.of(k, part.given, part.batch, part.head, given.longest("q"))
+    """The module with the kernel that writes D, and the gradients that follow from D alone."""
+    k, parameters = begun(config)
+    part = RowsPart.of(k, config, parameters)
+    O, dO = (part.parameters.rows(k, name, part.batch, part.head) for name in ("O", "dO"))
+    of_rows = RowNumbers.of(k, part.parameters, part.batch, part.head)
+    terms = Terms.of(k, part.parameters, part.batch, part.head, parameters.longest("q"))
     scores = part.scores(k, config)
 
     def write_first(row: Value, lse: Value, delta: Value) -> None:
         for feature in config.summed("first"):
-            found = feature.applied(scores).first_gradient(lse, delta)
-            terms.write(k, f"row_{feature.argument}", row, found)
+            result = feature.applied(scores).first_gradient(lse, delta)
+            terms.write(k, f"row_{feature.argument}", row, result)
 
-    own = part.first_row, config.tiling.block, of_rows, None
-    sum_rows(k, O, dO, config.dtype.scalar, *own, write_first)
+    block = part.first_row, config.tiling.block, of_rows, None
+    sum_rows(k, O, dO, config.dtype.scalar, *block, write_first)
     return k.build(drop_unread=True)
 
 
 def rounded_sums(config: GradientConfig) -> ir.Module:
     """The module with the kernel that writes dQ: its sums, times the scale, rounded once. The lanes of
-    a row take its pieces in turns.
+    a row take its pieces alternately.
     """
-    k, given = begun(config)
-    part, t, dtype = RowsPart.of(k, config, given), config.tiling, config.dtype.scalar
-    dQ = part.given.rows(k, "dQ", part.batch, part.head)
-    sums = part.given.rows_of_sums(k, t.head_dim, part.batch, part.head)
+    k, parameters = begun(config)
+    part, t, dtype = RowsPart.of(k, config, parameters), config.tiling, config.dtype.scalar
+    dQ = part.parameters.rows(k, "dQ", part.batch, part.head)
+    sums = part.parameters.rows_of_sums(k, t.head_dim, part.batch, part.head)
     pieces = dQ.columns // dQ.width
     lanes = min(WARP_SIZE, 1 << (pieces - 1).bit_length())
     thread = k.thread_id()
@@ -60,11 +60,11 @@ def rounded_sums(config: GradientConfig) -> ir.Module:
                         for matrix, nbytes in ((sums, F32_BYTES), (dQ, dtype.nbytes))
                     )
                     width = min(sums.width, dQ.width)
-                    found: list[Value] = []
+                    result: list[Value] = []
                     for n in range(0, dQ.width, width):
                         loaded = k.load(Pointer(at, "global", f32, n * F32_BYTES), width)
-                        found += loaded if isinstance(loaded, tuple) else [loaded]
-                    _store(k, to, [x * part.given.scale for x in found], dtype)
+                        result += loaded if isinstance(loaded, tuple) else [loaded]
+                    _store(k, to, [x * part.parameters.scale for x in result], dtype)
     return k.build(drop_unread=True)
 
 

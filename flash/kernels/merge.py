@@ -45,9 +45,9 @@ MERGED_LSE: Final = Operand(
 
 @dataclass(frozen=True, slots=True)
 class MergeConfig:
-    """What the text of a merge kernel depends on: the types of the parts and of the result, and the
-    alignment of their rows in bytes. With `return_lse` the merged lse is written, too. With `plus_is_empty` a
-    part whose lse is +inf has seen no key, either.
+    """The configuration of a merge kernel: the types of the parts and of the result, and the alignment of
+    their rows in bytes. With `return_lse` the merged lse is written, too. With `plus_is_empty` a part whose
+    lse is +inf has seen no key, either.
     """
 
     target: Target
@@ -76,7 +76,7 @@ class MergeConfig:
     def arrays(self) -> tuple[Operand, ...]:
         """The partial results and the merged ones, in the order of the parameters."""
         rows = ("batch", "heads", "seq_q")
-        found = (
+        result = (
             Operand(
                 "PARTS",
                 self.parts,
@@ -107,7 +107,7 @@ class MergeConfig:
                 align=self.width * self.dtype.nbytes,
             ),
         )
-        return (*found, MERGED_LSE) if self.return_lse else found
+        return (*result, MERGED_LSE) if self.return_lse else result
 
     @property
     def name(self) -> str:
@@ -150,10 +150,10 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
     with k.when(nth < rows):
         head_of_batch = nth // seq_q
-        place = {"batch": head_of_batch // heads, "head": head_of_batch % heads, "row": nth % seq_q}
+        indices = {"batch": head_of_batch // heads, "head": head_of_batch % heads, "row": nth % seq_q}
 
         def first(name: str, nbytes: int) -> Value:
-            steps = [k.cvt(place[s], dtype=s64) * strides[name][s] for s in place]
+            steps = [k.cvt(indices[s], dtype=s64) * strides[name][s] for s in indices]
             return pointers[name].value + ((steps[0] + steps[1] + steps[2]) * nbytes).as_(u64)
 
         of_lses = strides["LSES"]
@@ -177,10 +177,10 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
 def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Value:
     """Write the merged row; returns its lse."""
     k.note("the largest lse")
-    found = k.var(f32, NEG_INF)
+    result = k.var(f32, NEG_INF)
     with k.loop(lane, row.splits, step=WARP_SIZE) as split:
-        k.max(found, _lse(k, config, row, split), into=found)
-    largest = over_lanes(k, found, _LANES, k.max)
+        k.max(result, _lse(k, config, row, split), into=result)
+    largest = over_lanes(k, result, _LANES, k.max)
     base = k.selp(0.0, largest, largest == NEG_INF)
 
     k.note("the sum of the weights, in the order of the parts: those without a key change no bit")
@@ -212,21 +212,21 @@ def _weights(
     of one part in `WARP_SIZE`.
     """
     with k.loop(0, row.splits, step=WARP_SIZE) as first:
-        own, mine = k.var(f32, 0.0), first + lane
+        local, mine = k.var(f32, 0.0), first + lane
         with k.when(mine < row.splits):
-            k.ex2((_lse(k, config, row, mine) - base) * LOG2E, into=own)
+            k.ex2((_lse(k, config, row, mine) - base) * LOG2E, into=local)
         left = k.min(row.splits - first, WARP_SIZE)
         with k.loop(0, left, step=_AT_ONCE) as nth:
             for n in range(_AT_ONCE):
-                weight = k.shfl(own, (nth + n).as_(u32), WARP_SIZE - 1, -1, mode="idx")
+                weight = k.shfl(local, (nth + n).as_(u32), WARP_SIZE - 1, -1, mode="idx")
                 yield first + nth + n, nth + n < left, weight
 
 
 def _lse(k: KernelBuilder, config: MergeConfig, row: _Row, split: Value) -> Value:
     """The lse of a part; -inf if it has seen no key."""
     at = row.lses + (k.cvt(split, dtype=s64) * row.lse_bytes).as_(u64)
-    found = k.load(Pointer(at, "global", f32))
-    return k.selp(NEG_INF, found, found == -NEG_INF) if config.plus_is_empty else found
+    result = k.load(Pointer(at, "global", f32))
+    return k.selp(NEG_INF, result, result == -NEG_INF) if config.plus_is_empty else result
 
 
 def _add_part(
@@ -241,10 +241,10 @@ def _add_part(
     """Add a part times its weight to this lane's columns."""
     first = row.parts + (k.cvt(split, dtype=s64) * row.part_bytes).as_(u64)
     span, nbytes = WARP_SIZE * config.width, config.parts.nbytes
-    for n, found in enumerate(sums):
+    for n, result in enumerate(sums):
         with k.when(column < config.head_dim_v - n * span):
             at = first + k.cvt((column + n * span) * nbytes, dtype=u64)
-            for total, part in zip(found, _load(k, config, at), strict=True):
+            for total, part in zip(result, _load(k, config, at), strict=True):
                 k.fma(weight, part, total, into=total)
 
 

@@ -78,15 +78,15 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
 
 class _Tile(NamedTuple):
-    """A tile of keys whose scores are there."""
+    """A tile of keys whose scores are computed."""
 
     n: Value  # -n - 1 tiles lie before it
-    places: ScoreCoordinates | None  # of its scores; None if no feature has asked
+    coordinates: ScoreCoordinates | None  # of its scores; None if no feature has asked
     on_values: Arrival | None  # what a thread does to its part of V when that has arrived
 
 
 class MmaForward:
-    """What a CTA does: `take` for each tile of keys, then `finish`."""
+    """The forward pass of a CTA: `take` for each tile of keys, then `finish`."""
 
     @marked("mma: loops over tiles")
     def __init__(self, k: KernelBuilder, config: KernelConfig, t: MmaTiling) -> None:
@@ -125,7 +125,7 @@ class MmaForward:
         # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
         # that are split have NaN and infinity cleared whether keys are hidden or not.
         self.nonfinite = NonFinite(k, config) if cta.mask.hides_keys or self.split is not None else None
-        mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
+        mask = cta.mask.stored_in_shared(k) if config.features.varlen else lambda: cta.mask
         my_first_row = cta.first_row + k.signed(me.first_row(t))
         self.scores = TileScores(
             k=k,
@@ -168,9 +168,9 @@ class MmaForward:
         self.products.scores(S, pipeline.key_stage)
         if self.scales is not None:
             self.scales.scale_scores(S, pipeline.key_stage)
-        places = self.scores.finish(S, n, masking, self.cta.scoring)
-        schedule = self._schedule(plain=places is None and self.scales is None)
-        schedule(_Tile(n, places, on_values))
+        coordinates = self.scores.finish(S, n, masking, self.cta.scoring)
+        schedule = self._schedule(plain=coordinates is None and self.scales is None)
+        schedule(_Tile(n, coordinates, on_values))
         pipeline.advance()
 
     def finish(self) -> None:
@@ -191,8 +191,8 @@ class MmaForward:
     # ------------------------------------------------ schedules of the exponentials and products of a tile
 
     def _schedule(self, *, plain: bool) -> Callable[[_Tile], None]:
-        """In which order P = exp2(S - shift) and O += P V of a tile are computed: the first schedule of the
-        table whose condition holds. `plain` is whether P follows from the products of the tile alone.
+        """The order in which P = exp2(S - shift) and O += P V of a tile are computed: the first schedule of
+        the table whose condition holds. `plain` is whether P follows from the products of the tile alone.
         """
         t = self.t
         table = (
@@ -209,14 +209,14 @@ class MmaForward:
         self._take_maxima()
         self.pipeline.start_keys(tile.n)
         self.softmax.weigh(self.S)
-        self.scores.drop(self.S, tile.places)
+        self.scores.drop(self.S, tile.coordinates)
         self._multiply(self._scaled_weights())
 
     def _values_last(self, tile: _Tile) -> None:
         """Wait for V after the exponentials, where registers are too short for both at a time."""
         self._take_maxima()
         self.softmax.weigh(self.S)
-        self.scores.drop(self.S, tile.places)
+        self.scores.drop(self.S, tile.coordinates)
         P = self.products.weights(self.S) if self.scales is None else None
         self.pipeline.await_values(on_arrival=tile.on_values)
         self.pipeline.start_keys(tile.n)
@@ -225,7 +225,7 @@ class MmaForward:
     def _step_by_step(self, tile: _Tile) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
 
-        A step is a block of its own, behind a branch that all threads take, since there is a tile. In one
+        A step is a block of its own, after a branch that all threads take, since there is a tile. In one
         block, the assembler adds weights to the sums of rows at its end, and keeps all of them until then.
         """
         k, stage = self.k, self.pipeline.value_stage
@@ -260,7 +260,7 @@ class MmaForward:
         self._multiply(P, of_keys)
 
     def _slices(self, columns: int) -> list[tuple[Fragment, MmaProducts]]:
-        """Scores of so many columns of a lane, each with the products for the values of their keys."""
+        """Scores of `columns` columns of a lane, each with the products for the values of their keys."""
         products = self.products
         assert isinstance(products, MmaProducts)  # schedules by slices are those of 16-bit elements
         return [
@@ -310,7 +310,7 @@ class MmaForward:
     # ------------------------------------------------------------------------------------------- pieces
 
     def _cta_again(self) -> Cta:
-        """What the CTA computes, computed again."""
+        """The part of the CTA, computed again."""
         return Cta.of(self.k, self.config, self.parameters)
 
     def _products(self) -> WarpProducts:
@@ -338,7 +338,7 @@ class MmaForward:
 
     @contextmanager
     def _if_seen(self, n: Value) -> Iterator[None]:
-        """A block for the next tile of keys; if nobody sees that tile, it is passed over."""
+        """A context for the next tile of keys; if no query sees that tile, it is skipped."""
         k, mask, pipeline = self.k, self.cta.mask, self.pipeline
         seen = mask.sees_tile(pipeline.first_key(n)) if mask.has_gaps else None
         if seen is None:
@@ -350,11 +350,13 @@ class MmaForward:
             pipeline.pass_over(n)
 
     def _arrivals(self, n: Value, masking: Masking) -> tuple[Arrival | None, Arrival | None]:
-        """What a thread does to its part of the next tile of K, and of V, that has arrived."""
+        """Callbacks that emit a thread's work on its part of the next tile of K, and of V, when it has
+        arrived.
+        """
         if self.nonfinite is None:
             return None, None
         if self.split is not None:
-            return self.split.arrivals(n, self.nonfinite.found)
+            return self.split.arrivals(n, self.nonfinite.note_nonfinite)
         return None, self.nonfinite.clear if masking.hides else None
 
     @marked("mma: loops over tiles")

@@ -41,15 +41,15 @@ _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 @marked("gradient of keys: loops")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
-    k, given = begun(config)
-    cta = _Cta(k, config, KeysPart.of(k, config, given))
+    k, parameters = begun(config)
+    cta = _Cta(k, config, KeysPart.of(k, config, parameters))
     part, tile = cta.part, config.tiling.tile
-    with k.loop(0, part.given.group) as member:
-        of = _Head(cta, part.kv_head * part.given.group + member, given.longest("k"))
-        of.pairs.begin(part.first_tile, part.end_tile, again=True)  # behind those of the head before
-        with _if_some(k, part.given.seq_q), k.loop(part.first_tile, part.end_tile) as n:
+    with k.loop(0, part.parameters.group) as member:
+        of = _Head(cta, part.kv_head * part.parameters.group + member, parameters.longest("k"))
+        of.pairs.begin(part.first_tile, part.end_tile, again=True)  # after those of the head before
+        with _if_some(k, part.parameters.seq_q), k.loop(part.first_tile, part.end_tile) as n:
             first_query = n * tile
-            last_query = k.min(first_query + tile, part.given.seq_q) - 1
+            last_query = k.min(first_query + tile, part.parameters.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
             hides = functools.partial(part.hides, k, mask, first_query, config.tiling)
             of.pairs.await_next(n, part.end_tile, functools.partial(of.prepare, hides))
@@ -58,38 +58,38 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
                     of.add_queries(nth, first_query + first if first else first_query, hides)
             of.pairs.advance()
         of.write_terms()
-    cta.store_sums(given)
+    cta.store_sums(parameters)
     return k.build(drop_unread=True)
 
 
 @marked("gradient of keys: some queries")
 def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
-    """A block that runs if there are queries. Without any there is no tile of them, which the proof does
-    not conclude from the end of a loop that is a quotient.
+    """A context for code that runs only if there are queries. Without any there is no tile of them, which the
+    proof does not conclude from the end of a loop that is a quotient.
     """
     return k.when(queries > 0, uniform=True)
 
 
 class _Cta:
-    """What a CTA keeps while it walks over queries: its rows of K and V in shared memory, its sums of
-    dK and dV in registers, and room for tiles of Q and dO. The copies of K and V are on their way.
+    """The state of a CTA that walks over queries: its rows of K and V in shared memory, its sums of dK and dV
+    in registers, and room for tiles of Q and dO. The copies of K and V are on their way.
     """
 
     @marked("gradient of keys: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
-        t, of_head = config.tiling, part.given
+        t, of_head = config.tiling, part.parameters
         self.me, across = WarpCoordinates.of(k), None
         if t.across > 1:
             across = self.me.warp % t.across
             self.me = WarpCoordinates(self.me.warp // t.across, self.me.lane)
         k.note("shared memory, and the first tiles on their way there")
-        own, walked = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
-        self.K_tile, self.V_tile = own
+        owned, walked = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
+        self.K_tile, self.V_tile = owned
         self.Q_tile, self.dO_tile = walked
         self.of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
-        loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
+        loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), owned, strict=True)]
         for loader in loaders:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
@@ -105,8 +105,8 @@ class _Cta:
 
         of_scores = self.K_tile, self.Q_tile, self.Q_tile
         of_values = self.V_tile, self.dO_tile, self.dO_tile
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.kept > 1)
         met = t.of_scores.tile
         self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(met)
         self.S, self.dP = (k.fragment(len(self.keys), met // 4, initial=None) for _ in range(2))
@@ -132,21 +132,21 @@ class _Cta:
         return stage if self.passed is None else _moved(stage, self.passed.first_column * PANEL_BYTES)
 
     @marked("gradient of keys: results")
-    def store_sums(self, given: GradientParameters) -> None:
+    def store_sums(self, parameters: GradientParameters) -> None:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling
         # Computed again: kept in registers through the loops, these values would be spilled.
-        part = KeysPart.of(k, self.config, given, again=True)
-        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
+        part = KeysPart.of(k, self.config, parameters, again=True)
+        dK, dV = (part.parameters.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
         if not (self.hides_keys or t.kept):
             k.cp_async_wait_all()  # of rows that no tile sees
-        if t.kept < 2 or t.stages == 1:  # else they were read in front of the barrier of the first head
+        if t.kept < 2 or t.stages == 1:  # else they were read before the barrier of the first head
             k.barrier()  # K and V have been read by all, or only copied
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
-        scale = part.given.scale
+        scale = part.parameters.scale
         self._store(part, t.of_scores, self.products[0], self.K_tile, dK, self.sum_dK, scale)
         self._store(part, t.of_weights, self.of_values[0], self.V_tile, dV, self.sum_dV, factor)
 
@@ -172,22 +172,21 @@ class _Cta:
             if left > 0:
                 with k.when(mine == number, uniform=t.across == 1):
                     first = matrix.first + number * width * staging.dtype.nbytes
-                    own = replace(matrix, first=first, columns=min(left, width))
-                    columns = replace(of, head_dim_v=own.columns)
+                    owned = replace(matrix, first=first, columns=min(left, width))
+                    columns = replace(of, head_dim_v=owned.columns)
                     through = staging.part(number, t.across) if t.across > 1 else staging
-                    store(k, columns, me, products, through, own, part.first_key, total, scale)
+                    store(k, columns, me, products, through, owned, part.first_key, total, scale)
 
 
 class _Head:
-    """What a CTA knows of one of the heads of Q that share its keys: the way of its rows to shared
-    memory, its scores, and the sums by keys that are its own. `longest` is the number of keys that
-    its terms have room for.
+    """One of the heads of Q that share the CTA's keys: the copies of its rows to shared memory, its scores,
+    and its sums by keys. `longest` is the number of keys that its terms have room for.
     """
 
     def __init__(self, cta: _Cta, head: Value, longest: Value) -> None:
         self.cta, self.k = cta, cta.k
         k, part, config = cta.k, cta.part, cta.config
-        of_head = part.given
+        of_head = part.parameters
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
         numbers_of = RowNumbers.of(k, of_head, part.batch, head)
         scores = part.scores(k, config, head)
@@ -201,20 +200,20 @@ class _Head:
             (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
             lambda first, stage: _copy_numbers(k, numbers_of, cta.of_rows, first, stage, of_head.seq_q),
             2 * config.tiling.tile * f32.nbytes,
-            warps_meet=adds,  # where dS passes through shared memory, behind all other products
+            warps_meet=adds,  # where dS passes through shared memory, after all other products
         )
         self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
         self._head, self._longest = head, longest
 
     def prepare(self, hides: Callable[[], Value]) -> None:
-        """Do what a thread does to its own parts of a tile before others read them: set what is not finite
-        in Q and dO to 0, and its numbers of rows to what `tamed` says, if keys may be hidden and `hides()`;
-        then turn its LSE into shifts.
+        """Emit a thread's work on its parts of a tile before other threads read them: set NaN and infinity in
+        Q and dO to 0, and LSE and D of its rows as `tamed` does, if keys may be hidden and `hides()`; then
+        turn its LSE into shifts.
         """
         k, cta = self.k, self.cta
         if cta.hides_keys:
             self._tame_rows(hides())
-        for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
+        for _, at in _local_numbers(k, cta.of_rows, self.pairs.stage(2)):
             k.store(at, shift_of(k, k.load(at)))
 
     @marked("gradient of keys: hidden queries")
@@ -223,13 +222,13 @@ class _Head:
         with k.when(cut, uniform=True):
             for i, loader in enumerate(self.pairs.loaders):
                 clear(k, cta.config.dtype.scalar, loader, self.pairs.stage(i))
-            for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
+            for _, at in _local_numbers(k, cta.of_rows, self.pairs.stage(2)):
                 tame(k, at, at.step(rows=_DELTAS - _SHIFTS))
 
     def add_queries(self, nth: int, first_query: Value, hides: Callable[[], Value]) -> None:
-        """Add to dK and dV what the queries of a part of the current tile give, which begins with
-        `first_query`. `hides()` emits whether queries of the tile may not see, or not be: computed again
-        here, because kept in a register from `prepare` on, it would be spilled.
+        """Add to dK and dV the terms of the queries of a part of the current tile, which begins with
+        `first_query`. `hides()` emits whether queries of the tile may not see a key, or not exist: computed
+        again here, because in a register from `prepare` on, it would be spilled.
         """
         k, cta, part = self.k, self.cta, self.cta.part
         S, dP, me = cta.S, cta.dP, cta.me
@@ -238,7 +237,7 @@ class _Head:
         by_query = S.transposed, dP.transposed
         k.note("S^T = K Q^T")
         products.scores(S, cta.of_warp(Q_stage))
-        slopes, places = self.gradients.score(
+        slopes, coordinates = self.gradients.score(
             by_query[0],
             lambda: ScoreCoordinates(
                 k,
@@ -249,13 +248,13 @@ class _Head:
                 cta.keys,
             ),
             hides(),
-            part.given.seq_q,
+            part.parameters.seq_q,
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
         of_values.scores(dP, cta.of_warp(dO_stage))
         numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.tiling.parts[nth], cta.first_of_lane)
-        self.gradients.differentiate(*by_query, numbers, places)
-        self._add_terms(dP, places)
+        self.gradients.differentiate(*by_query, numbers, coordinates)
+        self._add_terms(dP, coordinates)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
         if cta.passed is not None:
@@ -274,31 +273,29 @@ class _Head:
             k.note("dQ += dS K")
             cta.query_sums.add(self._sums_of_queries, first_query)
 
-    def _add_terms(self, dS: Fragment, places: ScoreCoordinates | None) -> None:
-        """Add gradients of scores to the sums by keys: themselves, or what they add to a number of the
-        head.
-        """
+    def _add_terms(self, dS: Fragment, coordinates: ScoreCoordinates | None) -> None:
+        """Add gradients of scores to the sums by keys, or their products to a number of the head."""
         k, of_head = self.k, dict(self.gradients.by_rows)
         for name, totals in self._sums.items():
             feature = of_head.get(name.removeprefix("key_"))
             for i, (total, row) in enumerate(zip(totals, dS, strict=True)):
                 terms: list[Value] = [*row]
                 if feature is not None:
-                    assert places is not None  # the feature needs them
-                    of_key = replace(places, keys=places.keys[i : i + 1])
+                    assert coordinates is not None  # the feature needs them
+                    of_key = replace(coordinates, keys=coordinates.keys[i : i + 1])
                     terms = feature.row_gradients(dS.part(slice(i, i + 1)).transposed, of_key)
                 for term in terms:
                     k.add(total, term, into=total)
 
     @marked("gradient of keys: terms")
     def write_terms(self) -> None:
-        """Write what each key adds to gradients of arrays of scores."""
+        """Write each key's sum for the gradients of arrays of scores."""
         k, cta, part = self.k, self.cta, self.cta.part
-        terms = Terms.of(k, part.given, part.batch, self._head, self._longest)
+        terms = Terms.of(k, part.parameters, part.batch, self._head, self._longest)
         for name, totals in self._sums.items():
             for down, whole in zip(cta.keys, self._over_queries(totals), strict=True):
                 key = cta.my_first_key + k.signed(cta.me.lane // 4) + down
-                writes = (key < part.given.seq_k) & (cta.me.in_quad == 0)
+                writes = (key < part.parameters.seq_k) & (cta.me.in_quad == 0)
                 if cta.passed is not None:
                     writes = writes & (cta.passed.part == 0)
                 with k.when(writes):
@@ -312,24 +309,24 @@ class _Head:
         return of_warp if self.cta.passed is None else self.cta.passed.over_warps(of_warp)
 
 
-def _own_numbers(
-    k: KernelBuilder, kept: SharedTile, stage: Value | None
+def _local_numbers(
+    k: KernelBuilder, saved: SharedTile, stage: Value | None
 ) -> Iterator[tuple[int, TilePointer]]:
-    """Where LSE and, a row of the tile further, D of the rows lie that this thread copies, in the stage at
-    byte `stage`, each with how many rows it is behind that of the thread's number. Code emitted between one
-    and the next is only run by the threads that have such a row.
+    """The addresses of LSE and, a row of the tile further, D of the rows that this thread copies, in the
+    stage at byte `stage`, each with its distance in rows from the thread's first one. Code emitted between
+    one and the next is only run by the threads that have such a row.
     """
     thread = k.thread_id()
-    for first in range(0, kept.columns, k.threads):
-        with k.when(thread < kept.columns - first):
-            to = kept.pointer(_SHIFTS, thread).step(columns=first)
+    for first in range(0, saved.columns, k.threads):
+        with k.when(thread < saved.columns - first):
+            to = saved.pointer(_SHIFTS, thread).step(columns=first)
             yield first, to if stage is None else to.moved(to.value + stage)
 
 
 def _copy_numbers(
     k: KernelBuilder,
     of_rows: dict[str, RowNumbers],
-    kept: SharedTile,
+    saved: SharedTile,
     first_row: Value,
     stage: Value | None,
     rows: Value,
@@ -338,7 +335,7 @@ def _copy_numbers(
     0; their Q and dO are 0.
     """
     thread = k.signed(k.thread_id())
-    for first, to in _own_numbers(k, kept, stage):
+    for first, to in _local_numbers(k, saved, stage):
         row = first_row + thread + first
         valid = k.selp(f32.nbytes, 0, row < rows, type=u32)
         for n, name in ((_SHIFTS, "LSE"), (_DELTAS, "D")):
@@ -346,12 +343,12 @@ def _copy_numbers(
 
 
 def _numbers(
-    k: KernelBuilder, kept: SharedTile, stage: Value | None, first: int, of_lane: Value
+    k: KernelBuilder, saved: SharedTile, stage: Value | None, first: int, of_lane: Value
 ) -> Callable[[int], tuple[Value, Value]]:
     """A function that gives the shift and D of each of a lane's queries, which are counted from query
     `first + of_lane` of the tile; it loads those of two neighbours at once.
     """
-    at = kept.pointer(0, of_lane).step(columns=first)
+    at = saved.pointer(0, of_lane).step(columns=first)
     at = at if stage is None else at.moved(at.value + stage)
     loaded: dict[int, tuple[tuple[Value, ...], ...]] = {}
 

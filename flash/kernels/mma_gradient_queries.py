@@ -28,8 +28,8 @@ from ptxgen.types import f32
 @marked("gradient of queries: loop")
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
-    k, given = begun(config)
-    cta = _Cta(k, config, QueriesPart.of(k, config, given), given.longest("q"))
+    k, parameters = begun(config)
+    cta = _Cta(k, config, QueriesPart.of(k, config, parameters), parameters.longest("q"))
     part, tile = cta.part, config.tiling.tile
     with k.loop(part.first_tile, part.end_tile) as n:
         first_key = n * tile
@@ -41,24 +41,24 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
                 cta.add_keys(nth, first_key + first if first else first_key, cut)
         cta.pairs.advance()
     cta.write_terms()
-    cta.store_sum(given)
+    cta.store_sum(parameters)
     return k.build(drop_unread=True)
 
 
 class _Cta:
-    """What a CTA keeps while it walks over keys: its rows of Q and dO in shared memory, LSE and D of its
-    rows and its sum of dQ in registers, and room for tiles of K and V. D is written, and the copies of
-    the first tiles are on their way. `longest` is the number of queries that terms have room for.
+    """The state of a CTA that walks over keys: its rows of Q and dO in shared memory, LSE and D of its rows
+    and its sum of dQ in registers, and room for tiles of K and V. D is written, and the copies of the first
+    tiles are on their way. `longest` is the number of queries that terms have room for.
     """
 
     @marked("gradient of queries: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
         self.k, self.config, self.part = k, config, part
-        t, of_head = config.tiling, part.given
+        t, of_head = config.tiling, part.parameters
         self.me = WarpCoordinates.of(k)
         k.note("shared memory, and the first tiles on their way there")
-        own, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
-        (self.Q_tile, dO_tile), (K_tile, V_tile) = own, walked
+        owned, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
+        (self.Q_tile, dO_tile), (K_tile, V_tile) = owned, walked
         row_deltas = k.shared("row_deltas", (1, t.block), f32)
         Q, dO, O = (of_head.rows(k, name, part.batch, part.head) for name in ("Q", "dO", "O"))
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
@@ -81,8 +81,8 @@ class _Cta:
         k.barrier()  # D has been written by all
 
         of_scores, of_values = (self.Q_tile, K_tile, K_tile), (dO_tile, V_tile, V_tile)
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.kept > 1)
         if t.kept:
             self.pairs.begin(part.first_tile, part.end_tile)
         self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
@@ -102,37 +102,37 @@ class _Cta:
             self._numbers.append((shift_of(k, lse), delta))
 
     def _write_first(self, row: Value, lse: Value, delta: Value) -> None:
-        """Write what a row adds to the gradients of arrays that give it a first score."""
+        """Write a row's term of the gradients of arrays that give rows a first score."""
         for feature in self.config.summed("first"):
-            found = feature.applied(self.part.scores).first_gradient(lse, delta)
-            self.terms.write(self.k, f"row_{feature.argument}", row, found)
+            result = feature.applied(self.part.scores).first_gradient(lse, delta)
+            self.terms.write(self.k, f"row_{feature.argument}", row, result)
 
     @marked("gradient of queries: hidden keys")
     def clear_keys(self, cut: Value) -> None:
-        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`."""
+        """Set NaN and infinity in this thread's parts of the tiles of K and V to 0, if `cut`."""
         with self.k.when(cut, uniform=True):
             for i, loader in enumerate(self.pairs.loaders):
                 clear(self.k, self.config.dtype.scalar, loader, self.pairs.stage(i))
 
     def add_keys(self, part: int, first_key: Value, cut: Value) -> None:
-        """Add to dQ what the keys of a part of the current tile give, which begins with `first_key`. `cut`:
-        whether some keys of the tile may be hidden.
+        """Add to dQ the terms of the keys of a part of the current tile, which begins with `first_key`.
+        `cut`: whether some keys of the tile may be hidden.
         """
         k, S, dP, products = self.k, self.S, self.dP, self.products[part]
         K_stage, V_stage = (self.pairs.stage(n) for n in range(2))
         k.note("S = Q K^T")
         products.scores(S, K_stage)
-        slopes, places = self.gradients.score(
+        slopes, coordinates = self.gradients.score(
             S,
             lambda: ScoreCoordinates(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
             cut,
         )
         k.note("dP = dO V^T; dS = P (dP - D)")
         self.of_values[part].scores(dP, V_stage)
-        self.gradients.differentiate(S, dP, self._numbers.__getitem__, places)
+        self.gradients.differentiate(S, dP, self._numbers.__getitem__, coordinates)
         for name, feature in self.gradients.by_rows:
-            assert places is not None
-            for total, more in zip(self._sums[name], feature.row_gradients(dP, places), strict=True):
+            assert coordinates is not None
+            for total, more in zip(self._sums[name], feature.row_gradients(dP, coordinates), strict=True):
                 k.add(total, more, into=total)
         self.gradients.bend(dP, slopes)
         k.note("dQ += dS K")
@@ -140,24 +140,26 @@ class _Cta:
 
     @marked("gradient of queries: terms")
     def write_terms(self) -> None:
-        """Write what each row adds to gradients of arrays of scores."""
+        """Write each row's sum for the gradients of arrays of scores."""
         k = self.k
         for name, totals in self._sums.items():
             for down, total in zip(self.rows, totals, strict=True):
                 whole = over_lanes(k, total, QUAD, operator.add)
-                exists = self.my_query + down < self.part.given.seq_q
+                exists = self.my_query + down < self.part.parameters.seq_q
                 with k.when(exists & (self.me.in_quad == 0)):
                     self.terms.write(k, f"row_{name}", self.my_query + down, whole)
 
     @marked("gradient of queries: results")
-    def store_sum(self, given: GradientParameters) -> None:
+    def store_sum(self, parameters: GradientParameters) -> None:
         """Write the CTA's rows of dQ."""
         k, t = self.k, self.config.tiling
         # Computed again: kept in registers through the loop, these values would be spilled.
-        part = QueriesPart.of(k, self.config, given, again=True)
+        part = QueriesPart.of(k, self.config, parameters, again=True)
         k.note("dQ")
         if not (part.mask.hides_keys or t.kept):
             k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
-        where = part.given.rows(k, "dQ", part.batch, part.head), part.first_row
-        store(k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.given.scale)
+        where = part.parameters.rows(k, "dQ", part.batch, part.head), part.first_row
+        store(
+            k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.parameters.scale
+        )

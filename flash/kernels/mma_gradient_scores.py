@@ -37,26 +37,26 @@ class _Part:
     first_key: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> _Part:
+    def of(cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters) -> _Part:
         """The part of this CTA. From fastest to slowest the grid has tiles of keys, blocks of queries,
         heads of the bias, and its batch items.
         """
         k.note("which queries and keys, of which head of the bias")
         t = config.tiling
-        tiles, blocks = k.divide_up(given.seq_k, t.tile), k.divide_up(given.seq_q, t.block)
+        tiles, blocks = k.divide_up(parameters.seq_k, t.tile), k.divide_up(parameters.seq_q, t.block)
         nth = k.signed(k.block_id())
         of_head = nth // tiles
         of_batch = of_head // blocks
-        heads = k.signed(given.numbers["bias_heads"])
+        heads = k.signed(parameters.numbers["bias_heads"])
         return cls(of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile)
 
 
 @marked("gradient of scores: loops")
 def gradient_of_scores(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
-    k, given = begun(config)
+    k, parameters = begun(config)
     t, dtype = config.tiling, config.dtype.scalar
-    part = _Part.of(k, config, given)
+    part = _Part.of(k, config, parameters)
     me = WarpCoordinates.of(k)
     (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
     (products,) = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
@@ -65,23 +65,28 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
     S, dP = (k.fragment(len(rows), t.tile // 4, initial=None) for _ in range(2))
     total = k.fragment(len(rows), t.tile // 4)
     my_query = part.first_row + k.signed(me.first_row(t.of_scores))
-    over = [k.signed(given.numbers[f"over_{axis}"]) for axis in ("batch", "heads")]
+    over = [k.signed(parameters.numbers[f"over_{axis}"]) for axis in ("batch", "heads")]
 
     with k.loop(0, over[0]) as i, k.loop(0, over[1]) as j:
         # Both exist anyway: the minimum states it for the proof.
-        batch = k.min((part.batch * over[0] + i).as_(u32), given.numbers["batch"] - 1).as_(s32)
-        head = k.min((part.head * over[1] + j).as_(u32), (given.heads - 1).as_(u32)).as_(s32)
-        places = [("Q", head), ("dO", head), ("K", head // given.group), ("V", head // given.group)]
+        batch = k.min((part.batch * over[0] + i).as_(u32), parameters.numbers["batch"] - 1).as_(s32)
+        head = k.min((part.head * over[1] + j).as_(u32), (parameters.heads - 1).as_(u32)).as_(s32)
+        coordinates = [
+            ("Q", head),
+            ("dO", head),
+            ("K", head // parameters.group),
+            ("V", head // parameters.group),
+        ]
         loaders = [
-            PanelLoader(k, given.rows(k, name, batch, of), tile)
-            for (name, of), tile in zip(places, (Q_tile, dO_tile, K_tile, V_tile), strict=True)
+            PanelLoader(k, parameters.rows(k, name, batch, of), tile)
+            for (name, of), tile in zip(coordinates, (Q_tile, dO_tile, K_tile, V_tile), strict=True)
         ]
         k.barrier()  # the tiles of the head before have been read by all
         for loader, first in zip(loaders, [part.first_row] * 2 + [part.first_key] * 2, strict=True):
             loader.start(first)
         k.cp_async_commit_group()
         k.cp_async_wait_group(0)
-        scores = HeadScores.of(k, config, given, (batch, head, batch * given.heads + head), None)
+        scores = HeadScores.of(k, config, parameters, (batch, head, batch * parameters.heads + head), None)
         mask = scores.mask()
         for loader in loaders[1::2]:  # NaN in dO and V, of what may not see or be seen
             clear(k, dtype, loader, None)
@@ -90,42 +95,44 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         products.scores(S, None)
         where = ScoreCoordinates(k, my_query, part.first_key, me.in_quad * 2, rows, keys)
         always = part.first_row == part.first_row
-        _, found = gradients.score(S, functools.partial(_itself, where), always)
+        _, result = gradients.score(S, functools.partial(_itself, where), always)
         of_values.scores(dP, None)
-        of_rows = RowNumbers.of(k, given, batch, head)
+        of_rows = RowNumbers.of(k, parameters, batch, head)
         numbers = []  # the shift and D of each of a lane's rows
         for down in rows:
-            row = k.min(my_query + down, given.seq_q - 1)
+            row = k.min(my_query + down, parameters.seq_q - 1)
             lse, delta = tamed(k, *(k.load(of_rows[name].at(k, row)) for name in ("LSE", "D")))
             numbers.append((shift_of(k, lse), delta))
-        gradients.differentiate(S, dP, numbers.__getitem__, found)
+        gradients.differentiate(S, dP, numbers.__getitem__, result)
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)
-    _store(k, given, part, me, total, (my_query, rows, keys))
+    _store(k, parameters, part, me, total, (my_query, rows, keys))
     return k.build(drop_unread=True)
 
 
-def _itself(places: ScoreCoordinates) -> ScoreCoordinates:
-    return places
+def _itself(coordinates: ScoreCoordinates) -> ScoreCoordinates:
+    return coordinates
 
 
 def _store(
     k: KernelBuilder,
-    given: GradientParameters,
+    parameters: GradientParameters,
     part: _Part,
     me: WarpCoordinates,
     total: Fragment,
-    places: tuple[Value, list[int], list[int]],
+    coordinates: tuple[Value, list[int], list[int]],
 ) -> None:
     """Write this thread's sums."""
-    my_query, rows, keys = places
+    my_query, rows, keys = coordinates
     first_key = part.first_key + k.signed(me.in_quad * 2)
     nth = [k.cvt(n, dtype=s64) for n in (part.batch, part.head)]
-    plane = nth[0] * k.cvt(given.numbers["bias_heads"], dtype=s64) + nth[1]
-    first = plane * k.cvt(given.seq_q, dtype=s64)
+    plane = nth[0] * k.cvt(parameters.numbers["bias_heads"], dtype=s64) + nth[1]
+    first = plane * k.cvt(parameters.seq_q, dtype=s64)
     for (i, down), (j, across) in product(enumerate(rows), enumerate(keys)):
         row, key = my_query + down, first_key + across
-        with k.when((row < given.seq_q) & (key < given.seq_k)):
-            element = (first + k.cvt(row, dtype=s64)) * k.cvt(given.seq_k, dtype=s64) + k.cvt(key, dtype=s64)
-            at = given.terms["dbias"].plus((element * f32.nbytes).as_(u64))
+        with k.when((row < parameters.seq_q) & (key < parameters.seq_k)):
+            element = (first + k.cvt(row, dtype=s64)) * k.cvt(parameters.seq_k, dtype=s64) + k.cvt(
+                key, dtype=s64
+            )
+            at = parameters.terms["dbias"].plus((element * f32.nbytes).as_(u64))
             k.store(Pointer(at.value, "global", f32, at.offset), total[i, j])

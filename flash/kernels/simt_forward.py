@@ -37,9 +37,9 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
-    given = Parameters.declare(k, config)
-    cta = Cta.entered(k, config, given)
-    appended = AppendedKV.written(k, config, given, cta)
+    parameters = Parameters.declare(k, config)
+    cta = Cta.entered(k, config, parameters)
+    appended = AppendedKV.written(k, config, parameters, cta)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -67,7 +67,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
             k.note("S = scale * Q K^T")
             products.scores(S)
             lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
-            places = ScoreCoordinates(
+            coordinates = ScoreCoordinates(
                 k,
                 my_first_row,
                 first_key,
@@ -78,14 +78,14 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
                 cta.packing,
                 queries.__getitem__ if queries else None,
             )
-            hides_keys = _score(k, S, given, cta, places)
+            hides_keys = _score(k, S, parameters, cta, coordinates)
             if tops is not None:
                 tops.take(S)
 
             k.note("P = exp2(S - max); rescale what was summed under the old maximum")
             rescale = softmax.take(S)
             for feature in cta.after_softmax:
-                feature.drop(S, places)
+                feature.drop(S, coordinates)
             products.share_weights(S)
             _rescale(k, O, rescale)
 
@@ -110,8 +110,8 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 def _if_seen(
     k: KernelBuilder, cta: Cta, first_key: Value | None, ahead: int = 0
 ) -> AbstractContextManager[object]:
-    """A block that is left out if nobody sees the tile that begins `ahead` keys behind `first_key`
-    (None: key 0).
+    """A context that is skipped if no query sees the tile that begins `ahead` keys after `first_key` (None:
+    key 0).
     """
     if not cta.mask.has_gaps:
         return nullcontext()
@@ -153,21 +153,21 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 
 @marked("simt: scores")
 def _score(
-    k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScoreCoordinates
+    k: KernelBuilder, S: Fragment, parameters: Parameters, cta: Cta, coordinates: ScoreCoordinates
 ) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
     """
     if cta.scoring is None:
-        _multiply(k, S.all(), given.scale_log2)
+        _multiply(k, S.all(), parameters.scale_log2)
     else:
-        cta.scoring.apply(S, places)
+        cta.scoring.apply(S, coordinates)
     if cta.mask.hides_anywhere:
-        cta.mask.apply(k, S, places)
+        cta.mask.apply(k, S, coordinates)
         return None
-    hides_keys = cta.hides_keys(places.first_key)
+    hides_keys = cta.hides_keys(coordinates.first_key)
     with k.when(hides_keys, uniform=True):
-        cta.mask.apply(k, S, places)
+        cta.mask.apply(k, S, coordinates)
     return hides_keys
 
 

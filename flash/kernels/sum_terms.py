@@ -2,7 +2,7 @@
 
 A warp has one element of the result: the sum of a block of X of `r0 x r1 x r2 x r3` elements, where an
 axis along which the array was broadcast is summed whole, and the others not at all. The lanes take
-the elements of a block in turns, so that the same call gives the same bits.
+the elements of a block alternately, so that the same call gives the same bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LANES: Final = [16, 8, 4, 2, 1]  # butterfly distances that join a warp
 
 @dataclass(frozen=True, slots=True)
 class SumConfig:
-    """What the text of the kernel depends on: the target, and the type of the result."""
+    """The configuration of a kernel that sums terms: the target, and the type of the result."""
 
     target: Target
     dtype: DType
@@ -75,17 +75,17 @@ def sum_kernel(config: SumConfig) -> ir.Module:
     lane = thread % WARP_SIZE
     nth = k.block_id() * WARPS + thread // WARP_SIZE
     with k.when(nth < sums):
-        place = _indices(k, nth, m)
+        index_of_sum = _indices(k, nth, m)
         total = k.var(f32, 0.0)
         with k.loop(lane, terms, step=WARP_SIZE) as term:
             inner = _indices(k, term, r)
-            index = [a * k.cvt(b, dtype=s64) for a, b in zip(_wide(k, place), r, strict=True)]
+            index = [a * k.cvt(b, dtype=s64) for a, b in zip(_wide(k, index_of_sum), r, strict=True)]
             index = [a + b for a, b in zip(index, _wide(k, inner), strict=True)]
-            found = k.load(Pointer(_address(pointers[0].value, index, steps_x, f32.nbytes), "global", f32))
-            k.add(total, found, into=total)
+            result = k.load(Pointer(_address(pointers[0].value, index, steps_x, f32.nbytes), "global", f32))
+            k.add(total, result, into=total)
         whole = over_lanes(k, total, _LANES, operator.add)
         with k.when(lane == 0):
-            at = _address(pointers[1].value, _wide(k, place), steps_y, config.dtype.nbytes)
+            at = _address(pointers[1].value, _wide(k, index_of_sum), steps_y, config.dtype.nbytes)
             if config.dtype is F32:
                 k.store(Pointer(at, "global", f32), whole)
             else:
@@ -102,11 +102,11 @@ def _indices(k: KernelBuilder, nth: Value, extents: list[Value]) -> list[Value]:
     """The indices of element `nth`, in the order of a dense array. The first is in range anyway: the
     minimum states it for the proof.
     """
-    found = []
+    result = []
     for extent in reversed(extents[1:]):
-        found.append(nth % extent)
+        result.append(nth % extent)
         nth = nth // extent
-    return [k.min(nth, extents[0] - 1), *reversed(found)]
+    return [k.min(nth, extents[0] - 1), *reversed(result)]
 
 
 def _address(first: Value, indices: list[Value], steps: list[Value], nbytes: int) -> Value:

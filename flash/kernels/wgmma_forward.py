@@ -50,7 +50,7 @@ class OverlappedConsumer(Consumer):
         k, t = work.k, work.t
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
-        # Weights that a feature changes behind their sums are not rounded before it.
+        # Weights that a feature changes after their sums are not rounded before it.
         self.checks_sums = t.checks_sums and not work.cta.after_softmax
         self.by_polynomial = t.by_polynomial if work.cta.scoring is None else 0
         scale, sinks = self.softmax_arguments()

@@ -8,7 +8,7 @@ of their own (`flash/device/fp8_scales.py`), the softmax's scale is another for 
 scale of V multiplies what the tile adds to O. Weights are rounded to e4m3, whatever the type of V, after the
 softmax has scaled the largest of a row to 2^8.
 
-`wgmma` of fp8 keeps 13 bits behind the leading bit of a sum and truncates the others
+`wgmma` of fp8 keeps 13 bits after the leading bit of a sum and truncates the others
 (`ptxgen/isa/tensor_core.py`). A sum over all keys would lose much of what each tile adds to it: so the sums
 of each tile start at zero, and are added to O in f32.
 """
@@ -121,7 +121,7 @@ class Fp8Consumer(Consumer):
             k.wgmma.wait()
             for i, terms in enumerate(part.rows_of_thread):
                 sums = self.O.rows_of_thread.row(i)[first // QUAD_LANES :]
-                weighed = self.value_part // QUAD_LANES  # the terms behind them are sums of weights
+                weighed = self.value_part // QUAD_LANES  # the terms after them are sums of weights
                 self._add(sums, terms[:weighed], None if of_tile is None else of_tile.values)
                 if is_last:
                     self._add([softmax.rounded_sum[i]], terms[weighed:])

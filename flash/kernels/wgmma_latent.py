@@ -135,7 +135,7 @@ class LatentConsumer(Consumer):
     @marked("wgmma latent: tile")
     def _scores(self, *, follows: bool) -> tuple[Stage, Stage]:
         """S = Q K^T of this warpgroup's tile, over columns as they arrive, and if it `follows` another tile
-        O += P V of that one: in front of the last columns, so that the other warpgroup takes its exponentials
+        O += P V of that one: before the last columns, so that the other warpgroup takes its exponentials
         under the first ones. Returns the halves of the tile that are values, that of this warpgroup first.
         """
         k, tiles, t = self.k, self.tiles, self.t

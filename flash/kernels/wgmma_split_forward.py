@@ -54,7 +54,7 @@ def wgmma_split_attention_forward(config: KernelConfig, t: SplitWgmmaTiling) -> 
 
 
 class SplitQueries(Queries):
-    """See `Queries`; the tile is split where it is, behind a rotation."""
+    """See `Queries`; the tile is split where it is, after a rotation."""
 
     @marked("wgmma split: queries")
     def acquire(self) -> None:
@@ -98,7 +98,7 @@ class SplitConsumer(Consumer):
         self.chains = t.chains
         self.pipeline = work.pipeline
         scale, sinks = self.softmax_arguments()
-        # Weights are pairs of f16: sinks are added behind all keys.
+        # Weights are pairs of f16: sinks are added after all keys.
         self.softmax = OverlappedSoftmax(k, len(ROWS), QUAD, scale, _SLACK, sinks, sinks_last=True)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.outputs = SplitOutputs(self.O, self.role, self.group_row, self.in_quad)

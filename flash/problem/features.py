@@ -242,10 +242,10 @@ class Features:
         take. Features run one after another, so that the largest need counts, except those that
         work beside the others, as the shared reads of a page table do.
         """
-        alone = [feature.needed_registers for feature in self.scores if not feature.works_beside]
-        beside = [feature.needed_registers for feature in self.scores if feature.works_beside]
+        alone = [feature.needed_registers for feature in self.scores if not feature.adds_registers]
+        added = [feature.needed_registers for feature in self.scores if feature.adds_registers]
         lookups = _REGISTERS_OF_LOOKUPS if self.varlen and self.page_size else 0
-        return max(alone, default=0) + sum(beside) + lookups
+        return max(alone, default=0) + sum(added) + lookups
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -25,7 +25,7 @@ class AdapterFace:
 
     @classmethod
     def factor(cls, query: Any, key: Any) -> Any:
-        """What the number of a head is multiplied by, to be added to the score of a query and a key at these
+        """The factor of a head's number in the term that is added to the score of a query and a key at these
         positions: integers, arrays, or values of a function of scores. Features with `uses_position` and
         `gradient_of` "rows" define it; others raise TypeError.
         """

@@ -95,8 +95,8 @@ class Alibi(ScoreFeature):
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
         """See `ScoreFeature.array_gradient_block`: the distances, summed."""
         distance = np.abs(block.positions - block.key_indices).astype(block.of.dtype)
-        found: Array = -(dscore * distance).sum(axis=(1, 2))
-        return found
+        result: Array = -(dscore * distance).sum(axis=(1, 2))
+        return result
 
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
@@ -108,8 +108,8 @@ class Alibi(ScoreFeature):
     @classmethod
     def array_gradient(cls, dafter: Array, of: Scored) -> Array:
         """See `ScoreFeature.array_gradient`."""
-        found: Array = -(dafter * _distances(of)).sum(axis=(2, 3))
-        return found
+        result: Array = -(dafter * _distances(of)).sum(axis=(2, 3))
+        return result
 
     @classmethod
     def factor(cls, query: Any, key: Any) -> Any:
@@ -138,43 +138,42 @@ class AppliedAlibi(Applied):
     slope: Value | PackedNumbers
     diagonal: Value
 
-    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, slope, diagonal = self.k, self.slope, self.diagonal
         if isinstance(slope, PackedNumbers):
-            from_first = diagonal - places.my_first_key
+            from_first = diagonal - coordinates.my_first_key
             for i, scores in enumerate(S):
-                query = places.query(i)
-                minus = slope.of_head(k, places.head(i, query)) * -LOG2E
-                self._subtract_from_row(scores, query + from_first, minus, places)
+                query = coordinates.query(i)
+                minus = slope.of_head(k, coordinates.head(i, query)) * -LOG2E
+                self._subtract_from_row(scores, query + from_first, minus, coordinates)
             return
         minus = slope * -LOG2E
         # In this order all but the last term is one register through all tiles, and not two.
-        nearest = places.first_row + diagonal - k.signed(places.lane) - places.first_key
-        for row, scores in zip(places.rows, S, strict=True):
-            self._subtract_from_row(scores, nearest + row, minus, places)
+        nearest = coordinates.first_row + diagonal - k.signed(coordinates.lane) - coordinates.first_key
+        for row, scores in zip(coordinates.rows, S, strict=True):
+            self._subtract_from_row(scores, nearest + row, minus, coordinates)
 
-    def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
+    def row_gradients(self, dS: Fragment, coordinates: ScoreCoordinates) -> list[Value]:
         """See `Applied.row_gradients`: the sum of -|position - key| times the gradient."""
-        k, found = self.k, []
-        nearest = places.first_row + self.diagonal - k.signed(places.lane) - places.first_key
-        for row, gradients in zip(places.rows, dS, strict=True):
+        k, result = self.k, []
+        nearest = coordinates.first_row + self.diagonal - k.signed(coordinates.lane) - coordinates.first_key
+        for row, gradients in zip(coordinates.rows, dS, strict=True):
             from_first = k.cvt(nearest + row, rnd="rn", dtype=f32)
             total: Value | None = None
-            for key, gradient in zip(places.keys, gradients, strict=True):
+            for key, gradient in zip(coordinates.keys, gradients, strict=True):
                 minus = -k.abs(from_first - float(key))
                 total = minus * gradient if total is None else k.fma(minus, gradient, total)
             assert total is not None  # a row has keys
-            found.append(total)
-        return found
+            result.append(total)
+        return result
 
     def _subtract_from_row(
-        self, scores: list[Var], distance: Value, minus: Value, places: ScoreCoordinates
+        self, scores: list[Var], distance: Value, minus: Value, coordinates: ScoreCoordinates
     ) -> None:
-        """Add `minus` * |distance - key| to the scores of one row; `distance` is the row's position
-        less the key that `places.keys` are counted from, `minus` the negative slope in units of
-        log2.
+        """Add `minus` * |distance - key| to the scores of one row; `distance` is the row's position less the
+        key that `coordinates.keys` are counted from, `minus` the negative slope in units of log2.
         """
         k, from_first = self.k, self.k.cvt(distance, rnd="rn", dtype=f32)
-        for key, score in zip(places.keys, scores, strict=True):
+        for key, score in zip(coordinates.keys, scores, strict=True):
             k.fma(k.abs(from_first - float(key)), minus, score, into=score)

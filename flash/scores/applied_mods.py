@@ -42,12 +42,12 @@ class AppliedScoreMod(Applied):
     is_natural: ClassVar[bool] = True
     bends: ClassVar[bool] = True
 
-    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
-        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, coordinates)
         if slopes is not None:
             assert self.derivative is not None  # the kernel differentiates
-            by_score = _OfTile(self.inputs, self.derivative, places)
+            by_score = _OfTile(self.inputs, self.derivative, coordinates)
             for i, j, elements in by_score.each():
                 known: dict[str, Callable[[], Value]] = {
                     **by_score.indices(i, j),
@@ -56,11 +56,11 @@ class AppliedScoreMod(Applied):
                 k.mul(slopes[i, j], elements.at(i, j, known), into=slopes[i, j])
         for i, j, elements in of.each():
             score = S[i, j]
-            found = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})
-            if isinstance(found, Value):
-                k.mul(found, LOG2E, into=score)
+            result = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})
+            if isinstance(result, Value):
+                k.mul(result, LOG2E, into=score)
             else:
-                score.set(found * LOG2E)
+                score.set(result * LOG2E)
 
 
 def _itself(value: Value) -> Value:
@@ -73,34 +73,34 @@ class _OfTile:
 
     inputs: Inputs
     emitted: Emitted
-    places: ScoreCoordinates
+    coordinates: ScoreCoordinates
 
     def indices(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
-        """What emits the indices of row i and column j."""
-        places = self.places
+        """The code that computes the indices of row i and column j."""
+        coordinates = self.coordinates
         return {
-            "query": lambda: _query(self.inputs, places.query(i)),
-            "head": lambda: self.inputs.first_head + places.head(i, places.query(i)),
-            "key": lambda: places.my_first_key + places.keys[j],
-            "first_key": lambda: places.my_first_key,
+            "query": lambda: _query(self.inputs, coordinates.query(i)),
+            "head": lambda: self.inputs.first_head + coordinates.head(i, coordinates.query(i)),
+            "key": lambda: coordinates.my_first_key + coordinates.keys[j],
+            "first_key": lambda: coordinates.my_first_key,
         }
 
     @marked("functions of scores: keys of a tile")
     def each(self) -> Iterator[tuple[int, int, Elements]]:
-        """The rows and columns, with the place for what is emitted for them. If elements are loaded
+        """The rows and columns, each in a context for the code that is emitted for it. If elements are loaded
         by key, only for keys that exist.
         """
-        places, k = self.places, self.inputs.k
-        elements = Elements(self.emitted, places.keys)
+        coordinates, k = self.coordinates, self.inputs.k
+        elements = Elements(self.emitted, coordinates.keys)
         branches = self.emitted.trace.loads_by_key
         if branches:
-            for i in range(len(places.rows)):
+            for i in range(len(coordinates.rows)):
                 elements.prepare(i, self.indices(i, 0))
-        for j, apart in enumerate(places.keys):
+        for j, apart in enumerate(coordinates.keys):
             # Branched over, so that the assembler does not load for all keys at once, which takes
             # more registers than there are.
-            with k.when(places.my_first_key < self.inputs.keys - apart) if branches else nullcontext():
-                for i in range(len(places.rows)):
+            with k.when(coordinates.my_first_key < self.inputs.keys - apart) if branches else nullcontext():
+                for i in range(len(coordinates.rows)):
                     yield i, j, elements
 
 
@@ -124,13 +124,13 @@ class AppliedMaskMod(Applied):
     ranges: list[KeyBounds] | None = None
     indices: Mapping[str, Interval] = field(default_factory=dict)
 
-    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
+    def hide(self, S: Fragment, coordinates: ScoreCoordinates) -> None:
         """See `Applied.hide`."""
         if self.hiding is None:
-            self._hide(S, places)
+            self._hide(S, coordinates)
             return
-        with self.inputs.k.when(self._meets(self.hiding, places.first_key), uniform=True):
-            self._hide(S, places)
+        with self.inputs.k.when(self._meets(self.hiding, coordinates.first_key), uniform=True):
+            self._hide(S, coordinates)
 
     def _meets(self, ranges: list[KeyBounds], first_key: Value) -> Value:
         """Whether the tile that begins with `first_key` has a key in one of the ranges."""
@@ -142,8 +142,8 @@ class AppliedMaskMod(Applied):
             parts.append(functools.reduce(operator.and_, meets))
         return functools.reduce(operator.or_, parts)
 
-    def _hide(self, S: Fragment, places: ScoreCoordinates) -> None:
-        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+    def _hide(self, S: Fragment, coordinates: ScoreCoordinates) -> None:
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, coordinates)
         for i, j, elements in of.each():
             seen = elements.at(i, j, of.indices(i, j))
             if isinstance(seen, Value):

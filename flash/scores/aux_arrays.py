@@ -39,23 +39,23 @@ class AuxSettings:
     aux: Aux = None
 
 
-def aux_arrays(given: object) -> tuple[AuxArray, ...]:
+def aux_arrays(value: object) -> tuple[AuxArray, ...]:
     """The arrays of a config's `aux`, by name. Raises `ConfigError` for anything else."""
-    if given is None:
+    if value is None:
         return ()
-    if isinstance(given, tuple) and all(isinstance(array, AuxArray) for array in given):
-        return given
-    if not isinstance(given, Mapping):
+    if isinstance(value, tuple) and all(isinstance(array, AuxArray) for array in value):
+        return value
+    if not isinstance(value, Mapping):
         raise ConfigError(
             "aux must be a mapping of names to (type, axes), such as "
-            f'{{"slopes": ("f32", 1)}}, got {shown(given)}'
+            f'{{"slopes": ("f32", 1)}}, got {shown(value)}'
         )
-    return _distinct(_declared(name, given[name]) for name in sorted(map(_name, given)))
+    return _distinct(_declared(name, value[name]) for name in sorted(map(_name, value)))
 
 
-def _distinct(found: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
+def _distinct(result: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
     """The arrays, whose parameters of a kernel have names of their own."""
-    arrays = tuple(found)
+    arrays = tuple(result)
     names = [name for array in arrays for name in (array.operand, *array.sizes, *array.strides)]
     for name in names:
         if names.count(name) > 1:
@@ -93,31 +93,34 @@ def _dtype(kind: object) -> DType | None:
     return next((t for t in AUX_DTYPES if short in (t.name, t.array_name)), None)
 
 
-def given_arrays(arguments: Mapping[str, Any]) -> Mapping[str, object]:
-    """The arrays of a call's `aux`, by name. Raises `LaunchError` for anything else."""
-    given = arguments.get(AUX)
-    if given is None:
+def array_arguments(arguments: Mapping[str, Any]) -> Mapping[str, object]:
+    """The arrays of a call's `aux`, by name.
+
+    Raises `LaunchError` for anything else.
+    """
+    value = arguments.get(AUX)
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise LaunchError(
             'aux must be a mapping of names to arrays, such as {"slopes": slopes}, where slopes is a '
-            f"parameter of score_mod or mask_mod; got {shown(given)}"
+            f"parameter of score_mod or mask_mod; got {shown(value)}"
         )
-    return given
+    return value
 
 
 def arrays_of_call(arguments: Mapping[str, Any]) -> tuple[AuxArray, ...]:
     """The declarations of the arrays of a call. Raises `LaunchError` for types and axes that a
     function cannot index.
     """
-    given = given_arrays(arguments)
-    return _distinct(_of_array(name, given[name]) for name in sorted(map(_name, given)))
+    value = array_arguments(arguments)
+    return _distinct(_of_array(name, value[name]) for name in sorted(map(_name, value)))
 
 
-def _of_array(name: str, given: object) -> AuxArray:
-    kind, shape = getattr(given, "dtype", None), getattr(given, "shape", None)
+def _of_array(name: str, value: object) -> AuxArray:
+    kind, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if kind is None or not isinstance(shape, tuple):
-        array = view(given, f"{AUX}[{name!r}]")
+        array = view(value, f"{AUX}[{name!r}]")
         kind, shape = array.dtype, array.shape
     dtype, axes = _dtype(kind), len(shape)
     if dtype is None or not 1 <= axes <= captured.MOST_AXES:
@@ -150,19 +153,19 @@ def with_captured(
 
 def flattened(caller: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a launch of `caller` with the arrays of `aux` by the names of their operands."""
-    found = {name: value for name, value in arguments.items() if name != AUX}
+    result = {name: value for name, value in arguments.items() if name != AUX}
     if arguments.get(AUX) is None:
-        return found
+        return result
     with naming(caller):
-        return found | {f"{AUX}_{name}": array for name, array in given_arrays(arguments).items()}
+        return result | {f"{AUX}_{name}": array for name, array in array_arguments(arguments).items()}
 
 
 def gathered(operands: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call on the host, from arrays by the names of their operands."""
     prefix = f"{AUX}_"
-    found = {name: array for name, array in operands.items() if not name.startswith(prefix)}
+    result = {name: array for name, array in operands.items() if not name.startswith(prefix)}
     of_mods = {n.removeprefix(prefix): array for n, array in operands.items() if n.startswith(prefix)}
-    return found | ({AUX: of_mods} if of_mods else {})
+    return result | ({AUX: of_mods} if of_mods else {})
 
 
 @dataclass(frozen=True)
@@ -187,16 +190,16 @@ class AuxArrays(ScoreFeature):
     def normalized(cls, value: Any, of_config: Any) -> tuple[AuxArray, ...]:
         """See `ScoreFeature.normalized`."""
         with naming("AttentionConfig"):
-            found = aux_arrays(value)
+            result = aux_arrays(value)
         mods = [mod for mod in (of_config.score_mod, of_config.mask_mod) if mod is not None]
         indexed = {array.name for mod in mods for array in mod.arrays}
-        for array in found:
+        for array in result:
             if array.name not in indexed:
                 raise ConfigError(
                     f"AttentionConfig: aux has {array.name!r}, which neither score_mod nor mask_mod indexes; "
                     "leave it out"
                 )
-        return found
+        return result
 
     @classmethod
     def of(cls, config: Any) -> Self | None:

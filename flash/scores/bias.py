@@ -59,8 +59,8 @@ class AddedArray(ScoreFeature):
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> str | None:
         """The type of the array that is given."""
-        given = arguments.get(cls.argument)
-        return None if given is None else type_of(given, cls.argument)
+        value = arguments.get(cls.argument)
+        return None if value is None else type_of(value, cls.argument)
 
     @property
     def word(self) -> str:
@@ -126,7 +126,7 @@ class AddedPlane(Applied):
     k: KernelBuilder
     plane: ScorePlane
 
-    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
 
@@ -135,7 +135,7 @@ class AddedPlane(Applied):
             with k.only_if(bias == NEG_INF):  # even if the score is NaN or infinite
                 S[i, j].set(NEG_INF)
 
-        self.plane.each(k, places, add)
+        self.plane.each(k, coordinates, add)
 
     def hides(self, row: Value, key: Value) -> Value:
         """See `Applied.hides`."""

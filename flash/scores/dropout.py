@@ -15,7 +15,7 @@ import numpy as np
 from flash.operands.declared import Number
 from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
 from flash.scores.options import is_scale, number
-from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, kept, threshold
+from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, keep_mask, threshold
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
@@ -122,7 +122,7 @@ class Dropout(ScoreFeature):
         numbers = (of.first_batch + block.batch) * of.shape[1] + heads
         queries = np.arange(block.queries.start, block.queries.stop)
         probability, seed = of.arguments["dropout"], of.arguments["dropout_seed"]
-        keep = kept(probability, seed, numbers, queries, block.key_indices)
+        keep = keep_mask(probability, seed, numbers, queries, block.key_indices)
         weight *= np.where(keep, of.dtype.type(STEPS / threshold(probability)), 0)
 
     @classmethod
@@ -131,7 +131,7 @@ class Dropout(ScoreFeature):
         probability, seed = of.arguments["dropout"], of.arguments["dropout_seed"]
         batch, heads, *sizes = of.shape
         numbers = np.arange(batch * heads).reshape(batch, heads) + of.first_batch * heads
-        keep = [kept(probability, seed, each, *map(np.arange, sizes)) for each in numbers]
+        keep = [keep_mask(probability, seed, each, *map(np.arange, sizes)) for each in numbers]
         return np.where(np.stack(keep), STEPS / threshold(probability), 0.0)
 
 
@@ -154,27 +154,27 @@ class AppliedDropout(Applied):
 
     @marked("dropout: dropped weights")
     def drop(
-        self, P: Fragment, places: ScoreCoordinates, also: Callable[[int, int], None] | None = None
+        self, P: Fragment, coordinates: ScoreCoordinates, also: Callable[[int, int], None] | None = None
     ) -> None:
-        """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
-        that have no bit in common with it; tiles begin at multiples of 16.
+        """Set the weights that are not kept to 0. A thread's keys are `coordinates.lane` plus distances that
+        have no bit in common with it; tiles begin at multiples of 16.
         """
         k = self.k
-        lane, half = places.lane, places.lane & 1
+        lane, half = coordinates.lane, coordinates.lane & 1
         limit = self.threshold << _HALF_BITS
-        first_block = (places.first_key >> (KEYS_PER_BLOCK.bit_length() - 1)).as_(u32)
+        first_block = (coordinates.first_key >> (KEYS_PER_BLOCK.bit_length() - 1)).as_(u32)
         # The octet, within its block of 32 keys, of the lane's key at distance 0; None is octet 0.
         octet = None
-        if not places.begins_block:
-            octet = ((places.first_key.as_(u32) + lane) >> 3) & 3
+        if not coordinates.begins_block:
+            octet = ((coordinates.first_key.as_(u32) + lane) >> 3) & 3
         pair = (lane & (OCTET - 1)) >> 1
         # Of a tile that begins in the middle of a block, the second half of 32 keys is in the next one.
-        begins_inside = (places.first_key & _HALF_BLOCK) != 0 if places.crosses_blocks else None
-        for i in range(len(places.rows)):
-            query = places.query(i)
-            head = self.head if places.packing is None else self.head + places.head(i, query)
+        begins_inside = (coordinates.first_key & _HALF_BLOCK) != 0 if coordinates.crosses_blocks else None
+        for i in range(len(coordinates.rows)):
+            query = coordinates.query(i)
+            head = self.head if coordinates.packing is None else self.head + coordinates.head(i, query)
             row = _RowWords(self, query, head, first_block, pair, begins_inside)
-            for j, key in enumerate(places.keys):
+            for j, key in enumerate(coordinates.keys):
                 rest = key % KEYS_PER_BLOCK
                 word = self._pick(row.words(*divmod(key, KEYS_PER_BLOCK)), octet, rest // OCTET)
                 upper = (half + rest % 2) * _HALF_BITS
@@ -199,10 +199,10 @@ class AppliedDropout(Applied):
         k = self.k
         words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
         key = [k.cvt(self.seed, dtype=u32), k.cvt(self.seed >> 32, dtype=u32)]
-        for turn in range(ROUNDS):
+        for round_ in range(ROUNDS):
             high = [k.mul(w, m, mode="hi") for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
             low = [w * m for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
-            keys = [part + (turn * step & 0xFFFF_FFFF) for part, step in zip(key, KEY_STEPS, strict=True)]
+            keys = [part + (round_ * step & 0xFFFF_FFFF) for part, step in zip(key, KEY_STEPS, strict=True)]
             words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
         return words
 
@@ -241,8 +241,8 @@ class _RowWords:
     def _crossing(self, block: int, pairs: int) -> list[Value]:
         assert self.begins_inside is not None
         k, inside = self.dropout.k, self.begins_inside
-        found = zip(self._of(block + 1, pairs, False), self._of(block, pairs, False), strict=True)
-        return [k.selp(following, own, inside) for following, own in found]
+        words = zip(self._of(block + 1, pairs, False), self._of(block, pairs, False), strict=True)
+        return [k.selp(following, current, inside) for following, current in words]
 
     def _call(self, block: int, pairs: int) -> list[Value]:
         return self.dropout.call((self.first_block + block) * 4 + (self.pair + pairs), self.query, self.head)

@@ -38,12 +38,12 @@ Array = NDArray[Any]
 TypeOf = Callable[[object, str], str]  # a config's name of the dtype of an array, given with a name
 
 
-def as_scores(given: Array) -> Array:
+def as_scores(value: Array) -> Array:
     """A bias, sinks or slopes as every backend takes them: f32 or f64, where values of magnitude
     `FIRST_INFINITE` and more become infinity with their sign.
     """
-    infinite = np.abs(given) >= FIRST_INFINITE
-    return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
+    infinite = np.abs(value) >= FIRST_INFINITE
+    return np.where(infinite, np.copysign(np.inf, value), value) if infinite.any() else value
 
 
 def summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
@@ -52,8 +52,8 @@ def summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
     """
     ahead = gradient.ndim - len(shape)
     wide = tuple(n for n in range(gradient.ndim) if n < ahead or shape[n - ahead] == 1)
-    found: Array = gradient.sum(axis=wide).reshape(shape)
-    return found
+    result: Array = gradient.sum(axis=wide).reshape(shape)
+    return result
 
 
 # ---------------------------------------------------------------------------------- in a kernel
@@ -82,7 +82,7 @@ class Inputs(Protocol):
 
     @property
     def packing(self) -> Packing | None:
-        """How rows of several heads are packed; None if all rows are of one head."""
+        """The packing of rows of several heads; None if all rows are of one head."""
 
     @property
     def rounds_once(self) -> bool:
@@ -112,8 +112,8 @@ class Inputs(Protocol):
 
     @property
     def first_query(self) -> Value | None:
-        """What functions of scores add to the index of a query, s32: over a cache they count
-        queries by their positions; None: nothing.
+        """The offset that functions of scores add to the index of a query, s32: over a cache they count
+        queries by their positions; None: none.
         """
 
     @property
@@ -140,14 +140,14 @@ class Applied:
     is_natural: ClassVar[bool] = False
     bends: ClassVar[bool] = False  # whether `change` has a derivative other than 1
 
-    def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
-        """What this thread's gradients of scores add to the gradient of the feature's number, for
-        each row. Features with `gradient_of` "rows" define it; others raise TypeError.
+    def row_gradients(self, dS: Fragment, coordinates: ScoreCoordinates) -> list[Value]:
+        """The terms of this thread's gradients of scores in the gradient of the feature's number, for each
+        row. Features with `gradient_of` "rows" define it; others raise TypeError.
         """
         raise TypeError(_undefined(self, "row_gradients", "rows"))
 
     def first_gradient(self, lse: Value, delta: Value) -> Value:
-        """What a row with this LSE and D adds to the gradient of the feature's number. Features with
+        """The term of a row with this LSE and D in the gradient of the feature's number. Features with
         `gradient_of` "first" define it; others raise TypeError.
         """
         raise TypeError(_undefined(self, "first_gradient", "first"))
@@ -161,10 +161,10 @@ class Applied:
         """The feature for products that are multiplied by `factor` first."""
         return self
 
-    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """Change this thread's scores, in units of log2; multiply `slopes` by the derivatives."""
 
-    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
+    def hide(self, S: Fragment, coordinates: ScoreCoordinates) -> None:
         """Set this thread's scores of hidden keys to -inf, if `change` has not."""
 
     def hides(self, row: Value, key: Value) -> Value | None:
@@ -173,7 +173,7 @@ class Applied:
 
     @property
     def narrows(self) -> bool:
-        """Whether which keys the feature hides follows from the queries of a CTA."""
+        """Whether the feature knows from the queries of a CTA which keys it hides."""
         return False
 
     def of_queries(self, first_query: Value, last_query: Value) -> Applied:
@@ -205,7 +205,7 @@ class Applied:
         return []
 
     def drop(
-        self, P: Fragment, places: ScoreCoordinates, also: Callable[[int, int], None] | None = None
+        self, P: Fragment, coordinates: ScoreCoordinates, also: Callable[[int, int], None] | None = None
     ) -> None:
         """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
         before weight [i, j] is.
@@ -268,9 +268,9 @@ class Block(NamedTuple):  # a NamedTuple: a dataclass takes four times as long t
         the last and queries, or 1, as the second axis.
         """
         part = {"seq_q": self.queries, "seq_k": self.keys}
-        given = self.of.arguments[feature.argument]
-        found: Array = given[self.batch, self.heads, *[part[axis] for axis in feature.axes[2:]]]
-        return _with_queries(found, feature)
+        value = self.of.arguments[feature.argument]
+        result: Array = value[self.batch, self.heads, *[part[axis] for axis in feature.axes[2:]]]
+        return _with_queries(result, feature)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -306,8 +306,8 @@ class StepError:
 
 @dataclass(frozen=True)
 class ScoreFeature(AdapterFace):
-    """One thing that is done to scores or weights. An instance holds what the text of a kernel
-    depends on; the class methods are about all calls.
+    """One change of scores or weights. An instance holds the settings that the text of a kernel depends on;
+    the class methods are about all calls.
     """
 
     # The setting of `AttentionConfig`, and the argument of a call; the setting may be the argument.
@@ -330,9 +330,9 @@ class ScoreFeature(AdapterFace):
     in_cache: ClassVar[bool] = True  # whether kernels over a KV cache have it
     excludes: ClassVar[str] = ""  # the setting of a feature that it cannot be combined with
     # Registers that a kernel may need for it, by what the assembler was seen to take; those of a
-    # feature that works beside all others are added to the largest of the others.
+    # feature with `adds_registers`, at work together with others, are added to the largest of the others.
     registers: ClassVar[int] = 0
-    works_beside: ClassVar[bool] = False
+    adds_registers: ClassVar[bool] = False
     # The block of scores on which its derivative depends: "before" or "after" it, or "".
     keeps: ClassVar[str] = ""
     is_function: ClassVar[bool] = False  # whether its setting is the trace of a user's function
@@ -368,8 +368,8 @@ class ScoreFeature(AdapterFace):
         """The setting that the arguments of a call ask for: by default the argument itself, or of
         an array whether it is given.
         """
-        given = arguments.get(cls.argument)
-        return given is not None if cls.axes else in_numbers(given)
+        value = arguments.get(cls.argument)
+        return value is not None if cls.axes else in_numbers(value)
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
@@ -433,22 +433,22 @@ class ScoreFeature(AdapterFace):
         return None
 
     @classmethod
-    def gradient_block(cls, dscore: Array, kept: Array | None, block: Block) -> None:
-        """Change the gradient of a block of scores after `change_block`, in place, into that of the
-        scores before it. `kept` is the block of scores that the feature `keeps`, else None.
+    def gradient_block(cls, dscore: Array, saved: Array | None, block: Block) -> None:
+        """Change the gradient of a block of scores after `change_block`, in place, into that of the scores
+        before it. `saved` is the block of scores that the feature `keeps`, else None.
         """
 
     @classmethod
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array | None:
-        """What a block adds to the gradient of the feature's array, given the gradient of the
-        scores after `change_block`: [heads], or with its other axes [heads, …]; None: nothing.
+        """The term of a block in the gradient of the feature's array, given the gradient of the scores after
+        `change_block`: [heads], or with its other axes [heads, …]; None: none.
         """
         return None
 
     @classmethod
     def sinks_gradient(cls, lse: Array, delta: Array, batch: int, heads: slice, of: Scored) -> Array | None:
-        """What rows add to the gradient of `sinks`, [heads]; None if there are none. `lse` and
-        `delta`, [heads, queries], are as in `first_gradient`.
+        """The terms of rows in the gradient of `sinks`, [heads]; None if there are none. `lse` and `delta`,
+        [heads, queries], are as in `first_gradient`.
         """
         return None
 
@@ -461,7 +461,7 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def visible(cls, of: Scored) -> Array | None:
-        """Which keys each query sees, of a shape that broadcasts to that of the scores."""
+        """True where a query sees a key, of a shape that broadcasts to that of the scores."""
         return None
 
     @classmethod

@@ -74,7 +74,7 @@ class ScoreSettings(
     @property
     def scores(self) -> tuple[ScoreFeature, ...]:
         """The features that the settings ask for."""
-        return tuple(found for feature in SCORES if (found := feature.of(self)) is not None)
+        return tuple(result for feature in SCORES if (result := feature.of(self)) is not None)
 
     @property
     def aux_arrays(self) -> tuple[AuxArray, ...]:
@@ -89,8 +89,8 @@ class ScoreSettings(
     @property
     def score_arguments(self) -> ScoreArguments:
         """The settings that are arguments of a call, too, by name."""
-        found: Any = {f.argument: getattr(self, f.setting) for f in SCORES if not (f.axes or f.gives_arrays)}
-        return cast(ScoreArguments, found)
+        result: Any = {f.argument: getattr(self, f.setting) for f in SCORES if not (f.axes or f.gives_arrays)}
+        return cast(ScoreArguments, result)
 
     @property
     def numbers(self) -> dict[str, int | float]:
@@ -157,8 +157,8 @@ def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any
 
 def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchScores:
     """The arguments of a call that its launch takes; the config of the launch has the others."""
-    found: Any = {n: a for n, a in arguments.items() if n in LaunchScores.__annotations__}
-    return cast(LaunchScores, found)
+    result: Any = {n: a for n, a in arguments.items() if n in LaunchScores.__annotations__}
+    return cast(LaunchScores, result)
 
 
 def named_settings(values: Sequence[Any]) -> dict[str, Any]:
@@ -206,15 +206,15 @@ def takes(
     lines = [*(["Arguments of scores:"] if meanings else []), *meanings, *others]
 
     def decorate(function: _Function) -> _Function:
-        found = inspect.signature(function)
-        own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        result = inspect.signature(function)
+        declared = [p for p in result.parameters.values() if p.kind is not p.VAR_KEYWORD]
         more = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known.get(name), annotation=kind)
             for name, kind in hints.items()
         ]
         of: Any = function
         of.__doc__ = "\n".join((inspect.cleandoc(of.__doc__ or ""), "", *lines))
-        of.__signature__ = found.replace(parameters=[*own, *more])
+        of.__signature__ = result.replace(parameters=[*declared, *more])
         return function
 
     return decorate
@@ -222,8 +222,8 @@ def takes(
 
 def meanings_of_settings() -> str:
     """The meaning of each setting, as text for the docstring of a config."""
-    found = (inspect.cleandoc(settings.__doc__ or "") for settings in reversed(ScoreSettings.__bases__))
-    return "\n".join(meaning.replace("\n", "\n    ") for meaning in found)
+    result = (inspect.cleandoc(settings.__doc__ or "") for settings in reversed(ScoreSettings.__bases__))
+    return "\n".join(meaning.replace("\n", "\n    ") for meaning in result)
 
 
 def asked(arguments: Mapping[str, Any]) -> Iterator[type[ScoreFeature]]:
@@ -246,9 +246,9 @@ def scored(
     batch, heads, seq_q, seq_k = shape
     lengths = dict(zip(PER_SCORE, shape, strict=True))
     wide = {
-        feature.argument: np.broadcast_to(given, tuple(lengths[axis] for axis in feature.axes))
+        feature.argument: np.broadcast_to(value, tuple(lengths[axis] for axis in feature.axes))
         for feature in SCORES
-        if feature.axes and (given := arguments.get(feature.argument)) is not None
+        if feature.axes and (value := arguments.get(feature.argument)) is not None
     }
     traces = {
         feature.argument: feature.setting_of_call(arguments, lambda _, name: name)
@@ -272,20 +272,20 @@ def split_by_axes(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments with an element for each head, broadcast to [batch, heads], and the others."""
     heads = {feature.argument for feature in SCORES if feature.axes == PER_HEAD}
-    given = {name for name in heads if arguments.get(name) is not None}
-    wide = {name: np.broadcast_to(arguments[name], of_heads) for name in sorted(given)}
+    present = {name for name in heads if arguments.get(name) is not None}
+    wide = {name: np.broadcast_to(arguments[name], of_heads) for name in sorted(present)}
     return wide, {name: value for name, value in arguments.items() if name not in heads}
 
 
 def require_known(
-    caller: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]
+    caller: str, value: Mapping[str, Any], arguments: type, function: Callable[..., Any]
 ) -> None:
     """Raise TypeError, as Python does, if a keyword argument of `caller` is none of `arguments`. The
     parameters of `function` are those that may be meant.
     """
     known = arguments.__annotations__
-    if not given.keys() <= known.keys():
-        name = min(given.keys() - known.keys())
+    if not value.keys() <= known.keys():
+        name = min(value.keys() - known.keys())
         raise TypeError(
             f"{caller}() got an unexpected keyword argument {name!r}"
             f"{did_you_mean(name, inspect.signature(function).parameters)}"

@@ -49,11 +49,11 @@ class KeyBias(AddedArray):
     @classmethod
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
         """See `ScoreFeature.array_gradient_block`."""
-        found: Array = dscore.sum(axis=1)
-        return found
+        result: Array = dscore.sum(axis=1)
+        return result
 
     @classmethod
     def array_gradient(cls, dafter: Array, of: Scored) -> Array:
         """See `ScoreFeature.array_gradient`."""
-        found: Array = dafter.sum(axis=2)
-        return found
+        result: Array = dafter.sum(axis=2)
+        return result

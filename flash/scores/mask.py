@@ -102,7 +102,7 @@ class AppliedMask(Applied):
         """See `Applied.begin`."""
         return self.plane.begin
 
-    def hide(self, S: Fragment, places: ScoreCoordinates) -> None:
+    def hide(self, S: Fragment, coordinates: ScoreCoordinates) -> None:
         """See `Applied.hide`."""
         k = self.k
 
@@ -110,7 +110,7 @@ class AppliedMask(Applied):
             with k.only_if(shown == 0):
                 S[i, j].set(NEG_INF)
 
-        self.plane.each(k, places, hide)
+        self.plane.each(k, coordinates, hide)
 
     def hides(self, row: Value, key: Value) -> Value:
         """See `Applied.hides`."""

@@ -19,7 +19,7 @@ from flash.mods.slopes import derivative
 from flash.mods.tile_bounds import OnHost
 from flash.mods.trace import SCORE, Trace
 from flash.scores.applied_mods import AppliedMaskMod, AppliedScoreMod
-from flash.scores.aux_arrays import arrays_of_call, aux_arrays, given_arrays
+from flash.scores.aux_arrays import array_arguments, arrays_of_call, aux_arrays
 from flash.scores.feature import UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError, TypeOf
 from flash.scores.options import function
 from ptxgen.records import dataclass
@@ -92,8 +92,8 @@ class _OfFunction(ScoreFeature):
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Trace | None:
         """The trace of the function that is given."""
-        given = arguments.get(cls.argument)
-        return None if given is None else traced(cls.argument, given, arrays_of_call(arguments))
+        value = arguments.get(cls.argument)
+        return None if value is None else traced(cls.argument, value, arrays_of_call(arguments))
 
     @property
     def word(self) -> str:
@@ -134,7 +134,7 @@ class _OfFunction(ScoreFeature):
         }
         if scores is not None:
             inputs[SCORE] = scores
-        return Evaluation(trace, inputs, given_arrays(of.arguments), of.dtype)  # type: ignore[arg-type]
+        return Evaluation(trace, inputs, array_arguments(of.arguments), of.dtype)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -165,23 +165,23 @@ class ScoreMod(_OfFunction):
         score[...] = cls._evaluated(block.of.arguments[SCORE_MOD], score, block.of, block).result
 
     @classmethod
-    def gradient_block(cls, dscore: Array, kept: Array | None, block: Block) -> None:
+    def gradient_block(cls, dscore: Array, saved: Array | None, block: Block) -> None:
         """See `ScoreFeature.gradient_block`."""
         slope = derivative(block.of.arguments[SCORE_MOD])
-        dscore *= cls._evaluated(slope, kept, block.of, block).result
+        dscore *= cls._evaluated(slope, saved, block.of, block).result
 
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
-        found = cls._evaluated(of.arguments[SCORE_MOD], scores, of, None).result
-        return np.broadcast_to(found, scores.shape)
+        result = cls._evaluated(of.arguments[SCORE_MOD], scores, of, None).result
+        return np.broadcast_to(result, scores.shape)
 
     @classmethod
     def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
         """See `ScoreFeature.gradient`."""
         slope = derivative(of.arguments[SCORE_MOD])
-        found: Array = dafter * cls._evaluated(slope, before, of, None).result
-        return found
+        result: Array = dafter * cls._evaluated(slope, before, of, None).result
+        return result
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
@@ -191,9 +191,9 @@ class ScoreMod(_OfFunction):
         trace = of.arguments[SCORE_MOD]
         slope = cls._evaluated(derivative(trace), before, of, None).result
         inputs = cls._evaluated(trace, before, of, None).inputs
-        own = rounding(trace, inputs, given_arrays(of.arguments))  # type: ignore[arg-type]
+        error = rounding(trace, inputs, array_arguments(of.arguments))  # type: ignore[arg-type]
         capped = np.abs(slope * before) if of.arguments.get("softcap") else 0.0
-        rounded = np.abs(after) + own + 2 * capped
+        rounded = np.abs(after) + error + 2 * capped
         return StepError(np.broadcast_to(rounded, before.shape), UNIT * after, slope, adds=False)
 
 
@@ -241,7 +241,7 @@ class MaskMod(_OfFunction):
             "head": Interval(0, heads - 1),
             "query": Interval(queries.start + of.first_query, queries.stop - 1 + of.first_query),
         }
-        call = OnHost(indices, given_arrays(of.arguments))  # type: ignore[arg-type]
+        call = OnHost(indices, array_arguments(of.arguments))  # type: ignore[arg-type]
         first, last = key_bounds(of.arguments[MASK_MOD], call)
         begin = 0 if first is None else max(int(first), 0)
         end = seq_k if last is None else min(int(last) + 1, seq_k)

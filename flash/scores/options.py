@@ -22,8 +22,8 @@ def is_scale(value: object) -> bool:
     """Whether a kernel can multiply by `value`: a number of any class that is finite in f32 and in
     units of log2.
     """
-    found = number_of(value)
-    return found is not None and abs(found) <= MAX_SCALE
+    result = number_of(value)
+    return result is not None and abs(result) <= MAX_SCALE
 
 
 def require_one_of(name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str) -> None:
@@ -67,25 +67,25 @@ def function(text: str) -> Callable[..., Any]:
     module, _, name = text.rpartition(":")
     try:
         if module.endswith(".py"):
-            found: Any = runpy.run_path(module)[name]
+            result: Any = runpy.run_path(module)[name]
         else:
-            found = getattr(importlib.import_module(module), name)
+            result = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, KeyError, OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(
             f"must be MODULE:FUNCTION or FILE.py:FUNCTION, got {text!r}: {error}"
         ) from None
-    if not callable(found):
+    if not callable(result):
         raise argparse.ArgumentTypeError(f"must name a function, got {text!r}")
-    checked: Callable[..., Any] = found
+    checked: Callable[..., Any] = result
     return checked
 
 
 def arrays(text: str) -> dict[str, tuple[str, int]]:
     """Declarations of arrays from the command line, NAME:TYPE:AXES, separated by commas."""
-    found = {}
+    result = {}
     for one in text.split(","):
         name, *rest = one.split(":")
         if len(rest) != 2 or not rest[1].isdigit():
             raise argparse.ArgumentTypeError(f"must be NAME:TYPE:AXES such as slopes:f32:1, got {one!r}")
-        found[name] = rest[0], int(rest[1])
-    return found
+        result[name] = rest[0], int(rest[1])
+    return result

@@ -28,10 +28,8 @@ _HALF: Final = np.uint64(0xFFFF)
 
 
 def threshold(dropout: float) -> int:
-    """How many of 65536 random numbers keep a weight: from 1 to 65535 for probabilities between 0
-    and 1.
-
-    Raises nothing; the caller checks that 0 <= `dropout` < 1.
+    """The number of the 65536 random numbers that keep a weight: from 1 to 65535 for probabilities between 0
+    and 1. Raises nothing; the caller checks that 0 <= `dropout` < 1.
     """
     return min(max(round((1 - dropout) * STEPS), 1), STEPS - 1)
 
@@ -52,15 +50,15 @@ def philox(counter: Sequence[Any], seed: int) -> list[NDArray[np.uint64]]:
     return words
 
 
-def kept(
+def keep_mask(
     dropout: float, seed: int, heads: NDArray[Any], queries: NDArray[Any], keys: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Which weights are kept, [heads, queries, keys], for the indices of heads (batch * heads +
+    """The weights that dropout keeps, bool [heads, queries, keys], for the indices of heads (batch * heads +
     head), queries and keys.
     """
     at = 4 * (keys // KEYS_PER_BLOCK) + keys % 8 // 2
     words = philox((at, queries[:, None], heads[:, None, None], 0), seed)
     word = np.choose(keys % KEYS_PER_BLOCK // 8, words)
     half = (word >> (16 * (keys % 2)).astype(np.uint64)) & _HALF
-    found: NDArray[np.bool_] = half < threshold(dropout)
-    return found
+    result: NDArray[np.bool_] = half < threshold(dropout)
+    return result

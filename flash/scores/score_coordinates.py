@@ -68,16 +68,15 @@ class ScorePlane:
     begin: Value | None = None
 
     def each(
-        self, k: KernelBuilder, places: ScoreCoordinates, use: Callable[[int, int, Value], None]
+        self, k: KernelBuilder, coordinates: ScoreCoordinates, use: Callable[[int, int, Value], None]
     ) -> None:
-        """Call `use(i, j, element)` for row i and key j of `places`; a row that does not exist gets
-        the element of the last query. Code that `use` emits only runs for keys that exist and have
-        a column.
+        """Call `use(i, j, element)` for row i and key j of `coordinates`; a row that does not exist gets the
+        element of the last query. Code that `use` emits only runs for keys that exist and have a column.
         """
         last_query = self.queries - 1
-        at_row = [self._offset_of(k, places, i, last_query) for i in range(len(places.rows))]
-        first = places.my_first_key if self.begin is None else places.my_first_key - self.begin
-        for j, distance in enumerate(places.keys):
+        at_row = [self._offset_of(k, coordinates, i, last_query) for i in range(len(coordinates.rows))]
+        first = coordinates.my_first_key if self.begin is None else coordinates.my_first_key - self.begin
+        for j, distance in enumerate(coordinates.keys):
             column = first + distance
             # Branched over, so that the assembler does not load for all keys at once, which takes
             # more registers than there are.
@@ -96,10 +95,10 @@ class ScorePlane:
         if self.begin is None:
             return self._element(k, row, key)
         column = key - self.begin
-        found = k.var(u16 if self.dtype is u8 else f32, otherwise)
+        result = k.var(u16 if self.dtype is u8 else f32, otherwise)
         with k.when(self._has(column)):
-            found.set(self._element(k, row, column))
-        return found
+            result.set(self._element(k, row, column))
+        return result
 
     def _element(self, k: KernelBuilder, row: Value, column: Value) -> Value:
         down, across = self._row_offset(k, row), self._offset(k, column, self.column_bytes)
@@ -107,22 +106,22 @@ class ScorePlane:
 
     def _has(self, column: Value) -> Value:
         """Whether the plane has this column; it is not negative if the first is that of key 0."""
-        behind = column < self.columns
-        return behind if self.begin is None else (column >= 0) & behind
+        inside = column < self.columns
+        return inside if self.begin is None else (column >= 0) & inside
 
     def _row_offset(self, k: KernelBuilder, row: Value) -> Value | None:
         """The offset in bytes of an existing row; None if all rows are the same."""
         return None if self.row_bytes is None else self._offset(k, row, self.row_bytes)
 
     def _offset_of(
-        self, k: KernelBuilder, places: ScoreCoordinates, i: int, last_query: Value
+        self, k: KernelBuilder, coordinates: ScoreCoordinates, i: int, last_query: Value
     ) -> Value | None:
         """The offset in bytes of row i, or, if that does not exist, of the last query's row; None
         if all rows are the same.
         """
         if self.row_bytes is None:
             return None
-        return self._offset(k, k.min(places.query(i), last_query), self.row_bytes)
+        return self._offset(k, k.min(coordinates.query(i), last_query), self.row_bytes)
 
     def _offset(self, k: KernelBuilder, index: Value, step: Value) -> Value:
         return (k.cvt(index, dtype=s64) * step).as_(u64)
@@ -149,10 +148,10 @@ class PackedPlane(ScorePlane):
             return self._offset(k, self.packing.head(row), self.head_bytes)
         return self.packing.offset(k, row, self.row_bytes, self.head_bytes)
 
-    def _offset_of(self, k: KernelBuilder, places: ScoreCoordinates, i: int, last_query: Value) -> Value:
-        query = places.query(i)
+    def _offset_of(self, k: KernelBuilder, coordinates: ScoreCoordinates, i: int, last_query: Value) -> Value:
+        query = coordinates.query(i)
         if self.row_bytes is None:
-            return self._offset(k, places.head(i, query), self.head_bytes)
+            return self._offset(k, coordinates.head(i, query), self.head_bytes)
         down = k.min(query.as_(u32), last_query.as_(u32)).as_(s32)  # neither is negative
-        across = places.head(i, query)
+        across = coordinates.head(i, query)
         return self._offset(k, down, self.row_bytes) + self._offset(k, across, self.head_bytes)

@@ -19,7 +19,7 @@ class Scoring:
     scale: Value
     steps: Sequence[Applied]
 
-    def apply(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def apply(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """Replace this thread's products by scores; multiply `slopes` by the derivatives of scores by
         scaled products.
         """
@@ -30,7 +30,7 @@ class Scoring:
         for step in self.steps:
             if scaled and step.is_natural:
                 self._multiply(S, LN2)
-            step.change(S, places, slopes)
+            step.change(S, coordinates, slopes)
 
     def times(self, factor: Value) -> Scoring:
         """The same steps for products that are multiplied by `factor` first."""

@@ -1,4 +1,4 @@
-"""Attention sink: a score of every row beside those of its keys, with a value of 0, one for each
+"""Attention sink: a score of every row in addition to those of its keys, with a value of 0, one for each
 head (gpt-oss; arXiv:2309.17453).
 """
 
@@ -48,7 +48,7 @@ class Sink(ScoreFeature):
     begins_softmax: ClassVar = True
     gradient_of: ClassVar = "first"
     registers: ClassVar = 12
-    works_beside: ClassVar = True
+    adds_registers: ClassVar = True
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The sinks."""
@@ -71,8 +71,8 @@ class Sink(ScoreFeature):
         weight = np.exp(cls.sinks(batch, heads, of)[:, None] - lse)
         weight *= delta
         np.copyto(weight, 0, where=np.isneginf(lse))
-        found: Array = -weight.sum(axis=1)
-        return found
+        result: Array = -weight.sum(axis=1)
+        return result
 
     @classmethod
     def first_scores(cls, of: Scored) -> Array:
@@ -83,8 +83,8 @@ class Sink(ScoreFeature):
     def first_gradient(cls, lse: Array, delta: Array, of: Scored) -> Array:
         """See `ScoreFeature.first_gradient`: -exp(sink - LSE) * delta, summed over rows."""
         weight = np.exp(cls.first_scores(of)[..., None] - lse)
-        found: Array = -np.where(np.isneginf(lse), 0, weight * delta).sum(axis=2)
-        return found
+        result: Array = -np.where(np.isneginf(lse), 0, weight * delta).sum(axis=2)
+        return result
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,10 @@ class Softcap(ScoreFeature):
         np.multiply(score, cap, out=score)
 
     @classmethod
-    def gradient_block(cls, dscore: Array, kept: Array | None, block: Block) -> None:
+    def gradient_block(cls, dscore: Array, saved: Array | None, block: Block) -> None:
         """See `ScoreFeature.gradient_block`; the derivative of tanh is 1 - tanh²."""
-        assert kept is not None  # as `keeps` says
-        slope = kept / block.of.dtype.type(block.of.arguments["softcap"])
+        assert saved is not None  # as `keeps` says
+        slope = saved / block.of.dtype.type(block.of.arguments["softcap"])
         np.square(slope, out=slope)
         np.subtract(1, slope, out=slope)
         dscore *= slope
@@ -137,7 +137,7 @@ class AppliedSoftcap(Applied):
         """See `Applied.times`."""
         return replace(self, scale=self.scale * factor)
 
-    def change(self, S: Fragment, places: ScoreCoordinates, slopes: Fragment | None = None) -> None:
+    def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
         factor, top = self.scale * k.rcp_rn(self.cap), self.cap * LOG2E

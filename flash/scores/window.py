@@ -1,4 +1,4 @@
-"""Which keys a query sees by its position: causality, and a window of keys before and behind."""
+"""The keys that a query sees by its position: causality, and a window of keys before and after."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
 
 
 def key_limits(is_causal: bool, window: Sides) -> tuple[int | None, int | None]:
-    """How many keys before its own position, and behind it, a query sees; None for all."""
-    before, behind = window or (None, None)
-    return before, 0 if is_causal else behind
+    """The numbers of keys before its own position, and after it, that a query sees; None for all."""
+    before, after = window or (None, None)
+    return before, 0 if is_causal else after
 
 
 def _limits_of(of: Scored) -> tuple[int | None, int | None]:
@@ -66,14 +66,14 @@ def _limits_of(of: Scored) -> tuple[int | None, int | None]:
 
 
 @functools.lru_cache(maxsize=4)
-def _hidden(first: int, sizes: tuple[int, int], before: int | None, behind: int | None) -> Array:
-    """[1, queries, keys]: True where a query does not see a key; the first query is at the position of
-    key `first`, counted from the first key. It is kept: the blocks on a diagonal are alike.
+def _hidden(first: int, sizes: tuple[int, int], before: int | None, after: int | None) -> Array:
+    """[1, queries, keys]: True where a query does not see a key; the first query is at the position of key
+    `first`, counted from the first key. Results are cached: the blocks on a diagonal are alike.
     """
     queries, keys = sizes
     position, key = np.arange(first, first + queries)[:, None], np.arange(keys)
     limits = [] if before is None else [key < position - before]
-    limits += [] if behind is None else [key > position + behind]
+    limits += [] if after is None else [key > position + after]
     hidden: Array = limits[0] if len(limits) == 1 else limits[0] | limits[1]
     hidden.flags.writeable = False
     return hidden[None]
@@ -114,7 +114,7 @@ class WindowSettings:
 
 
 class _Unhashable(tuple[Any, ...]):
-    """A tuple that no cache finds."""
+    """A tuple that cannot be a key of a cache."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -215,36 +215,36 @@ class Window(ScoreFeature):
     @classmethod
     def keys_seen(cls, queries: slice, of: Scored) -> range:
         """See `ScoreFeature.keys_seen`."""
-        before, behind = _limits_of(of)
+        before, after = _limits_of(of)
         seq_k = of.shape[3]
         first = 0 if before is None else queries.start + of.offset - before
-        last = seq_k if behind is None else queries.stop + of.offset + behind
+        last = seq_k if after is None else queries.stop + of.offset + after
         begin, end = max(first, 0), min(max(last, 0), seq_k)
         return range(begin, max(end, begin))
 
     @classmethod
     def hidden_in(cls, block: Block) -> Array | None:
         """See `ScoreFeature.hidden_in`."""
-        before, behind = _limits_of(block.of)
+        before, after = _limits_of(block.of)
         nearest = block.queries.start + block.of.offset
         farthest = block.queries.stop - 1 + block.of.offset
         if (before is None or farthest - block.keys.start <= before) and (
-            behind is None or block.keys.stop - 1 - nearest <= behind
+            after is None or block.keys.stop - 1 - nearest <= after
         ):
             return None
-        return _hidden(nearest - block.keys.start, block.sizes, before, behind)
+        return _hidden(nearest - block.keys.start, block.sizes, before, after)
 
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
         seq_q, seq_k = of.shape[2:]
-        before, behind = _limits_of(of)
+        before, after = _limits_of(of)
         distance = np.arange(seq_q)[:, None] + of.offset - np.arange(seq_k)
         visible: Array = np.ones((seq_q, seq_k), bool)
         if before is not None:
             visible &= distance <= before
-        if behind is not None:
-            visible &= -distance <= behind
+        if after is not None:
+            visible &= -distance <= after
         return visible
 
 
@@ -309,20 +309,20 @@ class Reach:
         return k.max(self.last_key(k, last_row) + 1, 0)
 
     @marked("window: unseen keys")
-    def hide(self, k: KernelBuilder, S: Fragment, places: ScoreCoordinates, *, in_front: bool) -> None:
+    def hide(self, k: KernelBuilder, S: Fragment, coordinates: ScoreCoordinates, *, in_front: bool) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.
         """
-        first_key, keys = places.my_first_key, places.keys
+        first_key, keys = coordinates.my_first_key, coordinates.keys
         for i, scores in enumerate(S):
             if not in_front:
                 # Keys at this distance or nearer are seen.
-                reach = self.last_key(k, places.query(i)) - first_key
+                reach = self.last_key(k, coordinates.query(i)) - first_key
                 for key, score in zip(keys, scores, strict=True):
                     with k.only_if(reach < key):
                         score.set(NEG_INF)
             if self.left is not None:
-                start = self.first_key(k, places.query(i)) - first_key
+                start = self.first_key(k, coordinates.query(i)) - first_key
                 for key, score in zip(keys, scores, strict=True):
                     with k.only_if(start > key):
                         score.set(NEG_INF)

@@ -20,7 +20,7 @@ import pytest
 
 from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
-from flash.scores.philox import kept
+from flash.scores.philox import keep_mask
 from ptxgen import interpreter, ir
 from ptxgen.commands.parts import mutant_verdicts
 from ptxgen.errors import PtxGenError, TrapError
@@ -290,8 +290,8 @@ def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> No
     found: set[int] = set()
     seeds = {p.dropout_seed for p in subjects()[FEATURES].problems if p.dropout_seed < 1 << 32}
     for seed in seeds:
-        kept_now = kept(config.dropout, seed, np.zeros(1, int), queries, keys)
-        kept_more = kept(config.dropout - 2**-16, seed, np.zeros(1, int), queries, keys)
+        kept_now = keep_mask(config.dropout, seed, np.zeros(1, int), queries, keys)
+        kept_more = keep_mask(config.dropout - 2**-16, seed, np.zeros(1, int), queries, keys)
         found |= set(place[(kept_now != kept_more)[0]].tolist())
     assert found == set(range(8))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gradient_runs import case
 
-from flash.scores.philox import kept
+from flash.scores.philox import keep_mask
 from ptxgen import interpreter
 from ptxgen.interpreter import Result
 from tools.campaign.gradient_bound import GradientInputs
@@ -73,7 +73,7 @@ def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kerne
         distance = queries[:, None] - keys
         counts = mask[0, 0] & (distance >= 0) & (distance <= 3)
         kept_now, kept_more = (
-            kept(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
+            keep_mask(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
             for dropout in (0.3, 0.3 - 2**-16)
         )
         found |= set(place[(kept_now != kept_more) & counts].tolist())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flash.adapters.flash_attn.arguments import Scores
 from flash.reference import attention_reference
-from flash.scores.philox import kept
+from flash.scores.philox import keep_mask
 
 
 def probabilities(
@@ -54,6 +54,8 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
         dtype=np.float32,
     )
     numbers = b * heads + np.arange(heads)
-    keep = kept(scores.dropout, int(scores.dropout_seed), numbers, np.arange(q.shape[0]), np.arange(length))
+    keep = keep_mask(
+        scores.dropout, int(scores.dropout_seed), numbers, np.arange(q.shape[0]), np.arange(length)
+    )
     found: NDArray[np.float32] = np.where(keep, P[0], -P[0])
     return found

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernel_runs import assert_no_spill, assert_no_spill_of, nightly
+from kernel_runs import assert_no_spill, main_loop_of, nightly
 
 from flash.contract.catalogue import build
-from flash.families.choice import offered_tiles
 from flash.families.wgmma import WgmmaTiling
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembler
-from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
-from ptxgen.target import target
+from ptxgen.runtime.sass import find_disassembler
 
 pytestmark = pytest.mark.ptxas
 
 LONGEST_LOOP = {64: 400, 128: 440, 256: 410}  # machine instructions of a turn
 TURNS = ("SYNC", "ARV")  # barriers at which a warpgroup takes its turn, and gives it on
-
-
-def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
-    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
-    assert made.advisories == ()
-    try:
-        found = main_loop(find_disassembler().instructions(made.cubin))
-    except BackendError as error:
-        pytest.skip(str(error))
-    assert found is not None
-    return found
 
 
 @pytest.mark.slow
@@ -56,7 +42,7 @@ def test_exponentials_are_computed_while_a_product_is_under_way(
     head_dim: int, how: dict[str, Any], assembler: Assembler
 ) -> None:
     config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
-    path = loop_of(config, assembler).path
+    path = main_loop_of(config, assembler).path
     products = [at for at, one in enumerate(path) if one.name == "HGMMA"]
     waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
     exponentials = [at for at, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]
@@ -89,7 +75,7 @@ def test_of_three_warpgroups_one_multiplies_while_others_compute_exponentials(
     t = config.kernel().tiling
     assert isinstance(t, WgmmaTiling)
     assert t.checks_sums
-    path = loop_of(config, assembler).path
+    path = main_loop_of(config, assembler).path
     taken, given = ([n for n, one in enumerate(path) if one.opcode.startswith(f"BAR.{b}")] for b in TURNS)
     (wait,) = (n for n, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR"))
     products = [n for n, one in enumerate(path) if one.name == "HGMMA"]
@@ -131,62 +117,6 @@ def test_no_role_uses_more_registers_than_it_has(
     for at, end, count in zip(changes, [*changes[1:], len(found)], counts, strict=True):
         used = [int(n) for one in found[at:end] for n in re.findall(r"\bR(\d+)\b", one.operands)]
         assert max(used) < count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("head_dim", "causal"),
-    [(128, True), *(nightly(d, causal) for d in (64, 96, 192, 256) for causal in (False, True))],
-)
-def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
-    assert_no_spill(AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal), assembler)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", [64, *(nightly(d) for d in (128, 256))])
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"causal": "bottom_right", "window": (40, None)},
-        {"causal": "bottom_right"},
-        *(nightly(how) for how in ({}, {"causal": "top_left", "pack_gqa": True}, {"window": (40, 20)})),
-    ],
-    ids=str,
-)
-def test_kernels_that_divide_the_keys_are_proved_and_do_not_spill(
-    head_dim: int, how: dict[str, Any], assembler: Assembler
-) -> None:
-    kernel = AttentionConfig(head_dim, dtype="f16", target="sm_90a", return_lse=True, **how).kernel()
-    kernel = replace(kernel, features=replace(kernel.features, splits=True))
-    made = build(kernel)
-    assert made.proof.complete, made.proof.unknown
-    assert made.global_proof.complete, made.global_proof.unknown
-    assert_no_spill_of(kernel, assembler)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
-def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
-    tried = 0
-    for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_90a"), "f16"):
-        for causal in (False, True):
-            sizes: dict[str, Any] = {"tile": tile, "block_q": block_q, "causal": causal}
-            config = AttentionConfig(head_dim, dtype="f16", target="sm_90a", **sizes)
-            if isinstance(config.kernel().tiling, WgmmaTiling):
-                assert_no_spill(config, assembler)
-                tried += 1
-    assert tried
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("dims", [(64, 128), (64, 256), (128, 192), (128, 256), (192, 128), (192, 256)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_values_of_another_width_than_keys_do_not_spill(
-    dims: tuple[int, int], causal: bool, assembler: Assembler
-) -> None:
-    config = AttentionConfig(*dims, dtype="f16", target="sm_90a", causal=causal, return_lse=True)
-    assert isinstance(config.kernel().tiling, WgmmaTiling)
-    assert_no_spill(config, assembler)
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ from device_arrays import without_assembler
 from fake_driver import FakeDevice
 from fake_gpu import Machine
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_forward, without
+from kernel_runs import Problem, nightly, random_operands, run_forward, without
 
 from flash import AttentionConfig, AttentionKernel
 from flash.contract.catalogue import build
@@ -29,7 +29,6 @@ from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import PCT
-from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
@@ -47,7 +46,7 @@ def kernel(config: AttentionConfig, *, apart: bool = True) -> KernelConfig:
     made = config.kernel()
     assert isinstance(made.tiling, WgmmaTiling)
     assert made.scheduler == config.scheduler
-    return replace(made, tiling=replace(made.tiling, own_output=apart))
+    return replace(made, tiling=replace(made.tiling, separate_output=apart))
 
 
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:
@@ -214,53 +213,6 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
         given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
         with pytest.raises(TrapError):
             run_forward(config, arrays, module=without(module, at), **given)
-
-
-@pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"head_dim": 16},
-        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True},
-        {"head_dim": 72, "head_dim_v": 40, "window": (3, 4), "block_q": 128},
-        {"head_dim": 256, "tile": "auto", "block_q": "auto", "bias": "f32", "sink": True},
-        {"head_dim": 64, "pack_gqa": True, "causal": True},
-        {"head_dim": 64, "varlen": True, "causal": True},
-        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
-        {"head_dim": 256, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
-        {"head_dim": 64, "tile": "auto", "block_q": "auto", "window": (9, 0), "varlen": True}
-        | {"scheduler": "ticket"},
-        {"head_dim": 256, "tile": "auto", "block_q": "auto", "pack_gqa": True, "scheduler": "ticket"},
-    ],
-    ids=str,
-)
-def test_every_access_and_barrier_is_proved(how: dict[str, Any]) -> None:
-    assert_is_proved(config_of(**how))
-
-
-def assert_is_proved(config: AttentionConfig) -> None:
-    proofs = build(config.kernel()).proofs
-    assert proofs.shared.complete, proofs.shared.report()
-    assert proofs.global_memory is not None
-    assert proofs.global_memory.complete, proofs.global_memory.report()
-
-
-def test_causal_kernels_with_tickets_are_proved() -> None:
-    # The producer also clears values: it chooses between two barriers of a stage.
-    assert_is_proved(config_of(head_dim=128, tile="auto", block_q="auto", causal=True, scheduler="ticket"))
-
-
-@pytest.mark.sample(0, gate=2)
-@pytest.mark.ptxas
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("head_dim", [128, nightly(64), nightly(96), nightly(192), nightly(256)])
-@pytest.mark.parametrize("tickets", [False, True])
-def test_no_default_kernel_spills(head_dim: int, causal: bool, tickets: bool, assembler: Assembler) -> None:
-    how = {"target": "sm_90a", "causal": causal, "return_lse": True}
-    how |= {"scheduler": "ticket" if tickets else "mirrored" if causal else "static"}
-    config = AttentionConfig(head_dim, dtype="bf16", **how)
-    assert config.kernel().tiling.own_output == (head_dim <= 128)
-    assert_no_spill(config, assembler)
 
 
 # ------------------------------------------------------------------------------------------

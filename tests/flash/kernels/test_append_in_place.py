@@ -5,6 +5,7 @@ append kernel and one that only attends do.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly, with_place
+from kernel_runs import in_pages, mostly_nightly, nightly, refusal, with_place
 from nan_memory import NanMemory
 
 import flash
@@ -29,7 +30,7 @@ from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen.arrays.views import host_array, view
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -220,96 +221,101 @@ GATE: dict[str, Case] = {
         how={"mask": True, "alibi": True, "sink": True, "softcap": 3.0},
     ),
 }
-LAYOUTS = (0, 1, 4, 16)
+
+
+def grid(*choices: list[dict[str, Any]], **common: Any) -> list[Case]:
+    """A case of each combination of choices, one of each list."""
+    return [
+        Case(**{key: value for one in (common, *chosen) for key, value in one.items()})
+        for chosen in itertools.product(*choices)
+    ]
+
+
+def each(**values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Choices of one value each, of arguments that are given several; several arguments go together."""
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def rotated(case: Case) -> Case:
+    """The case with its widest rotation where it has -1."""
+    return replace(case, rotary_dim=case.dims[0] // 2 * 2) if case.rotary_dim < 0 else case
+
+
+EVERY_KIND = each(kind=list(KINDS))
+OTHERS = each(kind=["f16", "bf16", "f32", "f16"], dims=[(96, 96), (256, 256), (128, 96), (37, 3)])
+ONE_OR_MORE = each(splits=(1, 2))
+SCORES: list[dict[str, Any]] = [
+    *({"causal": False, "window": (None, 2)}, {"window": (1, 0)}, {"causal": False, "window": (2, 30)}),
+    {"softcap": 2.0, "alibi": True, "sink": True},
+]
 REST: list[Case] = [
-    *(
-        Case(
-            kind,
-            dims,
-            n=n,
-            seq_q=seq_q,
-            page_size=page_size,
-            splits=splits,
-            rotary_dim=rotary_dim,
-            interleaved=interleaved,
+    *map(
+        rotated,
+        grid(
+            [*({**a, **b} for a in EVERY_KIND for b in each(dims=[(40, 37), (80, 64)])), *OTHERS],
+            each(
+                n=(1, 1, 16, 2, 3),
+                seq_q=(1, 1, 5, 16, 3),
+                page_size=(0, 4, 1, 16, 4),
+                splits=(1, 2, 5, 99, 3),
+                rotary_dim=(24, 2, -1, -1, 0),
+                interleaved=(False, True, False, True, False),
+            ),
             lengths=(45, 2, 16, 0),
-        )
-        for kind, dims in (
-            *itertools.product(KINDS, [(40, 37), (80, 64)]),
-            ("f16", (96, 96)),
-            ("bf16", (256, 256)),
-            ("f32", (128, 96)),
-            ("f16", (37, 3)),
-        )
-        for n, seq_q, page_size, splits, rotary_dim, interleaved in (
-            (1, 1, 0, 1, 24, False),
-            (1, 1, 4, 2, 2, True),
-            (16, 5, 1, 5, dims[0] // 2 * 2, False),
-            (2, 16, 16, 99, dims[0] // 2 * 2, True),
-            (3, 3, 4, 3, 0, False),
-        )
+        ),
     ),
-    *(
-        Case(kind, (32, 40), n=3, seq_q=seq_q, splits=splits, rotary_dim=20, how=how, **items)
-        for kind in ("f32", "f16", "f32_grade")
-        for seq_q, splits in ((1, 1), (5, 2))
-        for how in (
-            {"causal": False, "window": (None, 2)},
-            {"window": (1, 0)},
-            {"causal": False, "window": (2, 30)},
-            {"softcap": 2.0, "alibi": True, "sink": True},
-        )
-        for items in (PADDED, {"lengths": (1, 60, 2), "index": (4, 0, 2), "page_size": 4})
+    *grid(
+        each(kind=("f32", "f16", "f32_grade")),
+        each(seq_q=(1, 5), splits=(1, 2)),
+        each(how=SCORES),
+        [PADDED, {"lengths": (1, 60, 2), "index": (4, 0, 2), "page_size": 4}],
+        dims=(32, 40),
+        n=3,
+        rotary_dim=20,
     ),
-    *(
-        Case(kind, (40, 16), n=2, seq_q=3, rotary_dim=16, splits=splits, scale=scale)
-        for kind in KINDS
-        for splits in (1, 2)
-        for scale in (-0.3, 0.0)
+    *grid(EVERY_KIND, ONE_OR_MORE, each(scale=(-0.3, 0.0)), dims=(40, 16), n=2, seq_q=3, rotary_dim=16),
+    *grid(
+        each(page_size=(0, 1, 4, 16)),
+        each(splits=(1, 5)),
+        kind="bf16",
+        dims=(64, 128),
+        n=3,
+        seq_q=4,
+        rotary_dim=64,
+        **{"narrow": True, "target": "sm_89", **PADDED},
     ),
-    *(
-        Case(
-            "bf16",
-            (64, 128),
-            n=3,
-            seq_q=4,
-            rotary_dim=64,
-            page_size=page_size,
-            splits=splits,
-            narrow=True,
-            target="sm_89",
+    *grid(
+        each(kind=("f16", "f32_grade")),
+        each(how=[{"stages": stages, "tile": 32} for stages in (2, 3, 4)]),
+        ONE_OR_MORE,
+        dims=(32, 24),
+        n=3,
+        seq_q=2,
+        rotary_dim=32,
+        lengths=(150, 40, 9),
+    ),
+    *grid(
+        each(dims=((40, 37), (32, 32))),
+        each(splits=(1, 3)),
+        kind="f32",
+        n=3,
+        seq_q=2,
+        rotary_dim=14,
+        target="sm_75",
+    ),
+    *grid(EVERY_KIND, heads=(2, 2), n=2, rotary_dim=8, target="sm_90"),
+    *grid(
+        EVERY_KIND,
+        ONE_OR_MORE,
+        **{
+            "dims": (24, 16),
+            "n": 4,
+            "seq_q": 4,
+            "mask": TREE,
+            "rotary_dim": 8,
+            "how": {"mask": True},
             **PADDED,
-        )
-        for page_size in LAYOUTS
-        for splits in (1, 5)
-    ),
-    *(
-        Case(
-            kind,
-            (32, 24),
-            n=3,
-            seq_q=2,
-            rotary_dim=32,
-            splits=splits,
-            lengths=(150, 40, 9),
-            how={"stages": stages, "tile": 32},
-        )
-        for kind in ("f16", "f32_grade")
-        for stages in (2, 3, 4)
-        for splits in (1, 2)
-    ),
-    *(
-        Case("f32", dims, n=3, seq_q=2, rotary_dim=14, splits=splits, target="sm_75")
-        for dims in ((40, 37), (32, 32))
-        for splits in (1, 3)
-    ),
-    *(Case(kind, heads=(2, 2), n=2, rotary_dim=8, target="sm_90") for kind in KINDS),
-    *(
-        Case(
-            kind, (24, 16), n=4, seq_q=4, mask=TREE, splits=splits, rotary_dim=8, how={"mask": True}, **PADDED
-        )
-        for kind in KINDS
-        for splits in (1, 2)
+        },
     ),
 ]
 WORKLOADS = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
@@ -757,12 +763,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def refusal(call: Any, *arrays: object, **how: Any) -> str:
-    with pytest.raises(LaunchError) as caught:
-        call(*arrays, **how)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_rows_that_cannot_join_are_refused(name: str) -> None:
     how, message = REFUSED[name]
@@ -779,9 +779,9 @@ def test_pages_of_a_common_beginning_are_read_by_all() -> None:
 
 
 def test_the_order_of_columns_is_one_of_two() -> None:
-    with pytest.raises(ConfigError) as caught:
-        DecodeKernel(FIT.config).launch(**FITTING, rotary_interleaved=1)  # type: ignore[arg-type]
-    assert str(caught.value) == ("DecodeKernel.launch: rotary_interleaved must be True or False, got 1")
+    assert refusal(DecodeKernel(FIT.config).launch, error=ConfigError, **FITTING, rotary_interleaved=1) == (
+        "DecodeKernel.launch: rotary_interleaved must be True or False, got 1"
+    )  # type: ignore[arg-type]
 
 
 def test_what_shares_memory_on_a_gpu_is_found_in_every_call(driver: FakeDriver) -> None:

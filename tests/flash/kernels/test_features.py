@@ -24,18 +24,36 @@ EVERY_DTYPE = pytest.mark.parametrize("kind", ["simt", "mma f16", "mma bf16"])
 EVERY_CAUSAL = pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 
 
+def two_heads(first: float, second: float) -> Array:
+    return np.array([first, second], np.float32)
+
+
+NUMBERS: list[tuple[dict[str, Any], dict[str, Array]]] = [
+    *(({"window": window}, {}) for window in ((0, None), (7, None), (40, 3), (None, 0), (2, 60))),
+    *(
+        ({"softcap": cap, "softmax_scale": scale}, {})
+        for cap in (2.0**-20, 0.01, 50.0, 2.0**20)
+        for scale in (0.25, -3.0, 0.0, 20.0)
+    ),
+    *(({"alibi": True}, {"alibi_slopes": two_heads(x, 0.5)}) for x in (0.0, 2.0**-8, 3.0, -0.1)),
+    *(({"sink": True}, {"sink": two_heads(x, 1.0)}) for x in (-80.0, 0.0, 30.0, 1e4, -1e30)),
+]
+
+
+@pytest.mark.sample(12, gate=36)
+@pytest.mark.parametrize("kind", ["simt", "mma f32_grade", "mma f16", "mma bf16"])
+@EVERY_CAUSAL
+@pytest.mark.parametrize(("settings", "operands"), NUMBERS, ids=str)
+def test_any_number_of_a_window_softcap_slope_or_sink_is_right(
+    settings: dict[str, Any], operands: dict[str, Array], causal: Any, kind: str
+) -> None:
+    config = KINDS[kind].config(causal=causal, **settings)
+    for seq_q, seq_k in ((150, 150), (10, 200), (200, 50)) if "window" in settings else ((30, 70), (70, 30)):
+        check(config, arrays_of(config, seq_q, seq_k, heads=2), operands)
+
+
 # ------------------------------------------------------------------------------------------
 # windows
-
-
-@pytest.mark.sample(2, gate=6)
-@ONE_OF_EACH_KERNEL
-@EVERY_CAUSAL
-@pytest.mark.parametrize("window", [(0, None), (7, None), (40, 3), (None, 0), (2, 60)])
-def test_a_window_is_right_over_many_tiles(window: Any, causal: Any, kind: str) -> None:
-    config = KINDS[kind].config(causal=causal, window=window)
-    for seq_q, seq_k in ((150, 150), (10, 200), (200, 50)):
-        check(config, arrays_of(config, seq_q, seq_k))
 
 
 @pytest.mark.sample(2)
@@ -102,14 +120,7 @@ def test_tiles_outside_the_window_are_not_read(kind: str) -> None:
 # scores: softcap, ALiBi, bias
 
 
-@EVERY_DTYPE
-@pytest.mark.parametrize("cap", [2.0**-20, 0.01, 50.0, 2.0**20])
-@pytest.mark.parametrize("scale", [0.25, -3.0, 0.0, 20.0])
-def test_any_softcap_is_right_with_any_scale(kind: str, cap: float, scale: float) -> None:
-    config = KINDS[kind].config(softcap=cap, softmax_scale=scale)
-    check(config, arrays_of(config, 20, 37))
-
-
+@pytest.mark.sample(1, gate=3)
 @ONE_OF_EACH_KERNEL
 def test_a_cap_far_above_the_scores_does_next_to_nothing(kind: str) -> None:
     config = KINDS[kind].config(softcap=1e6)
@@ -118,6 +129,7 @@ def test_a_cap_far_above_the_scores_does_next_to_nothing(kind: str) -> None:
     judge(KINDS[kind].config(), arrays, out, lse)
 
 
+@pytest.mark.sample(1, gate=3)
 @ONE_OF_EACH_KERNEL
 def test_a_cap_makes_infinite_scores_finite(kind: str) -> None:
     config = KINDS[kind].config(softcap=3.0)
@@ -129,16 +141,7 @@ def test_a_cap_makes_infinite_scores_finite(kind: str) -> None:
     assert np.isfinite(lse).all()
 
 
-@ONE_OF_EACH_KERNEL
-@pytest.mark.parametrize("slope", [0.0, 2.0**-8, 3.0, -0.1])
-@EVERY_CAUSAL
-def test_any_slope_is_right(kind: str, slope: float, causal: Any) -> None:
-    config = KINDS[kind].config(alibi=True, causal=causal)
-    operands = {"alibi_slopes": np.array([slope, 0.5], np.float32)}
-    for seq_q, seq_k in ((30, 70), (70, 30)):
-        check(config, arrays_of(config, seq_q, seq_k, heads=2), operands)
-
-
+@pytest.mark.sample(1, gate=3)
 @ONE_OF_EACH_KERNEL
 def test_alibi_is_a_bias_of_distances(kind: str) -> None:
     alibi, bias = KINDS[kind].config(alibi=True), KINDS[kind].config(bias="f32")
@@ -153,6 +156,7 @@ def test_alibi_is_a_bias_of_distances(kind: str) -> None:
 # what is hidden
 
 
+@pytest.mark.sample(3, gate=8)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("by", ["mask", "bias"])
 @EVERY_CAUSAL
@@ -170,6 +174,7 @@ def test_rows_that_a_plane_hides_all_keys_from_give_zero(kind: str, by: str, cau
         np.testing.assert_array_equal(sums, -np.inf)
 
 
+@pytest.mark.sample(2, gate=6)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("byte", [1, 2, 0x80, 0xFF])
 def test_any_byte_but_zero_shows_a_key(kind: str, byte: int) -> None:
@@ -183,15 +188,7 @@ def test_any_byte_but_zero_shows_a_key(kind: str, byte: int) -> None:
 # ------------------------------------------------------------------------------------------ sink
 
 
-@EVERY_DTYPE
-@EVERY_CAUSAL
-@pytest.mark.parametrize("logit", [-80.0, 0.0, 30.0, 1e4, -1e30])
-def test_a_sink_of_any_size_is_right(kind: str, causal: Any, logit: float) -> None:
-    config = KINDS[kind].config(sink=True, causal=causal)
-    operands = {"sink": np.array([logit, 1.0], np.float32)}
-    check(config, arrays_of(config, 40, 30, heads=2), operands)
-
-
+@pytest.mark.sample(2, gate=5)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 def test_a_sink_of_minus_infinity_is_none(kind: str, causal: Any) -> None:
@@ -202,6 +199,7 @@ def test_a_sink_of_minus_infinity_is_none(kind: str, causal: Any) -> None:
     judge(plain, arrays, out, lse)
 
 
+@pytest.mark.sample(1, gate=3)
 @ONE_OF_EACH_KERNEL
 def test_a_row_without_a_key_gives_zero_and_the_sink(kind: str) -> None:
     config = KINDS[kind].config(sink=True, causal=True)
@@ -212,6 +210,7 @@ def test_a_row_without_a_key_gives_zero_and_the_sink(kind: str) -> None:
     assert (lse[0, :, 33:] > operands["sink"][:, None]).all()
 
 
+@pytest.mark.sample(1, gate=3)
 @ONE_OF_EACH_KERNEL
 def test_a_sink_is_a_key_with_a_value_of_zero(kind: str) -> None:
     config = KINDS[kind].config(sink=True)
@@ -229,6 +228,7 @@ def test_a_sink_is_a_key_with_a_value_of_zero(kind: str) -> None:
 # strides, order, repeatability
 
 
+@pytest.mark.sample(4, gate=12)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["bias", "mask"])
 @pytest.mark.parametrize(
@@ -252,6 +252,7 @@ def _views(array: Array) -> dict[str, Array]:
     }
 
 
+@pytest.mark.sample(2, gate=6)
 @EVERY_DTYPE
 @pytest.mark.parametrize("how", ["transposed", "spaced", "reversed", "heads last"])
 def test_planes_of_any_strides_give_the_same_bits(kind: str, how: str) -> None:
@@ -265,6 +266,7 @@ def test_planes_of_any_strides_give_the_same_bits(kind: str, how: str) -> None:
     assert_same_bits(run(config, arrays, operands), run(config, arrays, odd))
 
 
+@pytest.mark.sample(3, gate=8)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["alibi", "sink"])
 @pytest.mark.parametrize("shape", [(2, 4), (1, 4), (2, 1), (4,), ()], ids=str)

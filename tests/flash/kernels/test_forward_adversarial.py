@@ -57,22 +57,36 @@ class Placed:
         self.kept.append(own)
         self.arena.place(own, at=at)
 
-    def launch(
+    def attend(
         self,
-        pointers: list[int],
+        arrays: tuple[Array, ...],
         strides: list[tuple[int, int, int]],
         sizes: tuple[int, int, int, int],
         grid: int = 1,
+        *,
         block_id: int | None = None,
-    ) -> None:
-        """Run `grid` CTAs, or the one with number `block_id` of the grid for these sizes."""
-        kernel = self.config.kernel()
+        first_row: int = 0,
+        before: tuple[int, ...] = (0, 0, 0, 0),
+        first_sum: int = 0,
+    ) -> tuple[Array, Array]:
+        """O and LSE, a row for each of Q, of `grid` CTAs, or of the one with number `block_id` of the grid
+        for these sizes. The rows of Q and O begin with row `first_row` of matrices that begin `before` bytes
+        before their pointers, and their sums with number `first_sum`.
+        """
+        kernel, pointers, begin = self.config.kernel(), [], 0
+        matrices = (*arrays, np.full_like(arrays[0], np.nan))
+        for matrix, steps, row, nbytes in zip(
+            matrices, strides, (first_row, 0, 0, first_row), before, strict=True
+        ):
+            begin = len(self.kept)
+            pointers.append(self.matrix(matrix, steps, row) - nbytes)
+        lse = np.full(arrays[0].shape[:3], np.nan, np.float32)
+        pointers.append(self.arena.place(lse, at=1 << 60) - 4 * first_sum)
         module = emit(kernel)
         if block_id is not None:
-            seq_q, _, heads, _ = sizes
-            ctas = -(-seq_q // kernel.tiling.block_q) * heads
-            module, grid = with_place(module, block_id, ctas), 1
-        section = [heads] if kernel.causal else []
+            ctas = -(-sizes[0] // kernel.tiling.block_q) * sizes[2]
+            module = with_place(module, block_id, ctas)
+        section = [sizes[2]] if kernel.causal else []
         flat = [step for three in strides for step in three]
         run(
             module,
@@ -83,6 +97,12 @@ class Placed:
             arena=self.arena,
             sanitize=True,
         )
+        return np.stack(self.kept[begin:]).reshape(matrices[3].shape), lse
+
+
+def assert_close(found: tuple[Array, Array], wanted: tuple[Array, Array]) -> None:
+    np.testing.assert_allclose(found[0], wanted[0], atol=1e-6)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------ strides
@@ -97,18 +117,9 @@ def test_rows_and_heads_may_lie_2_to_the_31_elements_apart(name: str) -> None:
         (far * 40, far * 20, far),
         (far * 77, far * 9, far),
     ]
-    q, k, v = Problem(3, 5, 8, 8, batch=2, heads=2, kv_heads=1).arrays()
-    wanted_out, wanted_lse = attention_reference(q, k, v)
-    placed = Placed(small(name))
-    pointers = [placed.matrix(a, s) for a, s in zip((q, k, v), strides, strict=False)]
-    first_out = len(placed.kept)
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides[3]))
-    lse = np.full(q.shape[:3], np.nan, np.float32)
-    pointers.append(placed.arena.place(lse))
-    placed.launch(pointers, strides, (3, 5, 2, 2), grid=4)
-    out = np.stack(placed.kept[first_out:]).reshape(wanted_out.shape)
-    np.testing.assert_allclose(out, wanted_out, atol=1e-6)
-    np.testing.assert_allclose(lse, wanted_lse, rtol=1e-5)
+    arrays = Problem(3, 5, 8, 8, batch=2, heads=2, kv_heads=1).arrays()
+    found = Placed(small(name)).attend(arrays, strides, (3, 5, 2, 2), grid=4)
+    assert_close(found, attention_reference(*arrays))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -137,97 +148,59 @@ def test_what_lies_behind_the_last_key_is_never_looked_at() -> None:
 
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
 def test_the_last_rows_of_the_longest_sequence_are_right(causal: str) -> None:
-    # Causal kernels begin with the last rows, so CTA 0 has them.
-    rows, seq_k, strides = 16, 40, (0, 0, 16)
-    q, k, v = Problem(rows, seq_k, 8, 8).arrays()
-    # Top-left, these rows see every key.
+    # Causal kernels begin with the last rows, so CTA 0 has them. Top-left, these rows see every key.
+    first = MAX_SEQ - 16
+    arrays = Problem(16, 40, 8, 8).arrays()
     seen: Any = causal if causal == "bottom_right" else False
-    wanted_out, wanted_lse = attention_reference(q, k, v, causal=seen)
-    placed = Placed(small(causal=causal))
-    pointers = [placed.matrix(q, strides, MAX_SEQ - rows), *(placed.matrix(a, strides) for a in (k, v))]
-    first_out = len(placed.kept)
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides, MAX_SEQ - rows))
-    lse = np.full(rows, np.nan, np.float32)
-    pointers.append(placed.arena.place(lse, at=1 << 60) - 4 * (MAX_SEQ - rows))
-    placed.launch(pointers, [strides] * 4, (MAX_SEQ, seq_k, 1, 1), block_id=0)
-    np.testing.assert_allclose(np.stack(placed.kept[first_out:]), wanted_out[0, 0], atol=1e-6)
-    np.testing.assert_allclose(lse, wanted_lse[0, 0], rtol=1e-5)
+    how: Any = {"block_id": 0, "first_row": first, "first_sum": first}
+    found = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, (MAX_SEQ, 40, 1, 1), **how)
+    assert_close(found, attention_reference(*arrays, causal=seen))
+
+
+LAST_BLOCK = -(-MAX_SEQ // 16) - 1
 
 
 def test_rows_far_before_the_first_key_see_nothing() -> None:
     # Bottom-right with the longest queries: row 0 would see the keys up to 40 - MAX_SEQ.
-    strides = (0, 0, 16)
-    q, k, v = Problem(16, 40, 8, 8).arrays()
-    config = small(causal=True)
-    placed = Placed(config)
-    pointers = [placed.matrix(a, strides) for a in (q, k, v)]
-    first_out = len(placed.kept)
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides))
-    lse = np.full(16, np.nan, np.float32)
-    pointers.append(placed.arena.place(lse))
-    last = -(-MAX_SEQ // 16) - 1
-    placed.launch(pointers, [strides] * 4, (MAX_SEQ, 40, 1, 1), block_id=last)
-    np.testing.assert_array_equal(np.stack(placed.kept[first_out:]), 0)
+    placed, sizes = Placed(small(causal=True)), (MAX_SEQ, 40, 1, 1)
+    out, lse = placed.attend(Problem(16, 40, 8, 8).arrays(), [(0, 0, 16)] * 4, sizes, block_id=LAST_BLOCK)
+    np.testing.assert_array_equal(out, 0)
     np.testing.assert_array_equal(lse, -np.inf)
 
 
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
 def test_the_first_rows_of_the_longest_sequences_read_only_the_keys_they_see(causal: str) -> None:
     # Memory ends with the first tile: reading the second one would trap.
-    strides = (0, 0, 16)
-    q, k, v = Problem(16, 16, 8, 8).arrays()
-    wanted_out, wanted_lse = attention_reference(q, k, v, causal="top_left")
-    placed = Placed(small(causal=causal))
-    pointers = [placed.matrix(a, strides) for a in (q, k, v)]
-    first_out = len(placed.kept)
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides))
-    lse = np.full(16, np.nan, np.float32)
-    pointers.append(placed.arena.place(lse))
-    last = -(-MAX_SEQ // 16) - 1
-    placed.launch(pointers, [strides] * 4, (MAX_SEQ, MAX_SEQ, 1, 1), block_id=last)
-    np.testing.assert_allclose(np.stack(placed.kept[first_out:]), wanted_out[0, 0], atol=1e-6)
-    np.testing.assert_allclose(lse, wanted_lse[0, 0], rtol=1e-5)
+    arrays, sizes = Problem(16, 16, 8, 8).arrays(), (MAX_SEQ, MAX_SEQ, 1, 1)
+    found = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, sizes, block_id=LAST_BLOCK)
+    assert_close(found, attention_reference(*arrays, causal="top_left"))
 
 
 def test_a_cta_deep_in_the_grid_finds_its_rows() -> None:
     # 15 heads of the longest sequence lie before this one: rows are numbered beyond 2**34.
     rows, head = 16, 15
-    blocks = -(-MAX_SEQ // 16)
-    number = head * blocks + blocks - 1
+    number = head * (LAST_BLOCK + 1) + LAST_BLOCK
     assert number < MAX_CTAS
-    first_row = MAX_SEQ - rows
-    strides = (0, 1 << 37, 16)
-    q, k, v = Problem(rows, 21, 8, 8).arrays()
-    wanted_out, wanted_lse = attention_reference(q, k, v)
-    placed = Placed(small())
-    at_head = head * strides[1] * 4
-    pointers = [placed.matrix(a, strides, r) - at_head for a, r in ((q, first_row), (k, 0), (v, 0))]
-    first_out = len(placed.kept)
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides, first_row) - at_head)
-    lse = np.full(rows, np.nan, np.float32)
-    pointers.append(placed.arena.place(lse, at=1 << 60) - 4 * (head * MAX_SEQ + first_row))
-    placed.launch(pointers, [strides] * 4, (MAX_SEQ, 21, 16, 1), block_id=number)
-    np.testing.assert_allclose(np.stack(placed.kept[first_out:]), wanted_out[0, 0], atol=1e-6)
-    np.testing.assert_allclose(lse, wanted_lse[0, 0], rtol=1e-5)
+    strides, first = (0, 1 << 37, 16), MAX_SEQ - rows
+    arrays = Problem(rows, 21, 8, 8).arrays()
+    how: Any = {"block_id": number, "first_row": first, "first_sum": head * MAX_SEQ + first}
+    how["before"] = (head * strides[1] * 4,) * 4
+    found = Placed(small()).attend(arrays, [strides] * 4, (MAX_SEQ, 21, 16, 1), **how)
+    assert_close(found, attention_reference(*arrays))
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(1, MAX_CTAS), (MAX_CTAS, 1), (3, MAX_CTAS // 3)])
 def test_the_last_of_very_many_heads_is_found(batch: int, heads: int) -> None:
     group = 7 if heads % 7 == 0 else 1
     strides = (1 << 40, 8, 8) if heads > 1 else (8, 0, 8)
-    q, k, v = Problem(1, 1, 8, 8).arrays()
-    placed = Placed(small())
+    arrays = Problem(1, 1, 8, 8).arrays()
     kv = heads // group - 1
-    ends = [((batch - 1) * strides[0] + n * strides[1]) * 4 for n in (heads - 1, kv, kv, heads - 1)]
-    pointers = [placed.matrix(a, strides) - end for a, end in zip((q, k, v), ends, strict=False)]
-    pointers.append(placed.matrix(np.full_like(q, np.nan), strides) - ends[3])
-    out = placed.kept[-1]
-    lse = np.full(1, np.nan, np.float32)
+    ends = ((batch - 1) * strides[0] + n * strides[1] for n in (heads - 1, kv, kv, heads - 1))
     last = batch * heads - 1
-    pointers.append(placed.arena.place(lse, at=1 << 60) - 4 * last)
-    placed.launch(pointers, [strides] * 4, (1, 1, heads, group), block_id=last)
-    np.testing.assert_array_equal(out, v[0, 0, 0])  # one key has all the weight
-    np.testing.assert_allclose(lse, attention_reference(q, k, v)[1][0, 0], rtol=1e-5)
+    how: Any = {"block_id": last, "first_sum": last, "before": tuple(4 * end for end in ends)}
+    out, lse = Placed(small()).attend(arrays, [strides] * 4, (1, 1, heads, group), **how)
+    np.testing.assert_array_equal(out, arrays[2])  # one key has all the weight
+    np.testing.assert_allclose(lse, attention_reference(*arrays)[1], rtol=1e-5)
 
 
 def test_no_key_at_all_gives_zero_though_the_arrays_have_no_memory() -> None:

@@ -6,102 +6,81 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import FEATURES, KINDS, SEED, Array, Arrays, arrays_of, operands_of
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, random_operands, run_forward
+from kernel_runs import Problem, run_forward
 
-from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "f32": {"head_dim": 24, "tile": 16, "block_q": 32},
-    "f32, sm_75": {"head_dim": 24, "tile": 16, "block_q": 32, "target": "sm_75"},
-    "f16": {"head_dim": 32, "dtype": "f16", "tile": 32, "block_q": 32},
-    "bf16, sums are checked": {"head_dim": 64, "dtype": "bf16"},
-    "f32_grade": {"head_dim": 32, "precision": "f32_grade"},
-    "tf32": {"head_dim": 32, "precision": "tf32"},
-    "wgmma": {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
-    "wgmma f32_grade": {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
-    "latent": {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True, "target": "sm_90a"},
-}
-FEATURES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "causal": {"causal": True},
-    "negative scale": {"softmax_scale": -0.4},
-    "window": {"window": (11, 3)},
-    "softcap": {"softcap": 1.5},
-    "alibi": {"alibi": True, "causal": True},
-    "bias": {"bias": "f32"},
-    "mask": {"mask": True},
-    "sink": {"sink": True},
-    "dropout": {"dropout": 0.5},
-    "packed heads": {"pack_gqa": True, "causal": True},
-}
+EVERY_KIND = pytest.mark.parametrize(
+    "kind", ["checked sums", *(kind for kind in KINDS if not kind.startswith("fp8"))]
+)
+SETTINGS = {**FEATURES, "negative scale": {"softmax_scale": -0.4}, "causal": {"causal": True}}
 
 
-def arrays_of(config: AttentionConfig, problem: Problem, seed: int = 0) -> tuple[np.ndarray[Any, Any], ...]:
-    """Q, K and V; V is columns of K where they share rows."""
-    q, k, v = problem.arrays(seed, config.element.numpy)
-    return (q, k, k[..., : config.value_dim]) if config.shared_kv else (q, k, v)
+def config_of(kind: str, **settings: Any) -> AttentionConfig:
+    if kind == "checked sums":
+        return AttentionConfig(64, dtype="bf16", return_max_logit=True, **settings)
+    return KINDS[kind].config(return_max_logit=True, **settings)
 
 
-def found(config: AttentionConfig, problem: Problem, arrays: Any, **how: Any) -> np.ndarray[Any, Any]:
+def largest(config: AttentionConfig, arrays: Arrays) -> Array:
     """The largest scores, judged with O."""
-    operands = random_operands(config, problem)
-    found = np.full((problem.batch, problem.heads), -np.inf, np.float32)
-    out, _, _ = run_forward(config, arrays, operands=operands, max_logit=found, sanitize=True, **how)
-    features = {**config.score_arguments, **operands, "softmax_scale": config.scale, "causal": config.causal}
-    if config.dropout:
-        features["dropout_seed"] = 0
+    operands = operands_of(config, arrays)
+    result = np.full(arrays[0].shape[:2], -np.inf, np.float32)
+    seed = {"dropout_seed": SEED} if config.dropout else {}
+    out, _, _ = run_forward(config, arrays, operands=operands, max_logit=result, sanitize=True, **seed)
+    features = {**config.score_arguments, **operands, **seed}
+    features |= {"softmax_scale": config.scale, "causal": config.causal}
     arithmetic = arithmetic_of_config(config)
-    assert_attention_is_accurate(out, None, *arrays, arithmetic=arithmetic, max_logit=found, **features)
-    return found
+    assert_attention_is_accurate(out, None, *arrays, arithmetic=arithmetic, max_logit=result, **features)
+    return result
 
 
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_the_largest_score_that_a_query_sees(family: str, feature: str) -> None:
-    config = AttentionConfig(return_max_logit=True, **FAMILIES[family], **FEATURES[feature])
-    problem = Problem(37, 70, config.head_dim, config.value_dim, batch=2, heads=2)
-    found(config, problem, arrays_of(config, problem))
+@pytest.mark.sample(6, gate=14)
+@pytest.mark.parametrize("feature", SETTINGS)
+@EVERY_KIND
+def test_it_is_the_largest_score_that_a_query_sees(kind: str, feature: str) -> None:
+    config = config_of(kind, **SETTINGS[feature])
+    largest(config, arrays_of(config, 37, 70, batch=2, heads=2))
 
 
+@pytest.mark.sample(4, gate=14)
 @pytest.mark.parametrize("pack_gqa", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_and_keys_beyond_the_end_do_not_count(family: str, pack_gqa: bool) -> None:
+@EVERY_KIND
+def test_rows_and_keys_beyond_the_end_do_not_count(kind: str, pack_gqa: bool) -> None:
     """All scores are negative, and those of rows that are zeros would not be."""
-    config = AttentionConfig(return_max_logit=True, pack_gqa=pack_gqa, **FAMILIES[family])
-    problem = Problem(5, 19, config.head_dim, config.value_dim, heads=3)
-    q, k, v = arrays_of(config, problem)
+    config = config_of(kind, pack_gqa=pack_gqa)
+    q, k, v = arrays_of(config, 5, 19, heads=3)
     one = np.ones((), q.dtype)
     k[...] = -one
-    assert (found(config, problem, (np.abs(q) + one, k, v)) < 0).all()
+    assert (largest(config, (np.abs(q) + one, k, v)) < 0).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_nan_counts_where_a_query_sees_its_key(family: str) -> None:
-    config = AttentionConfig(return_max_logit=True, causal=True, **FAMILIES[family])
-    problem = Problem(20, 40, config.head_dim, config.value_dim, batch=3, heads=2)
-    q, k, v = arrays_of(config, problem)
+@pytest.mark.sample(4, gate=12)
+@EVERY_KIND
+def test_a_nan_counts_where_a_query_sees_its_key(kind: str) -> None:
+    config = config_of(kind, causal=True)
+    q, k, v = arrays_of(config, 20, 40, batch=3, heads=2)
     k[0, :, -1, 3] = q[1, 1, 7, 0] = np.nan
     k[2, :, -1] = np.inf * q[2, 0, -1, None, :]  # an infinite score with the last query of head 0
-    clean = np.full((3, 2), -np.inf, np.float32)
+    result = np.full((3, 2), -np.inf, np.float32)
     with np.errstate(invalid="ignore"):
-        run_forward(config, (q, k, v), max_logit=clean)
-    assert np.isnan(clean).tolist()[:2] == [[True, True], [False, True]]
-    assert clean[2, 0] == np.inf
+        run_forward(config, (q, k, v), max_logit=result)
+    assert np.isnan(result).tolist()[:2] == [[True, True], [False, True]]
+    assert result[2, 0] == np.inf
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_minus_infinity_where_no_query_sees_a_key(family: str) -> None:
-    config = AttentionConfig(return_max_logit=True, mask=True, **FAMILIES[family])
-    problem = Problem(20, 40, config.head_dim, config.value_dim, batch=2, heads=2)
+@pytest.mark.sample(4, gate=12)
+@EVERY_KIND
+def test_it_is_minus_infinity_where_no_query_sees_a_key(kind: str) -> None:
+    config = config_of(kind, mask=True)
     operands = {"mask": np.zeros((2, 2, 20, 40), bool)}
     operands["mask"][1, 0, 13, 5] = True
-    arrays = arrays_of(config, problem)
+    arrays = arrays_of(config, 20, 40, batch=2, heads=2)
     result = np.full((2, 2), -np.inf, np.float32)
     run_forward(config, arrays, operands=operands, max_logit=result)
     assert np.isfinite(result).tolist() == [[False, False], [True, False]]
@@ -120,11 +99,3 @@ def test_it_is_joined_with_what_the_array_holds(before: float, score: float) -> 
     run_forward(config, (q, k, v), max_logit=result)
     wanted = np.maximum(np.float32(before), np.float32(score))
     np.testing.assert_allclose(result, wanted.reshape(1, 1), rtol=1e-6)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_all_accesses_are_proved(family: str) -> None:
-    for features in (FEATURES["none"], FEATURES["packed heads"]):
-        made = build(AttentionConfig(return_max_logit=True, **FAMILIES[family], **features).kernel())
-        assert made.proof.complete, made.proof.report()
-        assert made.global_proof.complete, made.global_proof.report()

@@ -8,27 +8,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conformance import check
-from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, run_without
+from kernel_runs import Problem, nightly, run_forward
 
 from flash.contract.catalogue import build
-from flash.families.choice import offered_tiles
 from flash.families.mma import MmaTiling
 from flash.families.simt import TILES
 from flash.families.wgmma import WGMMA_TILES
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
-from ptxgen import ir
-from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
-from ptxgen.runtime.assembler import Assembler
-from ptxgen.target import TARGETS, target
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
-HEAD_DIMS = (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
-WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
 
 
 def with_lse(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
@@ -100,23 +93,6 @@ def test_equal_scores_get_equal_weights_in_all_tiles_however_large_they_are() ->
     np.testing.assert_allclose(out, np.broadcast_to(expected, out.shape), rtol=0, atol=2e-3)
 
 
-def _corner_tilings() -> list[tuple[int, int, int]]:
-    found = []
-    for head_dim in (16, 64, 128, 256):
-        offered = offered_tiles(head_dim, head_dim, target("sm_90"), "f16")
-        corners = {offered[0], offered[-1], min(offered, key=lambda t: t[1]), max(offered)}
-        found += [(head_dim, n, m) for n, m in sorted(corners)]
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(("head_dim", "tile", "block_q"), _corner_tilings())
-def test_the_corners_of_the_tiles_offered_are_right(head_dim: int, tile: int, block_q: int) -> None:
-    config = with_lse(head_dim, causal=True, tile=tile, block_q=block_q, target="sm_90")
-    check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays(dtype=np.float16))
-
-
 @pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("tile", [112, 176, *(n for n in WGMMA_TILES if n not in (*TILES, 112, 176))])
@@ -129,13 +105,6 @@ def test_tiles_for_wgmma_are_copied_through_registers_without_a_row_too_many(
     check(config, Problem(20, tile + 21, head_dim, head_dim).arrays(dtype=NUMPY["bf16"]))
     proof = build(config.kernel()).proof
     assert proof.complete, (proof.violations, proof.unknown)
-
-
-def test_views_of_a_larger_buffer_are_read_in_place() -> None:
-    rng = np.random.default_rng(3)
-    buffer = rng.standard_normal((2, 40, 3, 2, 24)).astype(np.float16)  # batch, seq, qkv, head, dim
-    q, k, v = (buffer[:, :, n].transpose(0, 2, 1, 3) for n in range(3))
-    check(with_lse(24, tile=16, block_q=64), (q, k[:, :, ::-1], v[:, :1].repeat(2, axis=1)))
 
 
 @pytest.mark.parametrize(("head_dim", "head_dim_v"), [(40, 24), (128, 16), (112, 96), (16, 40)])
@@ -176,82 +145,3 @@ def test_scores_as_low_as_f32_can_be_survive() -> None:
     wanted = np.broadcast_to(v.astype(np.float64).mean(axis=2, keepdims=True), out.shape)
     np.testing.assert_allclose(out.astype(np.float64), wanted, atol=4e-3)
     np.testing.assert_allclose(lse, -16 * 2.0**123, rtol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------
-# synchronisation
-
-
-_SYNCHRONISING = ("bar.sync", "bar.warp.sync", "cp.async.wait_group", "cp.async.commit_group")
-
-
-def _mutant_config(stages: int) -> AttentionConfig:
-    # Wider values than keys: the epilogue takes several passes.
-    return with_lse(16, 32, tile=16, block_q=64, stages=stages, causal=True)
-
-
-def _mutant_arrays() -> Arrays:
-    arrays = Problem(64, 150, 16, 32).arrays(dtype=np.float16)
-    arrays[2][..., -9, :] = np.nan
-    return arrays
-
-
-def _synchronising(stages: int) -> list[tuple[int, int]]:
-    kernel = build(_mutant_config(stages).kernel()).kernel
-    return [
-        (stages, at)
-        for at, s in enumerate(kernel.body)
-        if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
-    ]
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) -> None:
-    run_forward(_mutant_config(stages), _mutant_arrays(), sanitize=True)
-
-
-@pytest.mark.interpreter
-@pytest.mark.sample(12, gate=21)
-@pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
-def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
-    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_without(_mutant_config(stages), _mutant_arrays(), at)
-
-
-# ------------------------------------------------------------------------------------------
-# cost
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
-def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
-    config = with_lse(head_dim, causal=True)
-    t = config.kernel().tiling
-    arrays = Problem(t.block_q, 2 * t.tile, head_dim, head_dim).arrays(dtype=np.float16)
-    _, _, result = run_forward(config, arrays, profile=True)
-    found = result.counters.memory_by_instruction
-    assert found
-    for moved in found.values():
-        assert moved.shared_wavefronts == moved.shared_least, moved
-
-
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", mostly_nightly(WITH_MMA, SM_APART))
-@pytest.mark.parametrize("causal", [nightly(False), True])
-def test_no_default_kernel_spills(name: str, causal: bool, assembler: Assembler) -> None:
-    for head_dim in HEAD_DIMS:
-        config = with_lse(head_dim, dtype="bf16", causal=causal, target=name)
-        assert_no_spill(config, assembler)
-
-
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", WITH_MMA)
-@pytest.mark.parametrize("head_dim", [d for d in HEAD_DIMS if d % 2 == 0])
-def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) -> None:
-    # Odd rows are copied through registers, which only the default tiles are chosen for.
-    for tile, block_q in offered_tiles(head_dim, head_dim, target(name), "f16"):
-        for causal in (False, True):
-            config = with_lse(head_dim, tile=tile, block_q=block_q, target=name, causal=causal)
-            assert_no_spill(config, assembler)

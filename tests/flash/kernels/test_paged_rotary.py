@@ -4,29 +4,27 @@ were rotated before, the float64 reference, and what is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from conformance import assert_same_bits
 from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate
+from kernel_runs import refusal
+from sequence_runs import UNTOUCHED, Batch
 
 import flash
 from flash.contract.catalogue import proved_build
-from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
-from ptxgen import interpreter
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
-pytestmark = [pytest.mark.grid, pytest.mark.judged]
-
-Array = np.ndarray[Any, Any]
+pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("kernels")]
 
 # (queries, keys): a token, a prompt, a part of one, more queries than keys, no query, and no key.
 LENGTHS = ((1, 18), (6, 6), (3, 11), (5, 2), (0, 19), (2, 0))
@@ -49,66 +47,26 @@ def config_of(kind: str, rotary_dim: int = 12, **how: Any) -> AttentionConfig:
     return AttentionConfig(16, rotary_dim=rotary_dim, **given)
 
 
-@dataclass
-class Batch:
+def batch_of(config: AttentionConfig) -> Batch:
     """Packed queries, keys in pages in random order, and the angles of their positions."""
-
-    q: Array
-    k: Array
-    v: Array
-    lengths: dict[str, Array]
-    angles: dict[str, Array]
-
-    @classmethod
-    def of(cls, config: AttentionConfig) -> Batch:
-        rng, size = np.random.default_rng(0), config.page_size or 0
-        columns = -(-max(keys for _, keys in LENGTHS) // size)
-        pages = len(LENGTHS) * columns
-        ends = np.cumsum([0, *[n for n, _ in LENGTHS]]).astype(np.int32)
-        shapes = (int(ends[-1]), 2, 16), (pages, 1, size, 16), (pages, 1, size, 16)
-        q, k, v = (rng.standard_normal(shape).astype(config.element.numpy) for shape in shapes)
-        table = rng.permutation(pages).reshape(len(LENGTHS), columns).astype(np.int32)
-        used = np.array([n for _, n in LENGTHS], np.int32)
-        lengths = {"cu_seqlens_q": ends, "block_table": table, "seqused_k": used}
-        cos, sin = rotary_tables(POSITIONS, max(config.rotary_dim, 2), base=100.0)
-        return cls(q, k, v, lengths, {"rotary_cos": cos, "rotary_sin": sin})
-
-    def rotated(self, config: AttentionConfig, used_q: Array | None = None) -> Array:
-        """The queries, rotated by their positions one sequence after another, and rounded once."""
-        found = self.q.copy()
-        for b, (queries, keys) in enumerate(LENGTHS):
-            first = self.lengths["cu_seqlens_q"][b]
-            count = queries if used_q is None else int(used_q[b])
-            at = np.array([max(keys - count + i, 0) for i in range(count)], np.int64)
-            rows = self.q[first : first + count].swapaxes(0, 1)[None]
-            made = rotated(rows, *self.angles.values(), at[None], interleaved=config.rotary_interleaved)
-            found[first : first + count] = made[0].swapaxes(0, 1)
-        return found
-
-    def gathered(self, b: int) -> tuple[Array, Array]:
-        """K and V of sequence b, [1, kv_heads, keys, dim]."""
-        nth, size = np.arange(self.lengths["seqused_k"][b]), self.k.shape[2]
-        at = self.lengths["block_table"][b, nth // size], slice(None), nth % size
-        return self.k[at].swapaxes(0, 1)[None], self.v[at].swapaxes(0, 1)[None]
+    batch = Batch.of(config, LENGTHS, (2, 1))
+    cos, sin = rotary_tables(POSITIONS, config.rotary_dim, base=100.0)
+    batch.arguments |= {"rotary_cos": cos, "rotary_sin": sin}
+    return batch
 
 
-@pytest.fixture(autouse=True)
-def _sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches on the interpreter run with all sanitizers."""
-    run = interpreter.run
-    monkeypatch.setattr(interpreter, "run", lambda *a, **how: run(*a, **{"sanitize": True, **how}))
-
-
-def bits(results: tuple[Array, ...]) -> list[bytes]:
-    return [x.tobytes() for x in results]
-
-
-def launched(config: AttentionConfig, of: Batch, backend: str, **more: Any) -> tuple[Array, ...]:
-    """out, 0 in rows of no sequence, and lse, of queries that the kernel rotates, or that `more` has."""
-    given: dict[str, Any] = {"q": of.q, "out": np.zeros_like(of.q), **more}
-    angles = of.angles if config.rotary_dim else {}
-    made = AttentionKernel(config).launch(k=of.k, v=of.v, backend=backend, **of.lengths, **angles, **given)
-    return tuple(made)
+def before(batch: Batch) -> Batch:
+    """The batch with queries that are rotated by their positions, sequence by sequence, and rounded once."""
+    config, given = batch.config, dict(batch.arguments)
+    tables, starts = (given.pop("rotary_cos"), given.pop("rotary_sin")), given["cu_seqlens_q"]
+    q = given["q"] = given["q"].copy()
+    counts = given.get("seqused_q", np.diff(starts))
+    for first, count, (_, keys) in zip(starts, counts, LENGTHS, strict=False):
+        positions = np.maximum(keys - count + np.arange(count), 0)[None]
+        rows = q[first : first + count].swapaxes(0, 1)[None]
+        result = rotated(rows, *tables, positions, interleaved=config.rotary_interleaved)
+        q[first : first + count] = result[0].swapaxes(0, 1)
+    return Batch(replace(config, rotary_dim=0), batch.rows, given)
 
 
 # ------------------------------------------------------------------------------------------ numbers
@@ -118,100 +76,75 @@ def launched(config: AttentionConfig, of: Batch, backend: str, **more: Any) -> t
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_kernel_gives_the_bits_of_queries_that_were_rotated_before(kind: str, interleaved: bool) -> None:
-    config = config_of(kind, rotary_interleaved=interleaved)
-    of = Batch.of(config)
-    plain = replace(config, rotary_dim=0)
-    found = launched(config, of, "interpreter")
-    assert bits(found) == bits(launched(plain, of, "interpreter", q=of.rotated(config)))
+    batch = batch_of(config_of(kind, rotary_interleaved=interleaved))
+    assert_same_bits(batch.launched(), before(batch).launched())
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_the_cpu_gives_the_bits_of_queries_that_were_rotated_before(kind: str) -> None:
-    config = config_of(kind, rotary_interleaved=kind == "f16", window=(9, None))
-    of = Batch.of(config)
-    plain = replace(config, rotary_dim=0)
-    assert bits(launched(config, of, "cpu")) == bits(launched(plain, of, "cpu", q=of.rotated(config)))
+    batch = batch_of(config_of(kind, rotary_interleaved=kind == "f16", window=(9, None)))
+    assert_same_bits(batch.launched("cpu"), before(batch).launched("cpu"))
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("kind", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 def test_each_sequence_is_attention_of_its_rotated_queries(kind: str, backend: str) -> None:
-    config = config_of(kind)
-    of = Batch.of(config)
-    out, lse = launched(config, of, backend)
-    q, ends = of.rotated(config), of.lengths["cu_seqlens_q"]
-    for b in range(len(LENGTHS)):
-        rows = slice(ends[b], ends[b + 1])
-        assert_attention_is_accurate(
-            out[rows].swapaxes(0, 1)[None],
-            lse[None, :, rows],
-            q[rows].swapaxes(0, 1)[None],
-            *of.gathered(b),
-            softmax_scale=config.scale,
-            causal=config.causal,
-            arithmetic=arithmetic_of_config(config),
-        )
+    batch = batch_of(config_of(kind))
+    before(batch).judge(*batch.launched(backend))
 
 
 @BACKENDS
 def test_the_last_query_that_is_used_is_at_the_last_key(backend: str) -> None:
-    config = config_of("f32", seqused_q=True)
-    of, used = Batch.of(config), np.array([1, 4, 0, 5, 0, 1], np.int32)
-    of.lengths["seqused_q"] = used
-    lse = np.zeros((2, len(of.q)), bool)
-    for b, count in enumerate(used):
-        first = of.lengths["cu_seqlens_q"][b]
-        lse[:, first : first + count] = True
-    found = launched(config, of, backend)
-    wanted = launched(replace(config, rotary_dim=0), of, backend, q=of.rotated(config, used))
-    assert found[0].tobytes() == wanted[0].tobytes()
-    assert found[1][lse].tobytes() == wanted[1][lse].tobytes()
+    batch, used = batch_of(config_of("f32", seqused_q=True)), np.array([1, 4, 0, 5, 0, 1], np.int32)
+    batch.arguments["seqused_q"] = used
+    plain, found = before(batch), batch.launched(backend)
+    assert_same_bits(found[:1], plain.launched(backend)[:1])
+    plain.judge(*found)
 
 
 @BACKENDS
 def test_a_call_reads_tables_of_any_row_strides_and_leaves_the_queries_as_they_are(backend: str) -> None:
-    config = config_of("f16")
-    of = Batch.of(config)
-    how: Any = {**of.lengths, "kv_layout": "HND", "causal": True, "backend": backend}
-    wanted = flash.attention_varlen(of.rotated(config), of.k, of.v, **how)
-    both = np.concatenate([*of.angles.values(), np.full((POSITIONS, 1), np.nan, np.float32)], axis=1)
+    batch = batch_of(config_of("f16"))
+    how: Any = {"kv_layout": "HND", "causal": True, "backend": backend}
+    wanted = flash.attention_varlen(**before(batch).arguments, **how)
+    tables = [batch.arguments.pop(name) for name in ("rotary_cos", "rotary_sin")]
+    both = np.concatenate([*tables, np.full((POSITIONS, 1), np.nan, np.float32)], axis=1)
     angles = {"rotary_cos": both[:, :6], "rotary_sin": both[:, 6:12]}
-    before = of.q.copy()
-    found = flash.attention_varlen(of.q, of.k, of.v, **how, **angles)
+    q = batch.arguments["q"].copy()
+    found = flash.attention_varlen(**batch.arguments, **how, **angles)
     assert found.tobytes() == wanted.tobytes()
-    assert of.q.tobytes() == before.tobytes()
+    assert batch.arguments["q"].tobytes() == q.tobytes()
     none = {name: table[:, :0] for name, table in angles.items()}
-    plain = flash.attention_varlen(of.q, of.k, of.v, **how)
-    assert flash.attention_varlen(of.q, of.k, of.v, **how, **none).tobytes() == plain.tobytes()
+    plain = flash.attention_varlen(**batch.arguments, **how)
+    assert flash.attention_varlen(**batch.arguments, **how, **none).tobytes() == plain.tobytes()
 
 
 def test_tables_may_have_more_rows_than_there_are_positions() -> None:
-    config = config_of("f32")
-    of = Batch.of(config)
-    of.angles = {name: np.repeat(table[3:4], POSITIONS, axis=0) for name, table in of.angles.items()}
-    wanted = launched(config, of, "interpreter")
-    of.angles = {n: np.broadcast_to(table[:1], (2**32 + 1, 6)) for n, table in of.angles.items()}
-    assert bits(launched(config, of, "interpreter")) == bits(wanted)
+    batch = batch_of(config_of("f32"))
+    tables = {name: batch.arguments[name][3:4] for name in ("rotary_cos", "rotary_sin")}
+    wanted = batch.launched(**{name: np.repeat(table, POSITIONS, axis=0) for name, table in tables.items()})
+    long = {name: np.broadcast_to(table, (2**32 + 1, 6)) for name, table in tables.items()}
+    assert_same_bits(batch.launched(**long), wanted)
 
 
 @pytest.mark.slow
-def test_a_gpu_reads_no_angle_behind_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_reads_no_angle_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = interpreting(FakeDriver(FakeDevice()))
     without_assembler(monkeypatch)
-    config = config_of("f32")
-    of = Batch.of(config)
-    kernel = AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
-    wanted = launched(config, of, "interpreter")
-    staged = kernel.launch(of.q, of.k, of.v, backend="cuda", **of.lengths, **of.angles)
-    assert bits(staged) == bits(wanted)
+    batch = batch_of(config_of("f32"))
+    given = batch.arguments
+    kernel = AttentionKernel(batch.config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+    staged = kernel.launch(**given, out=np.full_like(given["q"], UNTOUCHED), backend="cuda")
+    assert_same_bits(staged, batch.launched())
     assert driver.launches[-1].values["positions"] == POSITIONS
-    short = {name: table[:10] for name, table in of.angles.items()}
-    of.angles = {name: np.concatenate([table] + [table[-1:]] * 8) for name, table in short.items()}
-    there = {n: on_device(driver, a) for n, a in {"q": of.q, "k": of.k, "v": of.v, **of.lengths}.items()}
-    angles = {name: on_device(driver, table.copy()) for name, table in short.items()}
-    made: Any = kernel.launch(**there, **angles, max_seqlen_q=6)[0]
+    short = {name: given[name][:10].copy() for name in ("rotary_cos", "rotary_sin")}
+    there = {name: on_device(driver, array) for name, array in {**given, **short}.items()}
+    made: Any = kernel.launch(**there, max_seqlen_q=6)[0]
     out = driver.fetch(made.pointer, np.empty(made.shape, made.dtype))
-    assert out.tobytes() == launched(config, of, "interpreter")[0].tobytes()
+    as_if = {name: np.concatenate([table] + [table[-1:]] * 8) for name, table in short.items()}
+    wanted, _ = batch.launched(**as_if)
+    rows = slice(0, int(given["cu_seqlens_q"][-1]))
+    assert out[rows].tobytes() == wanted[rows].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["f16", pytest.param("wgmma", marks=pytest.mark.slow)])
@@ -256,9 +189,14 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_config_that_cannot_rotate_is_refused(name: str) -> None:
     how, message = SETTINGS[name]
-    with pytest.raises(ConfigError) as caught:
-        AttentionConfig(**{"head_dim": 16, "varlen": True, "page_size": 4, "rotary_dim": 8, **how})
-    assert str(caught.value) == f"AttentionConfig: {message}"
+    assert (
+        refusal(
+            AttentionConfig,
+            error=ConfigError,
+            **{"head_dim": 16, "varlen": True, "page_size": 4, "rotary_dim": 8, **how},
+        )
+        == f"AttentionConfig: {message}"
+    )
 
 
 def test_a_config_that_rotates_nothing_does_not_depend_on_the_pairs() -> None:
@@ -309,31 +247,29 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_cannot_rotate_is_refused(name: str) -> None:
     how, message = CALLS[name]
-    of = Batch.of(config_of("f32"))
-    given = {**of.lengths, "rotary_cos": COS, "rotary_sin": SIN, "kv_layout": "HND", **how}
-    with pytest.raises(LaunchError) as caught:
-        flash.attention_varlen(of.q, of.k, of.v, **given)
-    assert str(caught.value) == f"attention_varlen: {message}"
+    given = {
+        **batch_of(config_of("f32")).arguments,
+        "rotary_cos": COS,
+        "rotary_sin": SIN,
+        "kv_layout": "HND",
+        **how,
+    }
+    assert refusal(flash.attention_varlen, **given) == f"attention_varlen: {message}"
 
 
 def test_a_launch_takes_tables_if_and_only_if_its_config_rotates() -> None:
     config = config_of("f32")
-    of = Batch.of(config)
-    with pytest.raises(LaunchError) as caught:
-        AttentionKernel(config).launch(of.q, of.k, of.v, **of.lengths)
-    assert str(caught.value) == (
+    given = batch_of(config).arguments
+    plain = {name: array for name, array in given.items() if not name.startswith("rotary")}
+    assert refusal(AttentionKernel(config).launch, **plain) == (
         "launch: rotary_cos must be given, because the config says rotary_dim=64; rotary_sin must be given, "
         "because the config says rotary_dim=64"
     )
-    with pytest.raises(LaunchError) as caught:
-        AttentionKernel(replace(config, rotary_dim=0)).launch(of.q, of.k, of.v, **of.lengths, **of.angles)
-    assert str(caught.value) == (
+    assert refusal(AttentionKernel(replace(config, rotary_dim=0)).launch, **given) == (
         "launch: rotary_cos is given, but the config does not say so; use AttentionConfig(rotary_dim=64, "
         "...); rotary_sin is given, but the config does not say so; use AttentionConfig(rotary_dim=64, ...)"
     )
-    with pytest.raises(LaunchError) as caught:
-        AttentionKernel(config_of("f32", rotary_dim=8)).launch(of.q, of.k, of.v, **of.lengths, **of.angles)
-    assert str(caught.value) == (
+    assert refusal(AttentionKernel(config_of("f32", rotary_dim=8)).launch, **given) == (
         "launch: 2 problems\n"
         "  rotary_cos must be [positions, rotary_dim / 2] = [positions, 4], got [18, 6]\n"
         "  rotary_sin must be [positions, rotary_dim / 2] = [positions, 4], got [18, 6]"

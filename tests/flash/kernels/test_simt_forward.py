@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import check
-from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, without
+from kernel_runs import Problem, mostly_nightly, nightly, run_forward
 
 from flash.contract.catalogue import emit
 from flash.families.choice import offered_tiles
 from flash.problem.config import AttentionConfig
-from ptxgen import ir
-from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
-from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, target
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
@@ -29,63 +25,11 @@ HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 # semantics
 
 
-def _corner_tilings() -> list[tuple[int, int, str]]:
-    """For each head_dim class and kind of copy, the four corners of the tiles offered."""
-    found = []
-    for head_dim in (16, 64, 128, 256):
-        for name in ("sm_75", "sm_90"):
-            offered = offered_tiles(head_dim, head_dim, target(name))
-            corners = {
-                offered[0],
-                offered[-1],
-                min(offered, key=lambda t: t[1]),
-                max(offered, key=lambda t: t[1]),
-            }
-            found += [(head_dim, n, m, name) for n, m in sorted(corners)]
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.sample(7)
-@pytest.mark.parametrize(("head_dim", "tile", "block_q", "name"), _corner_tilings())
-def test_the_corners_of_the_tiles_offered_are_right(
-    head_dim: int, tile: int, block_q: int, name: str
-) -> None:
-    config = AttentionConfig(head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True)
-    check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays())
-
-
 def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
     config = AttentionConfig(8, tile=16, block_q=16, return_lse=True)
     q, k, v = Problem(4, 10, 8, 8).arrays()
     _, lse, _ = run_forward(config, (np.zeros_like(q), k, v))
     np.testing.assert_allclose(lse, np.log(10.0), rtol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------
-# synchronisation
-
-
-def _synchronising(name: str) -> list[tuple[str, int]]:
-    kernel = emit(_mutant_config(name).kernel()).kernels[0]
-    kinds = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
-    return [(name, at) for at, s in enumerate(kernel.body) if isinstance(s, ir.Instr) and s.opcode in kinds]
-
-
-def _mutant_config(name: str) -> AttentionConfig:
-    return AttentionConfig(16, tile=16, block_q=64, return_lse=True, target=name)
-
-
-@pytest.mark.interpreter
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")])
-def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
-    config = _mutant_config(name)
-    module = emit(config.kernel())
-    arrays = Problem(64, 50, 16, 16).arrays()
-    run_forward(config, arrays, module, sanitize=True)
-    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_forward(config, arrays, without(module, at), sanitize=True)
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -205,27 +149,7 @@ def test_the_version_is_the_lowest_that_has_everything_used() -> None:
     assert versions == {name: TARGETS[name].ptx for name in TARGETS}
 
 
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", mostly_nightly(TARGETS, SM_APART))
-def test_no_default_kernel_spills(name: str, assembler: Assembler) -> None:
-    for head_dim in HEAD_DIMS:
-        config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
-        assert_no_spill(config, assembler)
-
-
 def test_every_head_dim_has_tiles_on_every_target() -> None:
     for name in TARGETS:
         for head_dim in HEAD_DIMS:
             assert offered_tiles(head_dim, head_dim, target(name)), (name, head_dim)
-
-
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) -> None:
-    for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
-        for how in ({"causal": True, "return_lse": True}, {"alignment": 4}):
-            config = AttentionConfig(head_dim, tile=tile, block_q=block_q, target=name, **how)  # type: ignore[arg-type]
-            assert_no_spill(config, assembler)

@@ -7,28 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import check
+from conformance import KINDS, arrays_of, check
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, assert_no_spill, run_forward, run_without
+from kernel_runs import Problem, refusal, run_forward
 
 import flash
-from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.families.wgmma_split import SPLIT_BLOCKS_Q
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
-from ptxgen import ir
-from ptxgen.errors import ConfigError, TrapError
+from ptxgen.errors import ConfigError
 from ptxgen.isa import numeric
-from ptxgen.runtime.assembler import Assembler
-from ptxgen.target import TARGETS
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
-HEAD_DIMS = (1, 5, 20, 40, 59, 64, 96, 111, 128, 160)
 PRECISIONS = ("f32_grade", "tf32")
-WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
 LARGEST = np.finfo(np.float32).max
 
 
@@ -98,13 +93,22 @@ def test_scores_of_ten_thousand_are_exact() -> None:
     check(grade(64), (30 * q, 30 * k, 1000 * v))
 
 
+@pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize("exponent", [-100, 14, 100])
-def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int) -> None:
-    q, k, v = Problem(40, 50, 40, 24).arrays()
-    far, of_rows = np.float32(2.0**exponent), np.float32(2.0) ** (np.arange(50, dtype=np.float32) % 40 - 20)
-    how: Any = {"tile": 16, "block_q": 64}
-    check(grade(40, 24, **how), (q * far, k / far, v * of_rows[:, None]))
-    check(grade(40, 24, softmax_scale=2.0**-17, **how), (q, k * of_rows[:, None], v / far))
+@pytest.mark.parametrize(
+    ("kind", "block_q"), [("mma f32_grade", 64), *(("split", m) for m in SPLIT_BLOCKS_Q)]
+)
+def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int, kind: str, block_q: int) -> None:
+    config = KINDS[kind].config(40, 24, block_q=block_q)
+    small = replace(config, softmax_scale=2.0**-17)
+    q, k, v = arrays_of(config, block_q + 3, 50)
+    far = np.float32(2.0**exponent)
+    of_queries, of_keys = (
+        np.float32(2.0) ** (np.arange(n, dtype=np.float32) % 40 - 20)[:, None] for n in (block_q + 3, 50)
+    )
+    check(config, (q * far, k / far, v * of_keys))
+    check(small, (q, k * of_keys, v / far))
+    check(small, (q * of_queries, k, v))
 
 
 @pytest.mark.parametrize("column", [3, 131, -3])
@@ -125,23 +129,25 @@ def test_nan_in_either_half_of_a_long_row_of_v_reaches_its_column_alone(column: 
     np.testing.assert_array_equal(out[..., others], clean[..., others])
 
 
-def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others() -> None:
-    q, k, v = Problem(20, 40, 16, 16).arrays()
+@pytest.mark.parametrize("kind", ["mma f32_grade", "split"])
+def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others(kind: str) -> None:
+    config = KINDS[kind].config(softmax_scale=1.0)
+    q, k, v = arrays_of(config, 20, 40)
     q[..., 0] = 1
     k[..., 33, 0], v[..., 33, :] = -300, 1e30
-    check(grade(16, softmax_scale=1.0, tile=16, block_q=64), (q, k, v))
+    check(config, (q, k, v))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_values_near_the_largest_f32_stay_finite(precision: str) -> None:
-    config = grade(16, precision=precision, causal="top_left", tile=16, block_q=64)
-    q, k, v = Problem(40, 40, 16, 16).arrays()
+@pytest.mark.parametrize("kind", ["mma f32_grade", "mma tf32", "split"])
+def test_values_near_the_largest_f32_stay_finite(kind: str) -> None:
+    config = KINDS[kind].config(causal="top_left")
+    q, k, v = arrays_of(config, 40, 40)
     v[:] = -LARGEST / 64  # a sum of 40 of them is finite, and one of LARGEST with them
     v[..., 33, :] = LARGEST  # seen by few rows, and hidden from others of its tile
     out, _, _ = run_forward(config, (q, k, v), sanitize=True)
     wanted, _ = attention_reference(q, k, v, causal="top_left")
     assert np.isfinite(out).all()
-    error = {"f32_grade": 2e-6, "tf32": 2e-3}[precision]  # of sums of the largest, and 11 bits
+    error = 2e-3 if config.precision == "tf32" else 2e-6  # of 11 bits, and of sums of the largest
     np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=error)
 
 
@@ -205,9 +211,7 @@ def test_every_nan_is_one(precision: str, bits: int) -> None:
     ],
 )
 def test_what_no_kernel_has_is_refused_by_name(how: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        AttentionConfig(64, **how)
-    assert str(caught.value) == message
+    assert refusal(AttentionConfig, 64, error=ConfigError, **how) == message
 
 
 def test_what_is_left_open_is_ieee() -> None:
@@ -216,83 +220,3 @@ def test_what_is_left_open_is_ieee() -> None:
     half = AttentionConfig(64, dtype="f16", precision="auto")
     assert half.precision is None
     assert replace(AttentionConfig(64), dtype="f16") == half
-
-
-# ------------------------------------------------------------------------------------------
-# synchronisation
-
-
-_SYNCHRONISING = ("bar.sync", "bar.warp.sync", "cp.async.wait_group", "cp.async.commit_group")
-
-
-_MUTANTS = {
-    "wide values": grade(16, 64, tile=16, block_q=64, causal=True),  # the epilogue takes several passes
-    "long rows": grade(256, causal=True),  # V is awaited before the softmax
-}
-
-
-def _synchronising() -> list[tuple[str, int]]:
-    return [
-        (name, at)
-        for name, config in _MUTANTS.items()
-        for at, s in enumerate(build(config.kernel()).kernel.body)
-        if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
-    ]
-
-
-@pytest.mark.interpreter
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "at"), _synchronising())
-def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
-    config = _MUTANTS[name]
-    queries = config.kernel().tiling.block_q
-    arrays = Problem(queries, queries + 86, config.head_dim, config.value_dim).arrays()
-    arrays[2][..., -9, :] = np.nan
-    arrays[0][..., 40, :] *= 300  # a row with a factor, which the first warp does not split
-    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_without(config, arrays, at)
-
-
-# ------------------------------------------------------------------------------------------
-# cost
-
-
-# Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
-@pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160, 256])
-def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
-    config = grade(head_dim, causal=True)
-    t = config.kernel().tiling
-    arrays = Problem(t.block_q, 2 * t.tile, head_dim, head_dim).arrays()
-    _, _, result = run_forward(config, arrays, profile=True)
-    found = result.counters.memory_by_instruction
-    assert found
-    for moved in found.values():
-        assert moved.shared_wavefronts == moved.shared_least, moved
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.ptxas
-@pytest.mark.parametrize("name", WITH_MMA)
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("head_dim", [16, 40, 64, 96, 128, 160, 256])
-def test_no_default_kernel_spills(name: str, precision: str, head_dim: int, assembler: Assembler) -> None:
-    for causal in (False, True):
-        assert_no_spill(grade(head_dim, precision=precision, target=name, causal=causal), assembler)
-
-
-@pytest.mark.slow
-def test_every_access_of_the_halves_of_long_rows_is_proved() -> None:
-    for how in ({}, {"causal": True, "alignment": 4}):
-        made = build(grade(256, **how).kernel())
-        assert made.proof.complete, made.proof.unknown
-        assert made.global_proof.complete, made.global_proof.unknown
-
-
-@pytest.mark.slow
-@pytest.mark.ptxas
-@pytest.mark.parametrize(("head_dim", "precision"), [(128, "f32_grade"), (256, "f32_grade"), (256, "tf32")])
-def test_the_widest_kernels_do_not_spill(head_dim: int, precision: str, assembler: Assembler) -> None:
-    assert_no_spill(grade(head_dim, precision=precision, causal=True), assembler)
