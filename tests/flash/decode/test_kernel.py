@@ -11,7 +11,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_items_are_accurate, rounded_normal
-from kernel_runs import assert_no_spill_of, in_pages, mostly_nightly, nightly
+from kernel_runs import assert_no_spill, in_pages, mostly_nightly, nightly
 from nan_memory import NanMemory
 from refusals import refusal
 
@@ -673,7 +673,7 @@ def test_default_kernels_do_not_spill(
     for splits, page_size, seq_q in ((1, 0, 1), (1, 0, 16), (4, 16, 1), (4, 16, 16)):
         how: dict[str, Any] = {"page_size": page_size, "seq_q": seq_q, "mask": mask}
         problem = Problem(config, (40, 3), heads=8, padding=(1, 0), **how)
-        assert_no_spill_of(kernel_of(problem.call(), target(name), splits), assembler)
+        assert_no_spill(kernel_of(problem.call(), target(name), splits), assembler)
 
 
 # ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_items_are_accurate
-from kernel_runs import assert_no_spill_of, in_pages
+from kernel_runs import assert_no_spill, in_pages
 from numpy.typing import NDArray
 from refusals import refusal
 
@@ -457,7 +457,7 @@ def test_kernels_are_proved_and_do_not_spill(
     kernel = kernel_of(call, target(name), 4)
     assert build(kernel).proof.complete
     assert build(kernel).global_proof.complete
-    assert_no_spill_of(kernel, assembler)
+    assert_no_spill(kernel, assembler)
 
 
 def test_a_kernel_that_widens_says_so_in_its_name() -> None:

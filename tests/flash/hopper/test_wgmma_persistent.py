@@ -338,3 +338,9 @@ def test_the_contract_of_tickets_has_a_counter() -> None:
         "tickets is 0 before a launch; launches with one counter follow each other, and nothing else writes "
         "it meanwhile"
     )
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_output_has_a_tile_of_its_own_where_shared_memory_has_room(head_dim: int) -> None:
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", scheduler="static")
+    assert config.kernel().tiling.separate_output == (head_dim <= 128)
