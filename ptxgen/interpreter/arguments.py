@@ -72,10 +72,10 @@ def _check_block(kernel: Kernel, block: Extents) -> None:
         raise LaunchError(f"{kernel.name} runs in blocks of {kernel.reqntid} threads (.reqntid), got {block}")
 
 
-def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
-    sizes = find_extents(given)
+def _extent(kernel: Kernel, what: str, extent: Extent) -> Extents:
+    sizes = find_extents(extent)
     if sizes is None:
-        raise LaunchError(f"{kernel.name}: {what} must be one to three numbers from 1, got {shown(given)}")
+        raise LaunchError(f"{kernel.name}: {what} must be one to three numbers from 1, got {shown(extent)}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
@@ -100,13 +100,13 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
         if isinstance(a, (np.ndarray, TensorMap)) and _has_memory(a)
     ]
     for low, high, owners, writable, name in joined_ranges(arrays):
-        arena.place_range(low, high, owners, writable, name=name)
+        arena.add_buffer(low, high, owners, writable, name=name)
     addresses = {name: arena.address_of(array) for name, array in arrays}
     memory = np.zeros(linked.param_bytes, np.uint8)
-    for (_, param, given), offset in zip(triples, linked.param_offsets, strict=True):
-        if isinstance(given, TensorMap):
-            base = given.base if isinstance(given.base, int) else addresses[param.name]
-            data = given.encode(base)
+    for (_, param, argument), offset in zip(triples, linked.param_offsets, strict=True):
+        if isinstance(argument, TensorMap):
+            base = argument.base if isinstance(argument.base, int) else addresses[param.name]
+            data = argument.encode(base)
         elif param.name in addresses:
             data = addresses[param.name].to_bytes(8, "little")
         else:
@@ -123,26 +123,26 @@ def _check_list(kernel: Kernel, args: object) -> None:
         )
 
 
-def _has_memory(given: Argument) -> bool:
+def _has_memory(argument: Argument) -> bool:
     """Whether an argument is, or describes, a host array that becomes device memory."""
-    base = given.base if isinstance(given, TensorMap) else given
+    base = argument.base if isinstance(argument, TensorMap) else argument
     return isinstance(base, np.ndarray)
 
 
-def _array(caller: str, param: Param, given: Lanes | TensorMap) -> Lanes:
-    if isinstance(given, TensorMap):
+def _array(caller: str, param: Param, argument: Lanes | TensorMap) -> Lanes:
+    if isinstance(argument, TensorMap):
         if param_bytes(param) != NBYTES:
             raise LaunchError(f"{caller} has {param_bytes(param)} bytes, a tensor map has {NBYTES}")
-        assert isinstance(given.base, np.ndarray)
-        return given.base
+        assert isinstance(argument.base, np.ndarray)
+        return argument.base
     if TYPES[param.type].bits != 64 or TYPES[param.type].is_float or param.count:
         wanted = f"a number for its type {param.type}"
         if param.count:
             wanted = f"bytes or a numpy structure for its {param_bytes(param)} bytes"
         raise LaunchError(f"{caller} must be {wanted}, got an array")
-    if given.dtype.hasobject:
-        raise LaunchError(f"{caller} must be an array of numbers, got {given.dtype}")
-    return given
+    if argument.dtype.hasobject:
+        raise LaunchError(f"{caller} must be an array of numbers, got {argument.dtype}")
+    return argument
 
 
 def _plain(caller: str, param: Param, value: Any, arena: DeviceArena) -> bytes:

@@ -53,8 +53,8 @@ _RECURSION_BYTES: Final = 1 << 14  # local memory that a thread with recursive c
 _MAX_REGISTER_BYTES: Final = 1 << 28
 _MAX_SHARED_BYTES: Final = 1 << 28
 _SHOWN_REPORTS: Final = 10  # reports in the message of a TrapError; Result has all
-# Instructions of the kernels whose programs are kept: half a KiB for each.
-_KEPT_INSTRUCTIONS: Final = 1 << 19
+# Instructions of the kernels whose programs are cached: half a KiB for each.
+_CACHED_INSTRUCTIONS: Final = 1 << 19
 
 
 def run(
@@ -102,7 +102,7 @@ def run(
     `progress` is called with the number of CTAs done and their total. With a `recorder`, only the
     first cluster of the grid runs, without sanitizers, and its first CTA is recorded.
 
-    `in_flight` are the arrays that the grid before this one writes, if this one may begin before that has
+    `in_flight` are the arrays that the previous grid writes, if this one may begin before that has
     ended (programmatic dependent launch): the sanitizer `race` reports accesses to them before
     `griddepcontrol.wait`.
 
@@ -198,12 +198,12 @@ def _check(
 
 def _arrays(in_flight: object) -> Sequence[NDArray[Any]]:
     """The arrays of `in_flight`, which are checked."""
-    given = in_flight if isinstance(in_flight, list | tuple) else (in_flight,)
-    for array in given:
-        if not isinstance(array, np.ndarray) or given is not in_flight:
+    arrays = in_flight if isinstance(in_flight, list | tuple) else (in_flight,)
+    for array in arrays:
+        if not isinstance(array, np.ndarray) or arrays is not in_flight:
             wanted = "in_flight must be a list of numpy arrays"
             raise LaunchError(f"{wanted}, got {shown(array)}; give what args has")
-    return given
+    return arrays
 
 
 def _span(arena: DeviceArena, array: NDArray[Any]) -> Span:
@@ -215,15 +215,15 @@ def _span(arena: DeviceArena, array: NDArray[Any]) -> Span:
     return first - (array.ctypes.data - low), first + (high - array.ctypes.data)
 
 
-def _count(name: str, given: object, least: int) -> int:
-    found = integer(given, least, _MOST_COUNT)
-    if found is None:
-        raise LaunchError(f"{name} must be an integer from {least}, got {shown(given)}")
-    return found
+def _count(name: str, value: object, least: int) -> int:
+    count = integer(value, least, _MOST_COUNT)
+    if count is None:
+        raise LaunchError(f"{name} must be an integer from {least}, got {shown(value)}")
+    return count
 
 
-def _module(given: object) -> Module:
-    return _parsed(given) if isinstance(given, str) else module_of("run", given)
+def _module(source: object) -> Module:
+    return _parsed(source) if isinstance(source, str) else module_of("run", source)
 
 
 _parsed = functools.lru_cache(maxsize=8)(parse_on_use)
@@ -384,25 +384,25 @@ def _program(
     cut_each: bool,
 ) -> tuple[Program, AllowedAllocations | None]:
     """The compiled kernel, and the allocations that its shared addresses should stay in if bounds
-    are checked. Both are kept for the next launch; the kept objects hold the kernel and the
+    are checked. Both are cached for the next launch; the cached objects hold the kernel and the
     functions, so that their ids stay unique.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
     key = id(kernel), functions, addresses, dynamic_smem, checks, stepwise, cut_each
-    found = _programs.get(key)
-    if found is None:
+    cached = _programs.get(key)
+    if cached is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
         program = compile_program(
             linked, follows="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
         )
         allocations = allowed_allocations(module, linked, dynamic_smem) if "bounds" in checks else None
-        found = _programs[key] = module, program, allocations
-        kept = sum(len(program.instrs) for _, program, _ in _programs.values())
-        while kept > _KEPT_INSTRUCTIONS and len(_programs) > 1:
-            kept -= len(_programs.popitem(last=False)[1][1].instrs)
+        cached = _programs[key] = module, program, allocations
+        instructions = sum(len(program.instrs) for _, program, _ in _programs.values())
+        while instructions > _CACHED_INSTRUCTIONS and len(_programs) > 1:
+            instructions -= len(_programs.popitem(last=False)[1][1].instrs)
     _programs.move_to_end(key)
-    return found[1:]
+    return cached[1:]
 
 
 def _kernel(module: Module, entry: object) -> Kernel:

@@ -24,7 +24,7 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP, Selection
 from ptxgen.interpreter.machine.observer import BulkObserver, Observer, Tell
 from ptxgen.interpreter.schedule.scheduler import Scheduler
-from ptxgen.interpreter.traffic import BANKS, in_turn_of, rows_of, words_in_banks
+from ptxgen.interpreter.traffic import BANKS, rows_of, serialises, words_in_banks
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-IDLE: Final = -1  # a slot in which a warp waits, or behind its end
-_MOST_SLOTS: Final = 4096  # that are kept of each warp
+IDLE: Final = -1  # a slot in which a warp waits, or after its end
+_MOST_SLOTS: Final = 4096  # that are recorded of each warp
 _NEVER: Final = (1 << 63) - 1
 _MOST_SAMPLES: Final = 32  # accesses of an instruction whose banks are counted
 _ARRIVES: Final = ("mbarrier.arrive", "mbarrier.complete_tx")
@@ -95,8 +95,8 @@ class Recording:
     """What the warps of the first CTA of a launch did.
 
     `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
-    w executes in slot t, or IDLE, `[warps, kept slots]` int32; `lengths` are the slots of each warp,
-    of which the first `kept` are in `slots`. `sites` are the accesses to shared memory by number.
+    w executes in slot t, or IDLE, `[warps, recorded slots]` int32; `lengths` are the slots of each warp,
+    of which the first `recorded_slots` are in `slots`. `sites` are the accesses to shared memory by number.
     `regions` are the named parts of the `shared_bytes` of its shared memory, each with its first byte
     and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
     """
@@ -112,7 +112,7 @@ class Recording:
     bulk_bytes: int = 0
 
     @property
-    def kept(self) -> int:
+    def recorded_slots(self) -> int:
         """The slots of each warp that `slots` has."""
         return int(self.slots.shape[1])
 
@@ -128,7 +128,7 @@ class Recorder(Observer):
         self.bulk: BulkObserver = _Bulk(self)
         self.recording = Recording()
         self._most = most_slots
-        self._kept = 0
+        self._recorded = 0
         self._released: dict[tuple[int, int], int] = {}
         self._arrivals: dict[int, int] = {}  # by mbarrier, the latest
         self._copies: dict[tuple[int, int], list[_Open]] = defaultdict(list)
@@ -150,7 +150,7 @@ class Recorder(Observer):
         self._first: Lanes = np.zeros(warps, np.int64)  # the first instruction of a warp's block
         instrs = program.instrs
         self._rows = [rows_of(instr.opcode) for instr in instrs]
-        self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
+        self._serialised = [serialises(instr.opcode) for instr in instrs]
         self._arriving = [instr.opcode.startswith(_ARRIVES) for instr in instrs]
         self.recording.instrs = instrs
         self.recording.regions = program.linked.regions
@@ -185,8 +185,8 @@ class Recorder(Observer):
             begin = int(self._start[warp])
             room = self._most - begin
             if room > 0:
-                kept = numbers[:room]
-                self.recording.slots[warp, begin : begin + len(kept)] = kept
+                recorded = numbers[:room]
+                self.recording.slots[warp, begin : begin + len(recorded)] = recorded
 
     def time(self, warp: int) -> int:
         """The slot of the instruction that a warp executes now."""
@@ -271,7 +271,7 @@ class Recorder(Observer):
         site.first, site.last = min(site.first, first), max(site.last, last)
         if site.samples < _MOST_SAMPLES:
             site.samples += 1
-            parts = words_in_banks(positions, active, total, self._stride, in_turn=self._in_turn[at])
+            parts = words_in_banks(positions, active, total, self._stride, serialised=self._serialised[at])
             worst = parts[int(parts.max(axis=1).argmax())]
             if worst.max() > max(site.banks):
                 site.banks = tuple(worst.tolist())
@@ -308,7 +308,7 @@ class Recorder(Observer):
     # ------------------------------------------------------------------------------------- mbarriers
 
     def arrive(self, position: int, time: int) -> None:
-        """Somebody arrives at an mbarrier in a slot."""
+        """A thread or a copy arrives at an mbarrier in a slot."""
         self._arrivals[position] = max(self._arrivals.get(position, 0), time)
 
     def arrived(self, ids: Lanes, position: int) -> None:
@@ -317,9 +317,9 @@ class Recorder(Observer):
 
     def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """See `Observer.waited`."""
-        found = sorted(set(zip((ids // WARP).tolist(), positions.tolist(), strict=True)))
-        first: dict[int, int] = {}  # by mbarrier, the first slot behind a wait for it
-        for warp, position in found:
+        pairs = sorted(set(zip((ids // WARP).tolist(), positions.tolist(), strict=True)))
+        first: dict[int, int] = {}  # by mbarrier, the first slot after a wait for it
+        for warp, position in pairs:
             self._align([warp], [at], self._arrivals.get(position, 0), "mbarrier")
             first[position] = min(first.get(position, _NEVER), int(self._clock[warp]))
         for position, slot in first.items():

@@ -168,7 +168,7 @@ class Counters:
         `shared_conflicts` or `sectors_excess`; those with 0 are left out.
         """
         figures = [(getattr(t, by), n, t) for n, t in (self.memory_by_instruction or {}).items()]
-        ordered = sorted(figures, key=lambda found: (-found[0], found[1]))
+        ordered = sorted(figures, key=lambda item: (-item[0], item[1]))
         return [(n, t) for figure, n, t in ordered[:most] if figure]
 
     def _sum(self, figure: str) -> int | None:
@@ -185,12 +185,12 @@ _WARPGROUP: Final = 4  # warps that execute a wgmma together
 
 def _tensor_flops(opcode: str) -> int:
     """Operations of one warp in a matrix instruction; 0 for other instructions."""
-    found = _TENSOR.match(opcode)
-    if found is None:
+    shape = _TENSOR.match(opcode)
+    if shape is None:
         return 0
-    m, n, k = (int(size) for size in found.groups()[1:])
+    m, n, k = (int(size) for size in shape.groups()[1:])
     flops = 2 * m * n * k
-    if found[1].startswith("wgmma"):
+    if shape[1].startswith("wgmma"):
         return flops // _WARPGROUP
     # Each quarter of a warp multiplies its own matrices: PTX ISA, "mma.m8n8k4 with .f16".
     quarters = 4 if (m, n, k) == (8, 8, 4) and ".f16" in opcode else 1

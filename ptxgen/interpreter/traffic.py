@@ -64,19 +64,19 @@ class Traffic(Meter):
         self._rows = [rows_of(instr.opcode) for instr in instrs]
         # The source of cp.async is counted as a whole; tensor maps are not data of the kernel.
         self._other = [i.opcode.startswith("cp.") for i in instrs]
-        self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
+        self._serialised = [serialises(instr.opcode) for instr in instrs]
 
     def by_instruction(self) -> dict[int, MemoryTraffic]:
         """The traffic of each instruction that accessed shared or global memory, by its number."""
-        found = {}
+        figures = {}
         for number, row in enumerate(self._figures.tolist()):
             if any(row):
                 instr = self._instrs[number]
                 origin = origin_of(instr)
-                found[number] = MemoryTraffic(
+                figures[number] = MemoryTraffic(
                     where_from(instr), *row, line=origin.ptx_line, source=origin.source
                 )
-        return found
+        return figures
 
     def access(self, machine: Accessing, plan: Plan, offset: int, total: int, verb: str) -> None:
         """Count a planned access of `total` bytes; `verb` says whether it reads, writes or updates."""
@@ -86,20 +86,20 @@ class Traffic(Meter):
         low = plan.low + offset
         if plan.window is machine.shared.window:
             # Shifts by whole words give the same figures: they only rotate the banks.
-            in_turn = verb == "update" and self._in_turn[at]
-            kind = "shared", total, low % BANK_BYTES, in_turn, self._rows[at]
+            serialised = verb == "update" and self._serialised[at]
+            kind = "shared", total, low % BANK_BYTES, serialised, self._rows[at]
         elif low >= _FIRST_GLOBAL:
             kind = "global", total, low % SECTOR_BYTES, False, WARP
         else:
             return
-        found = plan.traffic.get(kind)
-        if found is None:
+        figures = plan.traffic.get(kind)
+        if figures is None:
             active = np.ones(len(plan.relative), np.bool_) if plan.mask is None else plan.mask
-            found = plan.traffic[kind] = self._measure(machine, plan, low, active, kind)
+            figures = plan.traffic[kind] = self._measure(machine, plan, low, active, kind)
         if kind[0] == "shared":
-            self._figures[at, _SHARED:_GLOBAL] += found
+            self._figures[at, _SHARED:_GLOBAL] += figures
         else:
-            self._moved(at, found, verb)
+            self._moved(at, figures, verb)
 
     def copy(
         self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None
@@ -119,16 +119,16 @@ class Traffic(Meter):
     def _measure(
         self, machine: Accessing, plan: Plan, low: int, active: Lanes, kind: tuple[str, int, int, bool, int]
     ) -> tuple[int, int, int]:
-        space, total, _, in_turn, rows = kind
+        space, total, _, serialised, rows = kind
         address = plan.relative + low
         if space == "global":
             return sectors(address, active, total)
         if rows < WARP:  # the instruction ignores the other lanes' addresses
             active = active & (np.arange(len(active)) % WARP < rows)
-        return wavefronts(address, active, total, machine.shared.stride, in_turn=in_turn)
+        return wavefronts(address, active, total, machine.shared.stride, serialised=serialised)
 
-    def _moved(self, at: int, found: tuple[int, int, int], verb: str) -> None:
-        requests, moved, least = found
+    def _moved(self, at: int, figures: tuple[int, int, int], verb: str) -> None:
+        requests, moved, least = figures
         row = self._figures[at]
         row[_GLOBAL] += requests
         if verb != "write":
@@ -140,20 +140,20 @@ class Traffic(Meter):
 
 
 def wavefronts(
-    position: Lanes, active: Lanes, total: int, stride: int, *, in_turn: bool = False
+    position: Lanes, active: Lanes, total: int, stride: int, *, serialised: bool = False
 ) -> tuple[int, int, int]:
     """Requests, wavefronts and the least possible wavefronts of an access of `total` bytes.
 
     `position` is the byte that each lane accesses in the shared memory of the batch, `[lanes]`
     int64; each CTA has `stride` bytes of it. `active` says which lanes are active, `[lanes]` bool.
-    With `in_turn`, lanes that share a word do not share a wavefront.
+    With `serialised`, lanes that share a word do not share a wavefront.
     """
-    deepest = words_in_banks(position, active, total, stride, in_turn=in_turn).max(axis=1)
+    deepest = words_in_banks(position, active, total, stride, serialised=serialised).max(axis=1)
     return _requests(active), int(deepest.sum()), int(np.count_nonzero(deepest))
 
 
 def words_in_banks(
-    position: Lanes, active: Lanes, total: int, stride: int, *, in_turn: bool = False
+    position: Lanes, active: Lanes, total: int, stride: int, *, serialised: bool = False
 ) -> Lanes:
     """The words that each bank serves in each part of an access, `[parts, BANKS]` int64; the arguments
     are those of `wavefronts`, but the number of lanes need only be a multiple of the lanes of a part.
@@ -162,15 +162,15 @@ def words_in_banks(
     words = np.where(active, position // BANK_BYTES, -parts)
     words = (words[:, None] + np.arange(parts)).reshape(-1, WARP)
     counts = words >= 0
-    if not in_turn:
+    if not serialised:
         words.sort(axis=1)
         counts = words >= 0
         counts[:, 1:] &= words[:, 1:] != words[:, :-1]
     part = np.nonzero(counts)[0]
     bank = words[counts] % (stride // BANK_BYTES) % BANKS
     in_bank = np.bincount(part * BANKS + bank, minlength=len(words) * BANKS)
-    found: Lanes = in_bank.reshape(-1, BANKS)
-    return found
+    per_bank: Lanes = in_bank.reshape(-1, BANKS)
+    return per_bank
 
 
 def sectors(address: Lanes, active: Lanes, total: int) -> tuple[int, int, int]:
@@ -198,7 +198,7 @@ def _distinct(ordered: Lanes) -> Lanes:
     return count
 
 
-def in_turn_of(opcode: str) -> bool:
+def serialises(opcode: str) -> bool:
     """Whether lanes that update one word of shared memory take turns. The machine treats looks at an
     mbarrier as updates, too, but they change nothing.
     """
@@ -207,5 +207,5 @@ def in_turn_of(opcode: str) -> bool:
 
 def rows_of(opcode: str) -> int:
     """The lanes of a warp whose addresses an instruction uses."""
-    found = _MATRICES.match(opcode)
-    return _ROWS * int(found[1]) if found else WARP
+    shape = _MATRICES.match(opcode)
+    return _ROWS * int(shape[1]) if shape else WARP

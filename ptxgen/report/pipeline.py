@@ -39,7 +39,7 @@ def pipeline(recording: Recording, kernel: ir.Kernel, names: Mapping[int, str]) 
     return Pipeline(
         NAMES,
         max(recording.lengths, default=0),
-        recording.kept,
+        recording.recorded_slots,
         tuple(itertools.islice(_stages(recording, lines, notes), _MOST_STAGES)),
         tuple(Lane(tuple(warps), *same) for same, warps in lanes.items()),  # type: ignore[arg-type]
     )
@@ -67,7 +67,7 @@ def _notes(kernel: ir.Kernel) -> dict[int, str]:
 
 def _stages(recording: Recording, lines: list[int], names: Mapping[int, str]) -> Iterator[Stage]:
     """The stages of the first warp; a stage without a name goes on with the one before."""
-    if not recording.kept:
+    if not recording.recorded_slots:
         return
     now = Stage("", 0, 0, 0)
     for slot, number in enumerate(recording.slots[0].tolist()):

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from interpreter.programs import ELEMENT, ptx
+from interpreter.programs import on_elements, ptx
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter import DeviceArena, run
@@ -24,7 +24,7 @@ def program(type: str, count: int = 0) -> str:
     copies = "\n".join(
         f"    ld.param.u8 %r1, [a+{n}];\n    st.global.u8 [%rd1+{n}], %r1;" for n in range(nbytes)
     )
-    text = ptx(f"    ld.param.u64 %rd1, [x];\n{copies}\n    ret;", "u64 x, %")
+    text = ptx(f"    ld.param.u64 %rd1, [x];\n{copies}", "u64 x, %")
     declared = f".param {align}.{type} a{f'[{count}]' if count else ''}"
     return text.replace(".param .%", declared)
 
@@ -190,20 +190,14 @@ def test_a_tensor_map_needs_a_parameter_of_its_size() -> None:
 
 # ---- arrays -------------------------------------------------------------------------------------
 
-ADD_ONE = ptx(
-    ELEMENT
-    + """
+ADD_ONE = on_elements("""
     ld.global.u32 %r4, [%rd0];
     add.u32 %r4, %r4, 1;
     st.global.u32 [%rd0], %r4;
-    ret;
-    """,
-    "u64 x",
-)
+    """)
 ADDRESSES = ptx(
     "    ld.param.u64 %rd0, [x];\n    ld.param.u64 %rd1, [y];\n    sub.s64 %rd2, %rd1, %rd0;\n"
-    "    ld.param.u64 %rd3, [z];\n    st.global.u64 [%rd3], %rd2;\n    ret;",
-    "u64 x, u64 y, u64 z",
+    "    ld.param.u64 %rd3, [z];\n    st.global.u64 [%rd3], %rd2;"
 )
 
 
@@ -241,16 +235,12 @@ def test_a_read_only_array_may_be_read_and_written_through_another_that_overlaps
     whole = np.arange(4, dtype=np.uint64)
     view = whole[2:]
     view.flags.writeable = False
-    text = ptx(
-        """
+    text = ptx("""
     ld.param.u64 %rd0, [x];
     ld.param.u64 %rd1, [y];
     ld.global.u64 %rd2, [%rd0+8];
     st.global.u64 [%rd1+16], %rd2;
-    ret;
-    """,
-        "u64 x, u64 y",
-    )
+    """)
     run(text, grid=1, block=1, args=[view, whole])
     assert whole.tolist() == [0, 1, 3, 3]
 
@@ -313,7 +303,7 @@ NOTHING = ptx("    ret;")
 
 
 def with_directive(directive: str) -> str:
-    return ptx("    ret;", version="7.8", target="sm_90").replace(")\n{", f")\n{directive}\n{{")
+    return ptx("    ret;").replace(")\n{", f")\n{directive}\n{{")
 
 
 @pytest.mark.parametrize("what", ["grid", "block", "cluster"])

@@ -4,15 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import ELEMENT, ptx
+from interpreter.programs import on_elements, ptx
 
 from ptxgen.interpreter import launch, run
 
 # Each CTA turns its 48 elements round through shared memory and adds what local memory holds; an
 # atomic counts the threads.
-PROGRAM = ptx(
-    ELEMENT
-    + """
+PROGRAM = on_elements(
+    """
     .local .align 4 .b8 kept[64];
     st.local.u32 [kept+60], %r1;
     mov.u32 %r5, buf;
@@ -28,9 +27,7 @@ PROGRAM = ptx(
     st.global.u32 [%rd0], %r4;
     ld.param.u64 %rd3, [count];
     red.global.add.u32 [%rd3], 1;
-    ret;
     """,
-    "u64 x, u64 count",
     shared=192,
 )
 CTAS, THREADS = 37, 48
@@ -118,11 +115,10 @@ def test_threads_that_may_recurse_leave_each_other_room(batches: Batches) -> Non
         ret;
     }
     """
-    text = ptx(
-        ELEMENT + "    and.b32 %r4, %r3, 7;\n    call (%r4), f, (%r4);\n"
-        "    st.global.u32 [%rd0], %r4;\n    ret;",
-        "u64 x",
-    ).replace(".visible", functions + ".visible")
+    text = on_elements(
+        "    and.b32 %r4, %r3, 7;\n    call (%r4), f, (%r4);\n    st.global.u32 [%rd0], %r4;",
+        before=functions,
+    )
     x = np.zeros(100 * 256, np.uint32)
     run(text, grid=100, block=256, args=[x])
     assert (x == np.cumsum(np.arange(8))[np.arange(len(x)) % 8]).all()
@@ -131,8 +127,7 @@ def test_threads_that_may_recurse_leave_each_other_room(batches: Batches) -> Non
 
 @pytest.mark.parametrize("ctas", [1, 5, 6, 7, 11])
 def test_clusters_are_never_parted(ctas: int, monkeypatch: pytest.MonkeyPatch, batches: Batches) -> None:
-    text = ptx(
-        """
+    body = """
     ld.param.u64 %rd1, [x];
     mov.u32 %r0, %cluster_ctarank;
     mov.u32 %r1, %cluster_nctarank;
@@ -151,13 +146,8 @@ def test_clusters_are_never_parted(ctas: int, monkeypatch: pytest.MonkeyPatch, b
     mul.wide.u32 %rd2, %r4, 4;
     add.s64 %rd1, %rd1, %rd2;
     st.global.u32 [%rd1], %r7;
-    ret;
-    """,
-        "u64 x",
-        shared=4,
-        version="7.8",
-        target="sm_90",
-    )
+    """
+    text = ptx(body, shared=4)
     monkeypatch.setattr(launch, "_MAX_LANES", 32 * ctas)
     x = np.zeros(18, np.uint32)
     seen: list[tuple[int, int]] = []
@@ -207,10 +197,9 @@ def test_special_registers_go_on_from_batch_to_batch(monkeypatch: pytest.MonkeyP
     mad.lo.u32 %r7, %r3, 10, %r2;
     mad.lo.u32 %r7, %r7, 10, %r1;
     st.global.u32 [%rd1], %r7;
-    ret;
     """
     x = np.zeros((3, 5, 7), np.uint32)
-    run(ptx(body, "u64 x"), grid=(7, 5, 3), block=1, args=[x])
+    run(ptx(body), grid=(7, 5, 3), block=1, args=[x])
     z, y, first = np.indices(x.shape)
     assert (x == 100 * z + 10 * y + first).all()
 
@@ -226,10 +215,10 @@ def test_threads_of_blocks_of_odd_shapes_are_numbered() -> None:
                 for axis in "zyx"
             ),
             "    mul.wide.u32 %rd2, %r0, 4;\n    add.s64 %rd1, %rd1, %rd2;\n    bar.sync 0;\n"
-            "    add.u32 %r0, %r0, 7;\n    st.global.u32 [%rd1], %r0;\n    ret;",
+            "    add.u32 %r0, %r0, 7;\n    st.global.u32 [%rd1], %r0;",
         ]
     )
     for block in (1, 31, 33, 1023, (7, 3, 5), (1, 1, 64), (3, 341), (11, 31, 3)):
         x = np.zeros((12, int(np.prod(block))), np.uint32)
-        run(ptx(body, "u64 x"), grid=(2, 3, 2), block=block, args=[x], sanitize=True)
+        run(ptx(body), grid=(2, 3, 2), block=block, args=[x], sanitize=True)
         assert (x.ravel() == 7 + np.arange(x.size)).all()

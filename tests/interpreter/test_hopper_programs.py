@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from interpreter.programs import at, deadlock, located, named
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import run
@@ -70,6 +71,13 @@ def copy_to(at: int, register: str, *coordinates: int) -> str:
 
 def expect(nbytes: int) -> str:
     return f"    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {nbytes};\n"
+
+
+def failure(text: str, args: list[Any], **how: Any) -> str:
+    """The error that ends a run by this module's `run`, which `interpreter.schedule.cases` replaces."""
+    with pytest.raises(TrapError) as trapped:
+        run(text, **{"grid": 1, "block": 32, "args": args, "dynamic_smem": 512, **how})
+    return str(trapped.value)
 
 
 # ---------------------------------------- images of boxes in shared memory
@@ -181,7 +189,7 @@ def test_what_lies_outside_is_nan_if_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "wrong", "right", "said"),
+    ("dtype", "wrong", "right", "size"),
     [
         (np.uint8, (8, -8, 4, 1), (16, -16, 0), "16 elements of u8"),
         (np.float16, (4, -4, 1), (8, -8, 16, 0), "8 elements of f16"),
@@ -190,7 +198,7 @@ def test_what_lies_outside_is_nan_if_asked_for() -> None:
     ],
 )
 def test_a_box_begins_at_a_multiple_of_16_bytes(
-    dtype: Any, wrong: tuple[int, ...], right: tuple[int, ...], said: str
+    dtype: Any, wrong: tuple[int, ...], right: tuple[int, ...], size: str
 ) -> None:
     """The innermost coordinate; the others may be any."""
     tensor = counting((4, 64), dtype)
@@ -200,12 +208,11 @@ def test_a_box_begins_at_a_multiple_of_16_bytes(
             want = wanted_image(of, tensor, (first, row))
             assert np.array_equal(loaded_image(of, (first, row), want.nbytes), want)
     for first in wrong:
-        with pytest.raises(TrapError) as trapped:
-            loaded_image(of, (first, 0), 16 * 2 * tensor.itemsize)
-        assert str(trapped.value) == (
-            "kernel k: cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], "
-            "[%rd0, {%r8, %r9}], [%r1]; (line 25): thread (0, 0, 0) of CTA (0, 0, 0): the innermost "
-            f"coordinate of a box must be a multiple of 16 bytes, {said}, got {first}"
+        text, nbytes = image_kernel(of, (first, 0), 8 * tensor.itemsize), 32 * tensor.itemsize
+        assert failure(text, [of, np.zeros(nbytes // 4, np.uint32)], dynamic_smem=1024 + nbytes) == (
+            f"{at(text, 'cp.async.bulk.tensor')}the innermost coordinate of a box must be a multiple of 16 "
+            f"bytes, "
+            f"{size}, got {first}"
         )
 
 
@@ -386,12 +393,9 @@ def test_a_stored_box_ends_where_the_tensor_does(corner: tuple[int, int], swizzl
 def test_a_box_is_stored_at_a_multiple_of_16_bytes(store: str) -> None:
     a, b = counting((8, 16), np.float32), np.zeros((10, 32), np.float32)
     maps = [TensorMap(x, box=(16, 8)) for x in (a, b)]
-    with pytest.raises(TrapError) as trapped:
-        run(round_trip(store), grid=1, block=32, args=[*maps, 2, 1], dynamic_smem=2048)
-    assert str(trapped.value) == (
-        f"kernel k: {store} [%rd1, {{%r4, %r5}}], [%r2]; (line 38): thread (0, 0, 0) of CTA (0, 0, 0): "
-        "the innermost coordinate of a box must be a multiple of 16 bytes, 4 elements of f32, got 2"
-    )
+    why = "the innermost coordinate of a box must be a multiple of 16 bytes, 4 elements of f32, got 2"
+    text = round_trip(store)
+    assert failure(text, [*maps, 2, 1], dynamic_smem=2048) == at(text, store) + why
     assert not b.any()
 
 
@@ -619,9 +623,7 @@ def test_a_multicast_reaches_the_ctas_of_its_mask(copy: str, mask: int) -> None:
 def test_a_multicast_to_a_cta_that_does_not_exist_is_refused() -> None:
     x = counting((8, 64), np.uint32)
     args = [TensorMap(x, box=(32, 2)), x, np.zeros((8, 64), np.uint32), 0b10010]
-    with pytest.raises(TrapError) as trapped:
-        run(multicast_kernel(MULTICASTS[0]), grid=4, block=64, cluster=4, args=args, dynamic_smem=512)
-    assert str(trapped.value).endswith(
+    assert failure(multicast_kernel(MULTICASTS[0]), args, grid=4, block=64, cluster=4).endswith(
         "thread (0, 0, 0) of CTA (1, 0, 0): multicasts to the CTAs of mask 0x0012 in a cluster of 4"
     )
 
@@ -789,12 +791,6 @@ def test_a_producer_and_a_consumer_share_two_stages(test: str) -> None:
     assert np.array_equal(y, want)
 
 
-def failure(text: str, args: list[Any], **given: Any) -> str:
-    with pytest.raises(TrapError) as trapped:
-        run(text, **{"grid": 1, "block": 32, "args": args, "dynamic_smem": 512, **given})
-    return str(trapped.value)
-
-
 GENERIC = """
     cvt.u64.u32 %rd7, %r1;
     cvta.shared.u64 %rd8, %rd7;
@@ -823,13 +819,9 @@ GENERIC = """
 )
 def test_a_deadlock_says_what_an_mbarrier_still_waits_for(use: str, left: str) -> None:
     text = kernel("u64 x", INIT + "    ld.param.u64 %rd0, [x];\n" + use + WAIT)
-    line = next(n for n, t in enumerate(text.splitlines(), 1) if "try_wait" in t)
-    assert failure(text, [np.zeros(64, np.uint32)]) == (
-        "kernel k: deadlock in CTA (0, 0, 0): 32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), "
-        "(3, 0, 0) and 28 more) wait at the end of a phase of parity 0 of the mbarrier at 0x0, "
-        f"whose phase {left}, in mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0; "
-        f"(line {line}); 0 of 32 threads have exited"
-    )
+    phase = f"the end of a phase of parity 0 of the mbarrier at 0x0, whose phase {left}"
+    wait = f"{named(0, 32)} wait at {phase}, in {located(text, 'try_wait')}"
+    assert failure(text, [np.zeros(64, np.uint32)]) == deadlock([wait], 0, 32)
 
 
 def test_threads_that_wait_for_different_mbarriers_are_told_apart() -> None:
@@ -854,41 +846,30 @@ def test_threads_that_wait_for_different_mbarriers_are_told_apart() -> None:
 
 def test_too_many_arrivals_stop_the_kernel() -> None:
     text = kernel("u64 x", INIT + "    mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r1], 16;")
-    line = next(n for n, t in enumerate(text.splitlines(), 1) if "arrive.expect" in t)
-    assert failure(text, [0]) == (
-        "kernel k: mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r1], 16; "
-        f"(line {line}): thread (0, 0, 0) of CTA (0, 0, 0): 1 arrival at an mbarrier whose phase "
-        "waits for none more; its count is 1"
-    )
+    why = "1 arrival at an mbarrier whose phase waits for none more; its count is 1"
+    assert failure(text, [0]) == at(text, "arrive.expect") + why
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("size", "why"),
     [
         (
-            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 250"),
+            250,
             "a bulk copy's addresses and size are multiples of 16 bytes, got 250 bytes and the global "
             "address 0x200000000",
         ),
+        (512, "copies 512 bytes at shared address 0x40, outside its 512 bytes"),
         (
-            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 512"),
-            "copies 512 bytes at shared address 0x40, outside its 512 bytes",
-        ),
-        (
-            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 272"),
-            "wants to read 272 bytes of global memory at 0x200000000, at byte 0 of x (0x200000000, "
-            "256 bytes)",
+            272,
+            "wants to read 272 bytes of global memory at 0x200000000, at byte 0 of x (0x200000000, 256 "
+            "bytes)",
         ),
     ],
 )
-def test_bulk_copies_that_reach_too_far_are_refused(change: tuple[str, str], why: str) -> None:
-    text = bulk_kernel("cp.async.bulk.global.shared::cta.bulk_group").replace(*change)
-    line = next(n for n, t in enumerate(text.splitlines(), 1) if change[1] in t)
-    size = change[1].split()[-1]
-    assert failure(text, [np.zeros(64, np.uint32), 0]) == (
-        "kernel k: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0],"
-        f" {size}, [%r1]; (line {line}): thread (0, 0, 0) of CTA (0, 0, 0): {why}"
-    )
+def test_bulk_copies_that_reach_too_far_are_refused(size: int, why: str) -> None:
+    text = bulk_kernel("cp.async.bulk.global.shared::cta.bulk_group")
+    text = text.replace("[%rd0], 256", f"[%rd0], {size}")
+    assert failure(text, [np.zeros(64, np.uint32), 0]) == at(text, f"[%rd0], {size}") + why
 
 
 def tensor_failure(copy: str, args: list[Any]) -> str:
@@ -899,18 +880,14 @@ def tensor_failure(copy: str, args: list[Any]) -> str:
 def test_tensor_copies_want_a_map_an_aligned_image_and_all_coordinates() -> None:
     out = np.zeros(4, np.uint32)
     of = TensorMap(counting((8, 32), np.float32), box=(32, 2))
-    assert tensor_failure(copy_to(128, "%rd0", 0, 0, 0), [of, out]) == (
-        "gives 3 coordinates for a tensor map of 2 dimensions"
-    )
-    assert tensor_failure(copy_to(64, "%rd0", 0, 0), [of, out]) == (
-        "a box lies at a multiple of 128 bytes of shared memory, got 0x40"
-    )
-    assert tensor_failure(copy_to(384, "%rd0", 0, 0), [of, out]) == (
-        "copies 256 bytes at shared address 0x180, outside its 512 bytes"
-    )
-    assert tensor_failure(copy_to(128, "%rd0", 0, 0), [bytes(128), out]) == (
-        "these bytes are no tensor map: give the kernel a TensorMap as its argument"
-    )
+    no_map = "these bytes are no tensor map: give the kernel a TensorMap as its argument"
+    for address, corner, map, why in (
+        (128, (0, 0, 0), of, "gives 3 coordinates for a tensor map of 2 dimensions"),
+        (64, (0, 0), of, "a box lies at a multiple of 128 bytes of shared memory, got 0x40"),
+        (384, (0, 0), of, "copies 256 bytes at shared address 0x180, outside its 512 bytes"),
+        (128, (0, 0), bytes(128), no_map),
+    ):
+        assert tensor_failure(copy_to(address, "%rd0", *corner), [map, out]) == why
 
 
 def test_a_matrix_outside_shared_memory_is_refused() -> None:

@@ -6,29 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import program, result_of
+from interpreter.programs import program, refused, result_of
 
-from ptxgen.errors import LaunchError, TrapError
+from ptxgen.errors import LaunchError, PtxGenError, TrapError
 from ptxgen.interpreter import DeviceArena, Result, run
 from ptxgen.parse import parse
 
 FIXTURES = Path(__file__).parents[1] / "ptx" / "nvcc"
 
 
-def trap_of(body: str, variables: str = "", **more: object) -> str:
+def refusal(body: str, variables: str = "", error: type[PtxGenError] = LaunchError, **how: Any) -> str:
+    return refused(program(body, variables), [np.zeros(32, np.uint32)], error, **how)
+
+
+def trap_of(body: str, variables: str = "", **how: Any) -> str:
     """The error of a program, without the number of the line."""
-    text = program(body, variables)
-    x = np.zeros(32, np.uint32)
-    with pytest.raises(TrapError) as caught:
-        run(text, grid=1, block=32, args=[x], **more)  # type: ignore[arg-type]
-    return re.sub(r"\(line \d+\)", "(line)", str(caught.value))
-
-
-def refused(body: str, variables: str = "", **more: object) -> str:
-    x = np.zeros(32, np.uint32)
-    with pytest.raises(LaunchError) as caught:
-        run(program(body, variables), grid=1, block=32, args=[x], **more)  # type: ignore[arg-type]
-    return str(caught.value)
+    return re.sub(r"\(line \d+\)", "(line)", refusal(body, variables, TrapError, **how))
 
 
 # ---- initial values -----------------------------------------------------------------------------
@@ -57,45 +50,23 @@ def test_variables_begin_with_their_initial_values(space: str, declaration: str,
 @pytest.mark.parametrize(
     ("read", "variables", "want"),
     [
-        (
-            "ld.global.u64 %rd3, [t+8]; ld.global.u32 %r4, [%rd3];",
-            ".global .u32 a = 11;\n.global .u32 b = 22;\n.global .u64 t[2] = {a, b};\n",
-            22,
-        ),
-        (
-            "ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-            ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = generic(a)+8;\n",
-            3,
-        ),
-        (
-            "ld.global.u64 %rd3, [t]; ld.global.u32 %r4, [%rd3];",
-            ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = a+4;\n",
-            2,
-        ),
-        (
-            "ld.const.u64 %rd3, [t]; ld.const.u32 %r4, [%rd3];",
-            ".const .u32 a[2] = {5, 6};\n.const .u64 t = a+4;\n",
-            6,
-        ),
-        (
-            "ld.const.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-            ".const .u32 a[2] = {5, 6};\n.const .u64 t = generic(a)+4;\n",
-            6,
-        ),
-        (
-            "ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-            ".const .u32 a = 9;\n.global .u64 t = generic(a);\n",
-            9,
-        ),
+        ("ld.global.u64 %rd3, [t+8]; ld.global.u32 %r4, [%rd3];", ".global .u64 t[2] = {a, b};", 22),
+        ("ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];", ".global .u64 t = generic(array)+8;", 3),
+        ("ld.global.u64 %rd3, [t]; ld.global.u32 %r4, [%rd3];", ".global .u64 t = array+4;", 2),
+        ("ld.const.u64 %rd3, [t]; ld.const.u32 %r4, [%rd3];", ".const .u64 t = c+4;", 6),
+        ("ld.const.u64 %rd3, [t]; ld.u32 %r4, [%rd3];", ".const .u64 t = generic(c)+4;", 6),
+        ("ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];", ".global .u64 t = generic(c);", 5),
         (
             "ld.global.u64 %rd3, [t]; ld.global.u64 %rd3, [%rd3]; ld.global.u32 %r4, [%rd3];",
-            ".global .u32 a = 8;\n.global .u64 m = a;\n.global .u64 t = m;\n",
-            8,
+            ".global .u64 m = a;\n.global .u64 t = m;",
+            11,
         ),
     ],
 )
 def test_variables_point_to_each_other(read: str, variables: str, want: int) -> None:
-    assert result_of(f"    {read}", variables) == [want] * 32
+    values = ".global .u32 a = 11;\n.global .u32 b = 22;\n.global .u32 array[4] = {1, 2, 3, 4};\n"
+    values += ".const .u32 c[2] = {5, 6};\n"
+    assert result_of(f"    {read}", f"{values}{variables}\n") == [want] * 32
 
 
 def test_a_variable_may_point_to_itself_and_hold_single_bytes_of_an_address() -> None:
@@ -145,14 +116,14 @@ def test_variables_that_are_larger_than_memory_are_refused(
         return real(shape, *rest)
 
     monkeypatch.setattr(np, "zeros", zeros)
-    assert refused("    mov.u32 %r4, 0;", f".{space} .align 4 .b8 huge[{10**12}];\n") == (
+    assert refusal("    mov.u32 %r4, 0;", f".{space} .align 4 .b8 huge[{10**12}];\n") == (
         f"{caller} must fit the memory of this machine, got {10**12} bytes; declare fewer"
     )
 
 
 @pytest.mark.parametrize("space", ["global", "const"])
 def test_variables_of_another_module_are_refused(space: str) -> None:
-    assert refused("    mov.u32 %r4, 0;", f".extern .{space} .align 4 .u32 elsewhere[4];\n") == (
+    assert refusal("    mov.u32 %r4, 0;", f".extern .{space} .align 4 .u32 elsewhere[4];\n") == (
         "the module declares elsewhere but does not define it; "
         "link the modules first, or give it a definition"
     )
@@ -161,7 +132,7 @@ def test_variables_of_another_module_are_refused(space: str) -> None:
 @pytest.mark.parametrize("target", ["nowhere", "of_shared"])
 def test_pointers_to_what_has_no_address_are_refused(target: str) -> None:
     variables = f".shared .u32 of_shared[4];\n.global .align 8 .u64 t[2] = {{{target}, 0}};\n"
-    assert refused("    mov.u32 %r4, 0;", variables) == (
+    assert refusal("    mov.u32 %r4, 0;", variables) == (
         f"t is initialised with the address of {target}, which the module does not define"
     )
 
@@ -208,7 +179,7 @@ def test_symbols_give_variables_values_before_the_kernel_runs() -> None:
 )
 def test_symbols_that_cannot_be_are_refused(symbols: object, message: str) -> None:
     variables = HELD + ".shared .u32 tile[4];\n"
-    assert refused("    mov.u32 %r4, 0;", variables, symbols=symbols) == message
+    assert refusal("    mov.u32 %r4, 0;", variables, symbols=symbols) == message
 
 
 def test_variables_in_the_result_are_those_that_the_next_launch_sees() -> None:
@@ -278,135 +249,67 @@ def test_a_text_keeps_its_variables_however_many_others_run_between() -> None:
     assert out[0] == 101
 
 
-def test_persistent_ctas_take_tickets_until_none_are_left() -> None:
-    body = """
-$next:
-    setp.ne.u32 %p1, %r3, 0;
-    @%p1 bra $wait;
-    atom.global.add.u32 %r4, [ticket], 1;
-    st.shared.u32 [mine], %r4;
-$wait:
-    bar.sync 0;
-    ld.shared.u32 %r4, [mine];
-    bar.sync 0;
-    setp.ge.u32 %p2, %r4, 100;
-    @%p2 ret;
-    mad.lo.u32 %r5, %r4, 32, %r3;
-    mul.wide.u32 %rd3, %r5, 4;
-    add.s64 %rd3, %rd1, %rd3;
-    mad.lo.u32 %r5, %r4, 3, %r3;
-    st.global.u32 [%rd3], %r5;
-    bra $next;
-    """
-    text = program(body, ".global .u32 ticket;\n.shared .u32 mine;\n")
-    x = np.zeros((100, 32), np.uint32)
-    result = run(text, grid=7, block=32, args=[x], sanitize=True)
-    assert (x == 3 * np.arange(100)[:, None] + np.arange(32)).all()
-    assert result.variables["ticket"].view(np.uint32)[0] == 107
-
-
 # ---- pointers -----------------------------------------------------------------------------------
 
 
-def test_a_linked_list_of_structures_is_followed_by_real_addresses() -> None:
-    node = np.dtype([("next", "<u8"), ("value", "<i4"), ("pad", "<i4")])
-    nodes, extra = np.zeros(50, node), np.zeros(1, node)
-    arena = DeviceArena()
-    base, last = arena.place(nodes), arena.place(extra)
-    order = np.random.default_rng(0).permutation(50)
-    nodes["value"] = np.arange(50)
-    nodes["next"][order[:-1]] = base + 16 * order[1:]
-    nodes["next"][order[-1]] = last
-    extra["value"] = 1000
-    body = """
-    ld.global.u64 %rd3, [%rd1+128];
-    mov.u32 %r4, 0;
-$follow:
-    ld.u32 %r5, [%rd3+8];
-    add.u32 %r4, %r4, %r5;
-    ld.u64 %rd3, [%rd3];
-    setp.ne.u64 %p1, %rd3, 0;
-    @%p1 bra $follow;
-    """
-    x = np.zeros(34, np.uint32)
-    x[32:].view(np.uint64)[0] = base + 16 * order[0]
-    run(program(body), grid=1, block=32, args=[x], arena=arena)
-    assert x[:32].tolist() == [sum(range(50)) + 1000] * 32
-
-
 @pytest.mark.parametrize(
-    ("access", "why"),
+    ("access", "wanted", "space", "where"),
     [
-        (
-            "ld.global.u32 %r4, [%rd0+128];",
-            "wants to read 4 bytes of global memory at 0x200000080, "
-            "0 bytes after the end of x (0x200000000, 128 bytes)",
-        ),
-        (
-            "ld.u32 %r4, [%rd1+-4];",
-            "wants to read 4 bytes of generic memory at 0x1fffffffc, "
-            "4 bytes before the start of x (0x200000000, 128 bytes)",
-        ),
-        (
-            "st.global.v2.u32 [%rd1+124], {%r4, %r4};",
-            "wants to write 8 bytes of global memory at 0x20000007c, which is not a multiple of 8",
-        ),
+        ("ld.global.u32 %r4, [%rd0+128];", "read 4", "global", "0x200000080, 0 bytes after the end of X"),
+        ("ld.u32 %r4, [%rd1+-4];", "read 4", "generic", "0x1fffffffc, 4 bytes before the start of X"),
+        ("st.global.v2.u32 [%rd1+124], {%r4, %r4};", "write 8", "global", "0x20000007c, NOT_ALIGNED"),
         (
             "st.global.v2.u32 [%rd1+128], {%r4, %r4};",
-            "wants to write 8 bytes of global memory at 0x200000080, "
-            "0 bytes after the end of x (0x200000000, 128 bytes)",
+            "write 8",
+            "global",
+            "0x200000080, 0 bytes after the end of X",
         ),
-        (
-            "ld.global.u64 %rd5, [%rd1+124];",
-            "wants to read 8 bytes of global memory at 0x20000007c, which is not a multiple of 8",
-        ),
+        ("ld.global.u64 %rd5, [%rd1+124];", "read 8", "global", "0x20000007c, NOT_ALIGNED"),
         (
             "atom.global.add.u32 %r4, [%rd1+4096], 1;",
-            "wants to update 4 bytes of global memory at 0x200001000, "
-            "3968 bytes after the end of x (0x200000000, 128 bytes)",
+            "update 4",
+            "global",
+            "0x200001000, 3968 bytes after the end of X",
         ),
-        (
-            "mov.u64 %rd5, 0; ld.global.u32 %r4, [%rd5];",
-            "wants to read 4 bytes of global memory at 0x0, a null pointer",
-        ),
+        ("mov.u64 %rd5, 0; ld.global.u32 %r4, [%rd5];", "read 4", "global", "0x0, a null pointer"),
         (
             "mov.u64 %rd5, 0; st.u32 [%rd5+24], %r4;",
-            "wants to write 4 bytes of generic memory at 0x18, a null pointer and 24 bytes",
+            "write 4",
+            "generic",
+            "0x18, a null pointer and 24 bytes",
         ),
         (
             "cvt.u32.u64 %r5, %rd1; cvt.u64.u32 %rd5, %r5; ld.global.u32 %r4, [%rd5+4096];",
-            "wants to read 4 bytes of global memory at 0x1000, "
-            "8589930496 bytes before the start of x (0x200000000, 128 bytes)",
+            "read 4",
+            "global",
+            "0x1000, 8589930496 bytes before the start of X",
         ),
-        ("ld.param.u64 %rd5, [x+8];", "wants to read 8 bytes of param memory at 0x1008, outside its 8 bytes"),
-        (
-            "cvta.const.u64 %rd5, table; st.u32 [%rd5], 3;",
-            "wants to write 4 bytes of const memory at 0x1000, in a read-only array",
-        ),
-        (
-            "ld.const.u32 %r4, [table+8];",
-            "wants to read 4 bytes of const memory at 0x1008, outside its 8 bytes",
-        ),
-        (
-            "cvta.param.u64 %rd5, x; st.u64 [%rd5], 3;",
-            "wants to write 8 bytes of param memory at 0x1000, in a read-only array",
-        ),
-        (
-            "ld.shared.u32 %r4, [tile+32];",
-            "wants to read 4 bytes of shared memory at 0x20, outside its 32 bytes",
-        ),
+        ("ld.param.u64 %rd5, [x+8];", "read 8", "param", "0x1008, outside its 8 bytes"),
+        ("cvta.const.u64 %rd5, table; st.u32 [%rd5], 3;", "write 4", "const", "0x1000, in a read-only array"),
+        ("ld.const.u32 %r4, [table+8];", "read 4", "const", "0x1008, outside its 8 bytes"),
+        ("cvta.param.u64 %rd5, x; st.u64 [%rd5], 3;", "write 8", "param", "0x1000, in a read-only array"),
+        ("ld.shared.u32 %r4, [tile+32];", "read 4", "shared", "0x20, outside its 32 bytes"),
         (
             "cvta.shared.u64 %rd5, tile; ld.u32 %r4, [%rd5+-4];",
-            "wants to read 4 bytes of generic memory at 0xfffffffc, "
-            "4294967300 bytes before the start of x (0x200000000, 128 bytes)",
+            "read 4",
+            "generic",
+            "0xfffffffc, 4294967300 bytes before the start of X",
         ),
     ],
 )
-def test_accesses_outside_say_what_the_address_belongs_to(access: str, why: str) -> None:
+def test_accesses_outside_say_what_the_address_belongs_to(
+    access: str, wanted: str, space: str, where: str
+) -> None:
     variables = ".shared .align 16 .b8 tile[32];\n.const .u32 table[2] = {1, 2};\n"
-    body = f"    mov.u32 %r4, 0;\n    {access}"
+    where = where.replace("X", "x (0x200000000, 128 bytes)").replace(
+        "NOT_ALIGNED", "which is not a multiple of 8"
+    )
     last = access.split("; ")[-1]
-    assert trap_of(body, variables) == (f"kernel k: {last} (line): thread (0, 0, 0) of CTA (0, 0, 0) {why}")
+    assert trap_of(f"    mov.u32 %r4, 0;\n    {access}", variables) == (
+        f"kernel k: {last} (line): thread (0, 0, 0) of CTA (0, 0, 0) wants to {wanted} bytes of {space} "
+        f"memory at "
+        f"{where}"
+    )
 
 
 def test_of_several_threads_the_first_that_is_wrong_is_named() -> None:
@@ -419,16 +322,6 @@ def test_of_several_threads_the_first_that_is_wrong_is_named() -> None:
         "kernel k: ld.u32 %r4, [%rd3]; (line): thread (20, 0, 0) of CTA (0, 0, 0) wants to read "
         "4 bytes of generic memory at 0x18, a null pointer and 24 bytes"
     )
-
-
-def test_a_null_pointer_behind_a_guard_is_not_read() -> None:
-    body = """
-    mov.u64 %rd3, 0;
-    mov.u32 %r4, 6;
-    setp.gt.u32 %p1, %r3, 99;
-    @%p1 ld.u32 %r4, [%rd3];
-    """
-    assert result_of(body) == [6] * 32
 
 
 SPACES = ".const .u32 in_const = 33;\n.shared .align 4 .b32 in_shared[32];\n.global .u32 in_global;\n"
@@ -558,7 +451,7 @@ def test_the_end_of_dynamic_shared_memory_is_what_the_launch_said() -> None:
 
 def test_more_shared_memory_than_any_block_gets_is_refused() -> None:
     variables = ".extern .shared .align 16 .b8 bytes[];\n.shared .b8 fixed[32];\n"
-    assert refused("    mov.u32 %r4, 0;", variables, dynamic_smem=232448) == (
+    assert refusal("    mov.u32 %r4, 0;", variables, dynamic_smem=232448) == (
         "k needs 232480 bytes of shared memory, 232448 of them dynamic; a block has at most 232448"
     )
 

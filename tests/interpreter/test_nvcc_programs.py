@@ -89,8 +89,7 @@ def on(name: str, *entries: str) -> Callable[[Test], Test]:
                 pytest.param(Program(name, t, True), id=f"{name}-{t}-gpu", marks=pytest.mark.gpu)
                 for t in targets
             ]
-        parametrized: Test = pytest.mark.parametrize("program", programs)(checked)
-        return parametrized
+        return pytest.mark.parametrize("program", programs)(checked)
 
     return wrap
 
@@ -297,14 +296,12 @@ def test_pairs_are_sorted_inside_warps(program: Program, rng: Any) -> None:
 
 
 def random(rng: Any, *shape: int, dtype: Any = np.float32) -> Array:
-    made: Array = rng.normal(size=shape).astype(np.float32).astype(dtype)
-    return made
+    return rng.normal(size=shape).astype(np.float32).astype(dtype)
 
 
 def product_bound(a: Any, b: Any, rounding: float) -> Array:
     """How far a sum of products rounded at every step may be from exact: k roundings, of |A||B|."""
-    bound: Array = (a.shape[1] + 1) * rounding * (abs(wide(a)) @ abs(wide(b)))
-    return bound
+    return (a.shape[1] + 1) * rounding * (abs(wide(a)) @ abs(wide(b)))
 
 
 def wide(x: Any) -> Array:
@@ -1089,8 +1086,7 @@ FP8 = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
 def as_fp8(x: Array, kind: Any) -> Array:
     """Too large a number becomes the largest: ml_dtypes would give NaN or infinity."""
     most = 448.0 if kind is ml_dtypes.float8_e4m3fn else 57344.0
-    clipped: Array = np.clip(x, -most, most).astype(kind)
-    return clipped
+    return np.clip(x, -most, most).astype(kind)
 
 
 @on("half", "fp8_conversions", "fp8_pairs")
@@ -1419,8 +1415,7 @@ EDGES64 = [0, 1, 2, MASK64, MASK64 - 1, 1 << 63, (1 << 63) - 1, 1 << 32, (1 << 3
 
 def words64(rng: Any, n: int) -> Array:
     random_words = rng.integers(0, 1 << 64, n - len(EDGES64), dtype=np.uint64)
-    mixed: Array = rng.permutation(np.concatenate([np.array(EDGES64, np.uint64), random_words]))
-    return mixed
+    return rng.permutation(np.concatenate([np.array(EDGES64, np.uint64), random_words]))
 
 
 def signed(value: int, bits: int) -> int:

@@ -6,22 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter.programs import ptx
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter import run
 from ptxgen.interpreter.recording import IDLE, Flight, Recorder, Recording, Wait
 from ptxgen.interpreter.traffic import words_in_banks
 
-HEAD = """.version 8.3
-.target sm_90a
-.address_size 64
-"""
-REGISTERS = ".reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %rd<4>; .shared .align 128 .b8 words[1024];"
+
+def kernel(body: str) -> str:
+    return ptx(f".shared .align 128 .b8 words[1024];\n{body}", "u64 X")
 
 
 def recorded(body: str, *, threads: int = 64, grid: int = 1, most_slots: int = 100, **how: Any) -> Recording:
     """The recording of a kernel with these instructions, which has an array as its parameter."""
-    text = f"{HEAD}.visible .entry k(.param .u64 X)\n{{\n{REGISTERS}\n{body}\nret;\n}}\n"
+    text = kernel(body)
     recorder = Recorder(most_slots)
     args = [np.arange(1024, dtype=np.uint32)]
     run(text, grid=grid, block=threads, args=args, recorder=recorder, **how)
@@ -67,7 +66,7 @@ $end:
 
 def test_only_the_first_slots_are_kept() -> None:
     found = recorded(LATE, most_slots=5)
-    assert found.kept == 5
+    assert found.recorded_slots == 5
     assert found.lengths == (9, 9)
     assert found.slots.tolist() == [[0, 1, 2, 6, IDLE], [0, 1, 2, 3, 4]]
 
@@ -99,8 +98,7 @@ def test_a_copy_that_nobody_waits_for_has_no_end() -> None:
 
 
 def test_a_bulk_copy_flies_until_its_mbarrier_is_waited_for() -> None:
-    found = recorded(
-        """
+    body = """
     mov.u32 %r0, %tid.x;
     mov.u32 %r1, words;
     setp.ne.u32 %p0, %r0, 0;
@@ -117,9 +115,8 @@ $ready:
 $wait:
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
     @!%p1 bra $wait;
-    """,
-        threads=64,
-    )
+    """
+    found = recorded(body, threads=64)
     (flight,) = found.flights
     assert (flight.warp, flight.at, flight.nbytes) == (0, 11, 256)
     waits = [wait for wait in found.waits if wait.kind == "mbarrier"]
@@ -145,18 +142,15 @@ def test_sites_have_their_bytes_and_their_banks() -> None:
 
 
 def test_other_ctas_of_the_cluster_run_but_have_no_sites() -> None:
-    found = recorded(
-        """
+    body = """
     mov.u32 %r0, %ctaid.x;
     mov.u32 %r1, words;
     mad.lo.u32 %r2, %r0, 512, %r1;
     st.shared.u32 [%r2], %r0;
     barrier.cluster.arrive.aligned;
     barrier.cluster.wait.aligned;
-    """,
-        grid=4,
-        cluster=2,
-    )
+    """
+    found = recorded(body, grid=4, cluster=2)
     (site,) = found.sites.values()
     assert (site.first, site.last) == (0, 3)
     assert found.lengths == (7, 7)
@@ -181,6 +175,5 @@ def test_lanes_of_a_bank_are_counted_by_words() -> None:
 
 
 def test_instructions_are_counted_by_their_number() -> None:
-    text = f"{HEAD}.visible .entry k(.param .u64 X)\n{{\n{REGISTERS}\n{LATE}\nret;\n}}\n"
-    counters = run(text, grid=3, block=64, args=[np.zeros(1)]).counters
+    counters = run(kernel(LATE), grid=3, block=64, args=[np.zeros(1)]).counters
     assert counters.by_instruction == {0: 6, 1: 6, 2: 6, 3: 3, 4: 3, 5: 3, 6: 6, 7: 6, 8: 6}

@@ -34,20 +34,13 @@ AT_PLACES = """
     add.u64 %rd6, %rd6, %rd7;
     setp.ne.u32 %p0, %r4, -1;
     {access}
-    ret;
 """
 
 
 def traffic(access: str, places: Sequence[int]) -> MemoryTraffic:
     """What an access costs when thread t does it at `places[t]`."""
     guarded = "" if "sync.aligned" in access or access.startswith("@") else "@%p0 "
-    text = ptx(
-        AT_PLACES.format(access=f"{guarded}{access};"),
-        "u64 p, u64 x",
-        shared=SHARED_BYTES,
-        version="8.0",
-        target="sm_90",
-    )
+    text = ptx(AT_PLACES.format(access=f"{guarded}{access};"), shared=SHARED_BYTES)
     x = np.zeros(SHARED_BYTES, np.uint8)
     args = [np.array(places, np.uint32), x]
     counters = run(text, grid=1, block=len(places), args=args, profile=True).counters
@@ -146,13 +139,7 @@ def test_words_of_two_blocks_of_a_cluster_share_the_bank_of_their_address() -> N
     access = """and.b32 %r7, %r3, 1;
     mapa.shared::cluster.u32 %r8, %r5, %r7;
     ld.shared::cluster.u32 %r6, [%r8]"""
-    text = ptx(
-        AT_PLACES.format(access=access + ";"),
-        "u64 p, u64 x",
-        shared=SHARED_BYTES + 32,
-        version="8.0",
-        target="sm_90",
-    )
+    text = ptx(AT_PLACES.format(access=access + ";"), shared=SHARED_BYTES + 32)
     for places, wavefronts in (([64] * 32, 2), (range(0, 128, 4), 1), ([0, 32] * 16, 1)):
         args = [np.array([*places] * 2, np.uint32), np.zeros(64, np.uint8)]
         counters = run(text, grid=2, block=32, cluster=2, args=args, profile=True).counters
@@ -174,8 +161,7 @@ def test_atomic_operations_of_one_bank_take_turns_even_on_one_word() -> None:
 
 
 def test_looking_at_an_mbarrier_is_a_read_and_arriving_is_not() -> None:
-    text = ptx(
-        """
+    body = """
         mov.u32 %r1, %tid.x;
         setp.eq.u32 %p0, %r1, 0;
         @%p0 mbarrier.init.shared::cta.b64 [buf], 32;
@@ -183,11 +169,8 @@ def test_looking_at_an_mbarrier_is_a_read_and_arriving_is_not() -> None:
         mbarrier.arrive.shared::cta.b64 %rd1, [buf];
         mbarrier.try_wait.shared::cta.b64 %p1, [buf], %rd1;
         ret;
-        """,
-        shared=16,
-        version="8.0",
-        target="sm_90",
-    )
+        """
+    text = ptx(body, shared=16)
     counters = run(text, grid=1, block=32, args=[], profile=True).counters
     figures = {
         t.where.split(".")[1]: (t.shared_requests, t.shared_wavefronts, t.shared_conflicts)
@@ -197,27 +180,15 @@ def test_looking_at_an_mbarrier_is_a_read_and_arriving_is_not() -> None:
     assert figures == {"init": (1, 1, 0), "arrive": (1, 32, 30), "try_wait": (1, 2, 0)}
 
 
-@pytest.mark.parametrize(("number", "matrices"), [("x1", 1), ("x2", 2), ("x4", 4)])
-def test_ldmatrix_takes_a_wavefront_for_each_matrix_whose_rows_do_not_conflict(
-    number: str, matrices: int
-) -> None:
+@pytest.mark.parametrize("matrices", [1, 2, 4])
+def test_ldmatrix_and_stmatrix_take_a_wavefront_for_each_matrix_without_conflicts(matrices: int) -> None:
     registers = ", ".join(f"%r{10 + n}" for n in range(matrices))
-    access = f"ldmatrix.sync.aligned.m8n8.{number}.shared.b16 {{{registers}}}, [%r5]"
-    apart = [144 * lane for lane in range(32)]
-    together = [128 * lane for lane in range(32)]
-    assert shared(access, apart) == (1, matrices, 0)
-    assert shared(access, together) == (1, 8 * matrices, 7 * matrices)
-
-
-@pytest.mark.parametrize(("number", "matrices"), [("x1", 1), ("x2", 2), ("x4", 4)])
-def test_stmatrix_takes_a_wavefront_for_each_matrix_whose_rows_do_not_conflict(
-    number: str, matrices: int
-) -> None:
-    registers = ", ".join(f"%r{10 + n}" for n in range(matrices))
-    access = f"stmatrix.sync.aligned.m8n8.{number}.shared.b16 [%r5], {{{registers}}}"
-    assert shared(access, [144 * lane for lane in range(32)]) == (1, matrices, 0)
-    together = [128 * lane for lane in range(32)]
-    assert shared(access, together) == (1, 8 * matrices, 7 * matrices)
+    for access in (
+        f"ldmatrix.sync.aligned.m8n8.x{matrices}.shared.b16 {{{registers}}}, [%r5]",
+        f"stmatrix.sync.aligned.m8n8.x{matrices}.shared.b16 [%r5], {{{registers}}}",
+    ):
+        assert shared(access, range(0, 144 * 32, 144)) == (1, matrices, 0)
+        assert shared(access, range(0, 128 * 32, 128)) == (1, 8 * matrices, 7 * matrices)
 
 
 # ------------------------------------------------------------------------------------ global memory
@@ -259,7 +230,7 @@ def test_lanes_that_reach_different_arrays_are_requests_of_their_own() -> None:
     # The odd lanes read from p instead of x.
     access = "@%p1 add.u64 %rd5, %rd0, %rd4;\n    ld.global.u32 %r6, [%rd5]"
     access = "and.b32 %r7, %r3, 1;\n    setp.eq.u32 %p1, %r7, 1;\n    " + access
-    text = ptx(AT_PLACES.format(access=access + ";"), "u64 p, u64 x", shared=16)
+    text = ptx(AT_PLACES.format(access=access + ";"), shared=16)
     args = [np.arange(0, 128, 4, dtype=np.uint32), np.zeros(128, np.uint8)]
     found = run(text, grid=1, block=32, args=args, profile=True).counters.memory_by_instruction
     assert found is not None
@@ -281,9 +252,7 @@ def test_an_asynchronous_copy_reads_global_and_writes_shared_memory() -> None:
 def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
     access = "cp.async.cg.shared.global [%r5], [%rd5], 16, %r3"
     # Lane t copies min(t, 16) bytes and zeros; lane 0 none.
-    text = ptx(
-        AT_PLACES.format(access=f"min.u32 %r3, %r3, 16;\n    {access};"), "u64 p, u64 x", shared=SHARED_BYTES
-    )
+    text = ptx(AT_PLACES.format(access=f"min.u32 %r3, %r3, 16;\n    {access};"), shared=SHARED_BYTES)
     args = [np.arange(0, 1024, 32, dtype=np.uint32), np.zeros(1024, np.uint8)]
     found = run(text, grid=1, block=32, args=args, profile=True).counters.worst("sectors_read", 1)
     assert [t for _, t in found] == [
@@ -294,7 +263,7 @@ def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
 # -------------------------------------------------------------------------- against a plain counter
 
 
-def slow_wavefronts(places: Sequence[int], nbytes: int, *, in_turn: bool) -> tuple[int, int, int]:
+def slow_wavefronts(places: Sequence[int], nbytes: int, *, serialised: bool) -> tuple[int, int, int]:
     requests = wavefronts = least = 0
     for warp in range(0, len(places), 32):
         requests += any(p != IDLE for p in places[warp : warp + 32])
@@ -305,7 +274,7 @@ def slow_wavefronts(places: Sequence[int], nbytes: int, *, in_turn: bool) -> tup
                 for byte in range(0, nbytes, 4):
                     if place != IDLE:
                         banks.setdefault((place + byte) // 4 % 32, []).append((place + byte) // 4)
-            needed = [len(words) if in_turn else len(set(words)) for words in banks.values()]
+            needed = [len(words) if serialised else len(set(words)) for words in banks.values()]
             wavefronts += max(needed, default=0)
             least += bool(banks)
     return requests, wavefronts, wavefronts - least
@@ -343,7 +312,7 @@ WIDTHS = {
 def test_random_accesses_cost_what_a_plain_count_says(seed: int, nbytes: int) -> None:
     places = random_places(seed, nbytes)
     load, store = WIDTHS[nbytes][0], WIDTHS[nbytes][1]
-    want = slow_wavefronts(places, nbytes, in_turn=False)
+    want = slow_wavefronts(places, nbytes, serialised=False)
     assert shared(f"ld.shared.{load}, [%r5]", places) == want
     assert shared("st.shared" + store.replace("{}", "%r5", 1), places) == want
     requests, moved, excess = slow_sectors(places, nbytes)
@@ -353,7 +322,7 @@ def test_random_accesses_cost_what_a_plain_count_says(seed: int, nbytes: int) ->
     if nbytes in (4, 8):
         register = "%r6" if nbytes == 4 else "%rd8"
         atomic = f"atom.shared.exch.b{8 * nbytes} {register}, [%r5], {register}"
-        assert shared(atomic, places) == slow_wavefronts(places, nbytes, in_turn=True)
+        assert shared(atomic, places) == slow_wavefronts(places, nbytes, serialised=True)
 
 
 @pytest.mark.parametrize("offset", [1, 3, 4, 8, 36])
@@ -362,7 +331,7 @@ def test_constant_offsets_from_one_register_count_as_addresses_do(offset: int) -
     moved = [p if p == IDLE else p + offset for p in places]
     # The first access makes what the second might reuse.
     access = f"ld.global.u8 %rs2, [%rd5];\n    @%p0 ld.global.u8 %rs1, [%rd5+{offset}]"
-    text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), "u64 p, u64 x", shared=16)
+    text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), shared=16)
     args = [np.array(places, np.uint32), np.zeros(SHARED_BYTES + 64, np.uint8)]
     found = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
     assert found is not None
@@ -370,13 +339,13 @@ def test_constant_offsets_from_one_register_count_as_addresses_do(offset: int) -
     for got, want in ((first, slow_sectors(places, 1)), (second, slow_sectors(moved, 1))):
         assert (got.global_requests, got.sectors_read, got.sectors_excess) == want
     access = f"ld.shared.u8 %rs2, [%r5];\n    @%p0 ld.shared.u8 %rs1, [%r5+{offset}]"
-    text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), "u64 p, u64 x", shared=SHARED_BYTES + 64)
+    text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), shared=SHARED_BYTES + 64)
     found = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
     assert found is not None
     first, second = [found[n] for n in sorted(found)][-2:]
     for got, at in ((first, places), (second, moved)):
         got_figures = got.shared_requests, got.shared_wavefronts, got.shared_conflicts
-        assert got_figures == slow_wavefronts(at, 1, in_turn=False)
+        assert got_figures == slow_wavefronts(at, 1, serialised=False)
 
 
 # ----------------------------------------------------------------------------------------- counters
@@ -398,8 +367,13 @@ TWO_PLACES = """
     st.shared.u32 [%r2], %r1;
     ld.shared.u32 %r4, [%r3];
     st.global.u32 [%rd1], %r4;
-    ret;
 """
+
+
+SUMS = (
+    *("shared_requests", "shared_wavefronts", "shared_conflicts", "global_requests"),
+    *("global_sectors_read", "global_sectors_written", "global_sectors_excess"),
+)
 
 
 def test_the_sums_are_those_of_all_instructions_and_the_worst_come_first() -> None:
@@ -411,13 +385,7 @@ def test_the_sums_are_those_of_all_instructions_and_the_worst_come_first() -> No
         8: "ld.shared.u32 %r4, [%r3]; (line 22)",
         9: "st.global.u32 [%rd1], %r4; (line 23)",
     }
-    assert counters.shared_requests == 2
-    assert counters.shared_wavefronts == 5
-    assert counters.shared_conflicts == 3
-    assert counters.global_requests == 1
-    assert counters.global_sectors_read == 0
-    assert counters.global_sectors_written == 32
-    assert counters.global_sectors_excess == 28
+    assert [getattr(counters, name) for name in SUMS] == [2, 5, 3, 1, 0, 32, 28]
     assert counters.worst("shared_conflicts") == [(7, found[7])]
     assert counters.worst("shared_wavefronts") == [(7, found[7]), (8, found[8])]
     assert counters.worst("shared_wavefronts", 1) == [(7, found[7])]
@@ -427,16 +395,7 @@ def test_the_sums_are_those_of_all_instructions_and_the_worst_come_first() -> No
 def test_without_profile_no_figure_of_memory_is_a_number() -> None:
     counters = counters_of(TWO_PLACES)
     assert counters.memory_by_instruction is None
-    sums = [
-        counters.shared_requests,
-        counters.shared_wavefronts,
-        counters.shared_conflicts,
-        counters.global_requests,
-        counters.global_sectors_read,
-        counters.global_sectors_written,
-        counters.global_sectors_excess,
-    ]
-    assert sums == [None] * 7
+    assert [getattr(counters, name) for name in SUMS] == [None] * 7
     assert counters.worst("shared_conflicts") == []
 
 
@@ -447,7 +406,7 @@ def test_profiling_changes_neither_results_nor_the_other_counters() -> None:
 
 
 def test_figures_add_up_over_batches_of_blocks() -> None:
-    text = ptx(TWO_PLACES, "u64 x", shared=1024)
+    text = ptx(TWO_PLACES, shared=1024)
     counters = run(text, grid=9000, block=32, args=[np.zeros(256)], profile=True).counters
     assert (counters.shared_wavefronts, counters.global_sectors_written) == (9000 * 5, 9000 * 32)
 
@@ -458,7 +417,6 @@ def test_param_and_local_memory_are_neither_shared_nor_global() -> None:
     mov.u32 %r1, %tid.x;
     st.local.u32 [own], %r1;
     ld.local.u32 %r2, [own];
-    ret;
     """
     assert counters_of(body, profile=True).memory_by_instruction == {}
 

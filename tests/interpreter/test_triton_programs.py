@@ -52,8 +52,7 @@ class Program:
 
     @property
     def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.path.with_suffix(".json").read_text())
-        return found
+        return json.loads(self.path.with_suffix(".json").read_text())
 
 
 def _described(array: Array, meta: dict[str, Any]) -> list[Any]:
@@ -89,8 +88,7 @@ def wide(x: Any) -> Array:
 
 
 def random(rng: Any, *shape: int, dtype: Any = np.float32) -> Array:
-    made: Array = rng.normal(size=shape).astype(dtype)
-    return made
+    return rng.normal(size=shape).astype(dtype)
 
 
 def close(got: Array, want: Array, *, atol: float, rtol: float = 0.0) -> None:
@@ -194,8 +192,7 @@ def attention(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Array
     if causal:
         scores[..., np.tri(*scores.shape[-2:]) == 0] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    averaged: Array = weights / weights.sum(axis=-1, keepdims=True) @ wide(v)
-    return averaged
+    return weights / weights.sum(axis=-1, keepdims=True) @ wide(v)
 
 
 # Weights are rounded to f16, and so is the result: averages of values up to max|v| are off by a

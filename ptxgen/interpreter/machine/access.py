@@ -130,11 +130,11 @@ class MemoryAccess:
         lanes = np.arange(len(index)) if plan.mask is None else np.flatnonzero(plan.mask)
         meetings = Meetings(lanes, index[lanes])
         if scan is None or not meetings.scan(scan, cells, operands, old):
-            for turn in meetings.turns():
-                where = index[turn]
+            for group in meetings.rounds():
+                where = index[group]
                 before = cells[where]
-                old[turn] = before
-                cells[where] = update(before, *(x[turn] if np.ndim(x) else x for x in operands))
+                old[group] = before
+                cells[where] = update(before, *(x[group] if np.ndim(x) else x for x in operands))
         if self.watch is not None:
             self.watch.after_atomic(self, plan, address.offset, old)
         return old
@@ -163,9 +163,9 @@ class MemoryAccess:
 
     def _bytes_at(self, address: int, lane: int, nbytes: int) -> Lanes:
         """The bytes of an array or a space from a generic address to its end, at least `nbytes`."""
-        found = self.arena.find(address, address + nbytes)
-        if found is not None:
-            return found.window.data[address - found.base :]
+        buffer = self.arena.find(address, address + nbytes)
+        if buffer is not None:
+            return buffer.window.data[address - buffer.base :]
         shared = self.batch.shared_stride
         known = [
             (SHARED_WINDOW, self.shared.nbytes, self.shared.window, lane // self.batch.width * shared),
@@ -219,13 +219,13 @@ class MemoryAccess:
             first, size = plan.first, plan.last - plan.first
             what = f"outside its {size} bytes"
             self._refuse(space, address, total, verb, (at < first) | (at + total > plan.last), what)
-        found = self.arena.find(low, high)
-        if found is None:
+        buffer = self.arena.find(low, high)
+        if buffer is None:
             # Raises, unless each lane is inside some buffer.
             self.parts(space, address, total, verb)
             return None
-        plan.window, plan.first, plan.last = found.window, found.base, found.end
-        plan.writable, plan.buffer = found.writable, found
+        plan.window, plan.first, plan.last = buffer.window, buffer.base, buffer.end
+        plan.writable, plan.buffer = buffer.writable, buffer
         return self.reach(space, address, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Above 2**32, so that an address cut to 32 bits never points into a buffer.
 FIRST_ADDRESS: Final = 1 << 33
 RED_ZONE: Final = 1 << 20  # bytes between buffers that belong to none
-_FREED_KEPT: Final = 1 << 10  # freed buffers that are remembered
+_MOST_FREED: Final = 1 << 10  # freed buffers that are remembered
 _NULL_PAGE: Final = 1 << 12  # addresses that are reported as a null pointer plus an offset
 BUFFER_ALIGN: Final = 256  # alignment that cudaMalloc promises
 # A buffer's address equals its host address modulo this, so that a misaligned view has a misaligned
@@ -54,15 +54,15 @@ class Window:
 
     def elements(self, dtype: np.dtype[Any], count: int, address: int) -> Lanes:
         """All elements from the aligned `address` on: `[n]` if `count` is 1, else `[n, count]`."""
-        found = self._views.get((dtype, count))
-        if found is None:
+        cached = self._views.get((dtype, count))
+        if cached is None:
             width = dtype.itemsize * count
             skipped = -self.base % width
             usable = max(len(self.data) - skipped, 0) // width * width
             view = self.data[skipped : skipped + usable].view(dtype)
-            found = (self.base + skipped) // width, view.reshape(-1, count) if count > 1 else view
-            self._views[dtype, count] = found
-        first, view = found
+            cached = (self.base + skipped) // width, view.reshape(-1, count) if count > 1 else view
+            self._views[dtype, count] = cached
+        first, view = cached
         return view[address // (dtype.itemsize * count) - first :]
 
 
@@ -143,10 +143,10 @@ class DeviceArena:
                 what = f"an array of {array.dtype}"
             raise LaunchError(f"device memory must be a numpy array of numbers, got {what}")
         low, high = byte_bounds(array) if array.size else (_pointer(array), _pointer(array))
-        self.place_range(low, high, [array], array.flags.writeable, at=at, name=name)
+        self.add_buffer(low, high, [array], array.flags.writeable, at=at, name=name)
         return self.address_of(array)
 
-    def place_range(
+    def add_buffer(
         self,
         low: int,
         high: int,
@@ -185,8 +185,8 @@ class DeviceArena:
         pointer = _pointer(array)
         met = [b for b in self._buffers if b.start <= pointer < b.start + max(b.nbytes, 1)]
         # An empty array may begin where another one does: the buffer with bytes counts.
-        found = max(met, key=lambda b: b.nbytes)
-        return found.base + pointer - found.start
+        largest = max(met, key=lambda b: b.nbytes)
+        return largest.base + pointer - largest.start
 
     def bind(self, bound: Texture | Surface) -> int:
         """The handle of a texture or a surface, a 64-bit argument of kernels; the same object
@@ -218,7 +218,7 @@ class DeviceArena:
         (gone,) = (b for b in self._buffers if b.base == address)
         del self.heap[address]
         self._remove([gone])
-        self._freed = (*self._freed[-_FREED_KEPT:], (gone.base, gone.end, gone.name, caller))
+        self._freed = (*self._freed[-_MOST_FREED:], (gone.base, gone.end, gone.name, caller))
         self._last_end = max(self._last_end, gone.end)
         return ""
 
@@ -227,8 +227,8 @@ class DeviceArena:
         position = bisect.bisect_right(self._bases, low) - 1
         if position < 0:
             return None
-        found = self._buffers[position]
-        return found if high <= found.end else None
+        buffer = self._buffers[position]
+        return buffer if high <= buffer.end else None
 
     def describe(self, address: int) -> str:
         """The position of an address relative to the nearest buffer, in words."""

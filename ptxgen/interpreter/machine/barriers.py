@@ -160,8 +160,8 @@ class Barriers:
     def _forget(self, done: Lanes) -> None:
         """Forget the arrivals at barriers that are complete. A warp may arrive and wait, and so
         count twice, if all warps do: warpgroups that hand over to each other let one begin in this
-        way. It may also if all have arrived without waiting: then it waits besides, unless one that has
-        not come does so later, which it has stood for.
+        way. It may also do so if all have arrived without waiting: then its wait is an extra one, unless
+        a warp that has not come arrives later, whose place the extra arrival has taken.
         """
         if self._watch is None or not done.any():
             return

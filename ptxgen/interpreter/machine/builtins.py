@@ -80,8 +80,8 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
             value = machine.peek_string(value, lane, _LONGEST) if value else "(null)"
         if width < 0:
             flags, width = flags + "-", -width
-        kept = None if precision is None or precision < 0 else precision
-        return _one(value, flags, width, kept, letter)
+        digits = None if precision is None or precision < 0 else precision
+        return _one(value, flags, width, digits, letter)
 
     return _FORMAT.sub(one, text), taken
 
@@ -115,8 +115,8 @@ def _hexadecimal(value: float, precision: int | None, flags: str, letter: str) -
         if precision is None:
             digits = digits[0] + digits[1:].rstrip("0")
         elif precision < _MANTISSA_DIGITS:
-            kept = round(int(digits, 16) / 16 ** (_MANTISSA_DIGITS - precision))
-            digits = f"{kept:0{precision + 1}x}"
+            rounded = round(int(digits, 16) / 16 ** (_MANTISSA_DIGITS - precision))
+            digits = f"{rounded:0{precision + 1}x}"
         else:
             digits = digits.ljust(precision + 1, "0")
         mantissa = f"0x{digits[0]}{'.' * bool(digits[1:])}{digits[1:]}"

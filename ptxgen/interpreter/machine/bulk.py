@@ -354,13 +354,13 @@ class BulkMachine(MemoryAccess):
         bytes that it copies.
         """
         sizes = nbytes if active_only else self._each(nbytes)
-        found = []
+        targets = []
         pairs = zip(self.positions(dst, _UNIT), self.positions(mbarrier, 8), sizes, strict=True)
         for n, (target, counter, size) in enumerate(pairs):
             start = self._start(n)
             self._check_end(start, int(target), int(size))
-            found.append((start, int(target), int(counter), int(size)))
-        return found
+            targets.append((start, int(target), int(counter), int(size)))
+        return targets
 
     def _copies_of(
         self, start: Start, target: int, counter: int, ctas: Lanes | None, n: int
@@ -451,11 +451,11 @@ class BulkMachine(MemoryAccess):
 
     def _global(self, start: Start, address: int, size: int, verb: str) -> Lanes:
         """Bytes of global memory, as a view."""
-        found = self.arena.find(address, address + size)
-        if found is None or (verb == "write" and not found.writable):
-            why = "in a read-only array" if found else self.arena.describe(address)
+        buffer = self.arena.find(address, address + size)
+        if buffer is None or (verb == "write" and not buffer.writable):
+            why = "in a read-only array" if buffer else self.arena.describe(address)
             start.refuse(f"wants to {verb} {size} bytes of global memory at {address:#x}, {why}")
-        return found.window.data[address - found.base : address - found.base + size]
+        return buffer.window.data[address - buffer.base : address - buffer.base + size]
 
     def _box(self, start: Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
         """The data that a load of a box delivers, as 16-byte chunks."""

@@ -34,8 +34,8 @@ class Faults:
 
     def region(self, address: int) -> str:
         """The shared variable or region that an address lies in, or the empty string."""
-        found = (n for n, start, size in self.regions if start <= address < start + size)
-        return next(found, "")
+        names = (n for n, start, size in self.regions if start <= address < start + size)
+        return next(names, "")
 
     def mbarrier(self, position: int, lane: int = -1) -> str:
         """The mbarrier at a position of the batch's shared memory, with its address in its CTA; the

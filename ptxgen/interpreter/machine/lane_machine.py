@@ -127,11 +127,11 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     def symbol(self, value: int) -> Base:
         """The address of a variable or a parameter that is the same in all lanes."""
         key = self.selection.count, value
-        found = self._symbols.get(key)
-        if found is None:
-            found = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
+        base = self._symbols.get(key)
+        if base is None:
+            base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
         # A plan holds the mask and the lanes of the selection that it was made for.
-        return Base(found.lanes)
+        return Base(base.lanes)
 
     def framed(self, offset: int) -> Base:
         """The address of a variable in the frame of the running routine."""
@@ -230,9 +230,9 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         inside: Lanes = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + WINDOW_BYTES)
         if space == "cluster":
             return inside
-        own = self._ranks() + 1
+        mine = self._ranks() + 1
         rank = (at - SHARED_WINDOW) >> RANK_SHIFT
-        near: Lanes = inside & ((rank == 0) | (rank == own))
+        near: Lanes = inside & ((rank == 0) | (rank == mine))
         return near
 
     def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
@@ -385,14 +385,14 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             self.watch.exchange(self.active_ids(self.mask), self._for_active(source) % WARP)
         value = np.broadcast_to(value, count)
         of = (np.arange(count) & -WARP) + np.bitwise_and(source, WARP - 1)
-        given: Lanes = value.take(of)
+        received: Lanes = value.take(of)
         absent = self.absent(source, of, membermask)
         if absent is None:
-            return given
+            return received
         if self.definedness is not None:
             self.definedness.absent()
         poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
-        return np.where(absent, poison, given)
+        return np.where(absent, poison, received)
 
     def absent(self, source: Lanes, of: Lanes, membermask: Lanes) -> Lanes | None:
         """The lanes, bool, for which lane `source` of their warp, number `of` of the selected lanes, does not
@@ -435,9 +435,9 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
 
     def _check_members(self, membermask: Lanes) -> None:
         members = np.broadcast_to(membermask, self.selection.count)
-        found = absent_member(self.active(), self.selection.pick(self.exited), members)
-        if found is not None:
-            lane, what = found
+        absent = absent_member(self.active(), self.selection.pick(self.exited), members)
+        if absent is not None:
+            lane, what = absent
             raise TrapError(f"{self._where(int(self.selection.ids[lane]))}: {what}")
 
     def _copied(self, src: Address, nbytes: int, src_nbytes: Lanes | None) -> Lanes:

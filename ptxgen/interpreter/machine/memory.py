@@ -1,7 +1,7 @@
 """The access of lanes to memory.
 
 An access is planned once for each value of its base register: the lowest and the highest address,
-their common alignment and an index array are kept, so that accesses at many constant offsets from
+their common alignment and an index array are cached, so that accesses at many constant offsets from
 one register cost one gather each.
 """
 
@@ -58,10 +58,10 @@ class Plan:
 
     def index(self, width: int) -> Lanes:
         """`relative` in units of `width` bytes, a power of two."""
-        found = self.indices.get(width)
-        if found is None:
-            found = self.indices[width] = self.relative >> (width.bit_length() - 1)
-        return found
+        index = self.indices.get(width)
+        if index is None:
+            index = self.indices[width] = self.relative >> (width.bit_length() - 1)
+        return index
 
 
 class Base:
@@ -194,13 +194,13 @@ def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
     beginning of each CTA's part of the batch's shared memory.
     """
     batch = selection.batch
-    own = selection.ids // batch.width
+    mine = selection.ids // batch.width
     rank = addresses >> RANK_SHIFT
     of_other = (rank > 0) & (rank <= batch.cluster_size)
-    other = own - own % batch.cluster_size + rank - 1
+    other = mine - mine % batch.cluster_size + rank - 1
     # A rank that does not exist stays part of the address, which is then out of bounds.
     offsets = np.where(of_other, addresses & _OFFSET_MASK, addresses)
-    return offsets, np.where(of_other, other, own) * batch.shared_stride
+    return offsets, np.where(of_other, other, mine) * batch.shared_stride
 
 
 @dataclass(slots=True)
@@ -257,20 +257,20 @@ class Meetings:
         self._starts = np.flatnonzero(np.concatenate(([True], changes)))
 
     def scan(self, scan: Scan, cells: Lanes, operands: tuple[Lanes, ...], old: Lanes) -> bool:
-        """Update the cells for all lanes at once, and put the value that each lane found into
-        `old`. False if nothing was done, because no lanes share a cell or the scan declined.
+        """Update the cells for all lanes at once, and write to `old` the value of its cell before each
+        lane. False if nothing was done, because no lanes share a cell or the scan declined.
         """
         if len(self._starts) == len(self._lanes):
             return False
         where, count = self._index[self._starts], len(self._lanes)
-        given = tuple(x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands)
-        found = scan(cells[where], self._starts, given)
-        if found is None:
+        ordered = tuple(x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands)
+        result = scan(cells[where], self._starts, ordered)
+        if result is None:
             return False
-        old[self._lanes], cells[where] = found
+        old[self._lanes], cells[where] = result
         return True
 
-    def turns(self) -> list[Lanes]:
+    def rounds(self) -> list[Lanes]:
         """Groups of lanes that share no cell; the lanes of one cell are in rising order over the groups."""
         lengths = np.diff(np.append(self._starts, len(self._lanes)))
         rank = np.arange(len(self._lanes)) - np.repeat(self._starts, lengths)

@@ -1,6 +1,6 @@
 """The bits of registers that are undefined, and the interface of what follows them through a run.
 
-A register without undefined bits has no shadow: None stands for one, so that programs without undefined
+A register without undefined bits has no shadow: its shadow is None, so that programs without undefined
 values cost next to nothing.
 """
 
@@ -63,11 +63,11 @@ def merged_at(old: Shadow | None, new: Shadow | None, lanes: Lanes) -> Shadow | 
     some = old or new
     if some is None:
         return None
-    found = Shadow(np.zeros_like(some.bits), np.zeros_like(some.origin)) if old is None else old.copy()
-    found.bits[lanes] = 0 if new is None else new.bits[lanes]
+    merged = Shadow(np.zeros_like(some.bits), np.zeros_like(some.origin)) if old is None else old.copy()
+    merged.bits[lanes] = 0 if new is None else new.bits[lanes]
     if new is not None:
-        found.origin[lanes] = new.origin[lanes]
-    return found
+        merged.origin[lanes] = new.origin[lanes]
+    return merged
 
 
 class Definedness(Protocol):
@@ -98,7 +98,7 @@ class Definedness(Protocol):
         registers for the others.
         """
 
-    def kept(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
+    def preserved(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
         """The shadow of a register that has got a defined value in the lanes of a guard."""
 
     def reads_carry(self) -> None:

@@ -44,8 +44,8 @@ class TensormapMachine(MemoryAccess):
             self._stop_at(unaligned, f"a tensor map lies at a multiple of {ALIGN} bytes")
         if wrong.any():
             self._stop_at(wrong, "these bytes are no tensor map; copy one there first")
-        given = np.broadcast_to(np.asarray(value), self.selection.count)
-        active = given if self.mask is None else given[self.mask]
+        values = np.broadcast_to(np.asarray(value), self.selection.count)
+        active = values if self.mask is None else values[self.mask]
         try:
             offset, nbytes, stored = part_of(field, dimension, active)
         except ConfigError as error:
@@ -65,11 +65,11 @@ class TensormapMachine(MemoryAccess):
 
     def _zeros(self, space: str, address: Address) -> Lanes:
         """Whether a lane's address is that of 128 bytes of zeros."""
-        found: Lanes = np.ones(self.selection.count, np.bool_)
+        zeros: Lanes = np.ones(self.selection.count, np.bool_)
         for at in range(0, NBYTES, _UNIT):
             low, high = self.load(space, address.base.at(address.offset + at), b64, 2)
-            found &= (low == 0) & (high == 0)
-        return found
+            zeros &= (low == 0) & (high == 0)
+        return zeros
 
     def tensormap_copy(self, dst: Lanes | Address, src: Lanes | Address) -> None:
         """Copy the map at shared `src` to global `dst`, once for each warp, by its first active lane."""

@@ -52,10 +52,10 @@ class TextureMachine(MemoryAccess):
 
     def texture_query(self, handle: Lanes | Address, query: str) -> Lanes:
         """A property of a texture or a surface, uint32."""
-        found = np.zeros(self.selection.count, np.uint32)
+        result = np.zeros(self.selection.count, np.uint32)
         for lanes, bound in self._bound_to(handle, (Texture, Surface)):
-            found[lanes] = bound.query(query)
-        return found
+            result[lanes] = bound.query(query)
+        return result
 
     def surface_load(
         self,
@@ -117,8 +117,8 @@ class TextureMachine(MemoryAccess):
                     f"wants a {geometry} {wanted.__name__.lower()}, got a "
                     f"{bound.kind} one; pass one with kind={geometry!r}",
                 )
-            found = action(bound, lanes, [c[lanes] for c in wide])
-            for result, got in zip(results, found, strict=True):
+            values = action(bound, lanes, [c[lanes] for c in wide])
+            for result, got in zip(results, values, strict=True):
                 result[lanes] = got
         return tuple(results)
 

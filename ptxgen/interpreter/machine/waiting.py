@@ -139,20 +139,20 @@ class MemoryWaits:
     def describe(self, lane: int) -> str:
         """A description of the wait of a lane."""
         for wait in self._waits:
-            found = np.flatnonzero((wait.ids == lane) & wait.left)
-            if len(found):
-                return wait.what(int(wait.cells[found[0]]) * wait.view.itemsize)
+            rows = np.flatnonzero((wait.ids == lane) & wait.left)
+            if len(rows):
+                return wait.what(int(wait.cells[rows[0]]) * wait.view.itemsize)
         return "nothing"
 
 
 def _words_of(waits: Iterable[_Wait]) -> list[_Words]:
     """The words of all waits, those of each type together."""
-    found: dict[np.dtype[Any], list[_Words]] = {}
+    words: dict[np.dtype[Any], list[_Words]] = {}
     for wait in waits:
-        found.setdefault(wait.view.dtype, []).append(wait.of)
+        words.setdefault(wait.view.dtype, []).append(wait.of)
     return [
         _Words(of[0].view, np.concatenate([w.words for w in of]), np.concatenate([w.seen for w in of]))
-        for of in found.values()
+        for of in words.values()
     ]
 
 

@@ -170,10 +170,10 @@ class LateProducts:
         return under_way
 
     def _sum(self, number: int, dtype: np.dtype[Any]) -> Lanes:
-        found = self._sums.get(number)
-        if found is None:
-            found = self._sums[number] = np.zeros(self._machine.batch.lanes, dtype)
-        return found.view(dtype)
+        total = self._sums.get(number)
+        if total is None:
+            total = self._sums[number] = np.zeros(self._machine.batch.lanes, dtype)
+        return total.view(dtype)
 
     def _read(self, one: _Started) -> Matrices:
         if one.value is None:
@@ -195,7 +195,7 @@ class LateProducts:
 
     def _as_started(self, one: _Started, action: Callable[[], Any]) -> Any:
         """The result of `action`, done by the lanes that started the multiplication and without the
-        sanitizers, which have been told.
+        sanitizers, to which it has been reported.
         """
         machine = self._machine
         before = machine.selection, machine.mask, machine.at, machine.watch

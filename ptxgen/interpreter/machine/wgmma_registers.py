@@ -33,8 +33,8 @@ class Multiplication:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An ordinary instruction: the numbers of the registers that it names, of those that it changes by more
-    than a copy, and of those that it copies `source` to, also a number. Copies of what was there before the
-    fence may come after it; packing halves of a register is none.
+    than a copy, and of those that it copies `source` to, also a number. A copy, by `mov`, of a value
+    from before the fence may come after the fence; a `mov` that packs halves of a register is no copy.
     """
 
     named: Lanes

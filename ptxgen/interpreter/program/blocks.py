@@ -35,19 +35,19 @@ _FULL_WARP: Final = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class Block:
-    """A segment and its function, which is made when it is first called, with the register slots of its
+    """A segment and its function, compiled at its first call, with the register slots of its
     inputs and outputs. `shadow_inputs` are the slots whose shadows it takes, too, if undefined bits are
     followed.
 
     `call` is the call at the segment's end. `parts` are the segment cut before each instruction
     that the lanes of a warp execute together, for lanes that do not arrive together; or before
-    every instruction, for schedules that switch inside a block. They are made by `split` when first
+    every instruction, for schedules that switch inside a block. They are computed by `split` when first
     needed. `members` is the membermask of the instruction that a part begins with, or `member_slot`
     the register that holds it; `guard` is the slot of its guard and whether that is negated.
     """
 
     segment: Segment
-    make: Callable[[Block], None] | None = field(default=None, repr=False)  # None: it is made
+    make: Callable[[Block], None] | None = field(default=None, repr=False)  # None: the function is compiled
     function: Function | None = None  # None of a segment without steps
     source: str = field(default="", repr=False)
     inputs: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Block:
     parts: tuple[Block, ...] = ()
     split: Callable[[], tuple[Block, ...]] | None = field(default=None, repr=False)
 
-    def made(self) -> Block:
+    def compiled(self) -> Block:
         """The block with its function. Raises `TypeMismatchError` for operands that an instruction does not
         take.
         """
@@ -91,7 +91,7 @@ class Program:
     @property
     def sources(self) -> tuple[str, ...]:
         """The source texts of the functions of all blocks, empty where no code is generated."""
-        return tuple(block.made().source for block in self.blocks)
+        return tuple(block.compiled().source for block in self.blocks)
 
 
 def compile_program(
@@ -120,7 +120,7 @@ class _Compiler:
 
     def __init__(self, linked: Linked, follows: bool, touches: bool, stepwise: bool, cut_each: bool) -> None:
         self._wgmma = WgmmaReader()
-        self._hooks = Hooks(self._wgmma.found, touches=touches, late=cut_each)
+        self._hooks = Hooks(self._wgmma.uses, touches=touches, late=cut_each)
         self._linked = linked
         self._follows = follows
         self._unwritten: list[int] = []
@@ -140,14 +140,14 @@ class _Compiler:
             routine.source, number=routine.number, first_segment=first, first_step=len(self._instrs)
         )
         self._wgmma.add(parts)
-        given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
+        parameters = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         names = [Named.of(part, self._linked, routine, self._hooks) for part in parts]
         for name, dtype in (item for named in names for item in named.dtypes.items()):
             if name not in self._slots:
                 self._slots[name] = len(self._slots)
                 self._dtypes.append(dtype)
         if self._follows:
-            unwritten = maybe_unwritten(parts, given, first)
+            unwritten = maybe_unwritten(parts, parameters, first)
             prefix = prefix_of(self._linked, routine)
             self._unwritten += [self._slots[prefix + name] for name in sorted(unwritten)]
             if routine is self._linked.routines[-1]:
@@ -169,7 +169,7 @@ class _Compiler:
             self._slots,
             tuple(self._dtypes),
             tuple(self._unwritten) if self._follows else None,
-            self._wgmma.found if self._wgmma.found.registers else None,
+            self._wgmma.uses if self._wgmma.uses.registers else None,
         )
 
     def _writer(self, part: Segment, routine: Routine) -> Writer | Stepper:
@@ -194,8 +194,8 @@ class _Compiler:
         if leave is not None and leave.calls:
             # The call need not keep registers that its results overwrite.
             prefix = prefix_of(self._linked, routine)
-            kept = wanted - {prefix + r.name for r in leave.written}
-            saved = tuple(sorted(self._slots[name] for name in kept if name in self._slots))
+            live = wanted - {prefix + r.name for r in leave.written}
+            saved = tuple(sorted(self._slots[name] for name in live if name in self._slots))
             block.call = call_of(leave.instr, self._linked, routine, self._slots, prefix.__add__, saved)
         block.together = any(together(step) for step in part.steps)
         if part.steps:

@@ -23,7 +23,7 @@ from ptxgen.ir import (
     Targets,
 )
 
-Given = Reg | IntImm | FloatImm | Symbol | Sink
+CallOperand = Reg | IntImm | FloatImm | Symbol | Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Call:
     """A call in `caller`. `callee` is the number of a routine, a function without a body, or None
     for a call through `pointer`.
 
-    `given` are the arguments and `got` the operands that the results go to; `params` and `results`
+    `arguments` are operands, and `got` the operands that the results go to; `params` and `results`
     are declared by the callee or the prototype. `slots` are the slots of registers for results,
     `saved` those of registers that the caller still needs.
     """
@@ -39,8 +39,8 @@ class Call:
     caller: Routine
     callee: int | Function | None
     pointer: Reg | None
-    given: tuple[Given, ...]
-    got: tuple[Given, ...]
+    arguments: tuple[CallOperand, ...]
+    got: tuple[CallOperand, ...]
     params: tuple[Param, ...]
     results: tuple[Param, ...]
     slots: Mapping[str, int]
@@ -61,13 +61,13 @@ def call_of(
     operands = list(instr.operands)
     got = operands.pop(0) if isinstance(operands[0], Arguments) else Arguments(())
     target = operands.pop(0)
-    given = operands.pop(0) if operands and isinstance(operands[0], Arguments) else Arguments(())
+    arguments = operands.pop(0) if operands and isinstance(operands[0], Arguments) else Arguments(())
     where = f"the interpreter: {where_from(instr)}"
     callee: int | Function | None = None
     if isinstance(target, Symbol):
-        found = next((r for r in linked.routines if r.name == target.name), None)
+        routine = next((r for r in linked.routines if r.name == target.name), None)
         outside = (f for f in linked.outside.values() if f.name == target.name)
-        callee = next(outside, None) if found is None else found.number
+        callee = next(outside, None) if routine is None else routine.number
         if callee is None:
             raise TypeMismatchError(f"{where}: no function {target.name!r}")
         source = callee if isinstance(callee, Function) else linked.routines[callee].source
@@ -82,17 +82,17 @@ def call_of(
             )
         results, params = signature(proto)
     assert isinstance(got, Arguments)
-    assert isinstance(given, Arguments)
-    if len(given.items) != len(params) or len(got.items) != len(results):
+    assert isinstance(arguments, Arguments)
+    if len(arguments.items) != len(params) or len(got.items) != len(results):
         raise TypeMismatchError(
-            f"{where}: has {len(given.items)} arguments and {len(got.items)} results, but the "
+            f"{where}: has {len(arguments.items)} arguments and {len(got.items)} results, but the "
             f"function has {len(params)} and {len(results)}"
         )
     names = [i.name for i in got.items if isinstance(i, Reg)]
     known = slots or {}
     registers = {name: known[key(name)] for name in names if key(name) in known}
     pointer = target if isinstance(target, Reg) else None
-    return Call(caller, callee, pointer, given.items, got.items, params, results, registers, saved)
+    return Call(caller, callee, pointer, arguments.items, got.items, params, results, registers, saved)
 
 
 def _prototype(linked: Linked, caller: Routine, label: object) -> Prototype | Function | None:

@@ -18,7 +18,7 @@ from ptxgen.isa.spec import PURE, Effect
 
 
 class FlowText:
-    """The lines of a function; `prefix` stands before the names of registers in the whole program. With
+    """The lines of a function; `prefix` begins the names of its registers in the whole program. With
     `follows`, undefined bits are followed, through the registers that are `suspects`: no other has any.
     None: each may have some.
     """
@@ -76,8 +76,8 @@ class FlowText:
         op = step.op
         read = list(step.read)
         for want, got in step.results:  # a result whose old contents the instruction reads
-            kept = parts(got) if want.name in op.row.parameters else []
-            read += [r for r in kept if isinstance(r, Reg)]
+            operands = parts(got) if want.name in op.row.parameters else []
+            read += [r for r in operands if isinstance(r, Reg)]
         shadows = {r.name: self._shadow(r) for r in read}
         if op.effect is not Effect.NONE:
             if some := _some(shadows.values()):
@@ -96,8 +96,8 @@ class FlowText:
         new = "".join(f"{name}, " for name in names)
         if step.resumes or not follows:
             for name, old in zip(names, flow.old or ["None"] * len(names), strict=True):
-                kept = "None" if old == "None" else f"{old} and D.kept({old}, {flow.guard})"
-                self._line(f"{name} = {kept}")
+                merged = "None" if old == "None" else f"{old} and D.preserved({old}, {flow.guard})"
+                self._line(f"{name} = {merged}")
         elif some := " or ".join(
             filter(
                 None, ["D.moved" * (op.effect is not Effect.NONE), _some([*flow.shadows.values(), *flow.old])]
@@ -133,21 +133,21 @@ class FlowText:
 
     def _derive(self, *key: str, code: str) -> str:
         """A variable that holds `code`, made once for each key; such variables are never assigned again."""
-        found = self._derived.get(key)
-        if found is None:
-            found = self._derived[key] = self._new()
-            self._line(f"{found} = {code}")
-        return found
+        name = self._derived.get(key)
+        if name is None:
+            name = self._derived[key] = self._new()
+            self._line(f"{name} = {code}")
+        return name
 
     def _constant(self, value: object) -> str:
         if value is None or isinstance(value, (str, bool)):
             return repr(value)
         key = (value.dtype.name, value.tobytes()) if isinstance(value, np.generic) else value
-        found = self._constants.get(key)
-        if found is None:
-            found = self._constants[key] = f"K{len(self._constants)}"
-            self._names[found] = value
-        return found
+        name = self._constants.get(key)
+        if name is None:
+            name = self._constants[key] = f"K{len(self._constants)}"
+            self._names[name] = value
+        return name
 
 
 class _Flow(NamedTuple):

@@ -146,10 +146,10 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
     specials = _specials(order)
     reserved = RESERVED_BYTES if any(name.startswith(_RESERVED) for name in specials) else 0
     shared = _Shared(module, kernel, order, dynamic_smem, reserved)
-    own = shared.nbytes - reserved
-    if own > _MOST_SHARED:
+    static_bytes = shared.nbytes - reserved
+    if static_bytes > _MOST_SHARED:
         raise LaunchError(
-            f"{kernel.name} needs {own} bytes of shared memory, {dynamic_smem} of them "
+            f"{kernel.name} needs {static_bytes} bytes of shared memory, {dynamic_smem} of them "
             f"dynamic; a block has at most {_MOST_SHARED}"
         )
     const, _ = constants(module)
@@ -179,7 +179,7 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
     if recursive:
         for routine in routines:  # ends the search if routines are recursive
             routine.frame_bytes = max(routine.frame_bytes, _FRAME_ALIGN)
-    needed = _place_frames(routines) if not recursive else sum(r.frame_bytes for r in routines)
+    needed = _lay_out_frames(routines) if not recursive else sum(r.frame_bytes for r in routines)
     if needed > LOCAL_BYTES:
         raise LaunchError(
             f"{kernel.name} needs {needed} bytes of local memory a thread, which has at most {LOCAL_BYTES}"
@@ -227,8 +227,8 @@ def _frame_params(source: Kernel | Function) -> Iterator[Variable]:
                 yield Variable("param", param.name, param_bytes(param), param_align(param))
 
 
-def _place_frames(routines: list[Routine]) -> int:
-    """Give each routine a frame behind those of all its callers; the total size in bytes."""
+def _lay_out_frames(routines: list[Routine]) -> int:
+    """Give each routine a frame after those of all its callers. Returns the bytes of all frames."""
     for routine in reversed(routines):
         for n in routine.calls:
             callee = routines[n]
@@ -244,7 +244,7 @@ class _Shared:
     ) -> None:
         self.nbytes = reserved
         self.regions = [("the driver's reserved memory", 0, reserved)] if reserved else []
-        self._own: dict[int, dict[str, Location]] = {}
+        self._of_routine: dict[int, dict[str, Location]] = {}
         self._module: dict[str, Location] = {}
         arrays = {kernel.dynamic_shared} - {""}
         align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
@@ -255,7 +255,9 @@ class _Shared:
                 arrays.add(variable.name)
                 align = max(align, variable.align)
         for source in order:
-            self._own[id(source)] = {s.name: self._add(s.name, s.nbytes, s.align) for s in source.shared}
+            self._of_routine[id(source)] = {
+                s.name: self._add(s.name, s.nbytes, s.align) for s in source.shared
+            }
         if arrays:
             start = _up(self.nbytes, align)
             self._module.update(dict.fromkeys(arrays, Location(start)))
@@ -264,7 +266,7 @@ class _Shared:
         self.nbytes += dynamic
 
     def symbols_of(self, source: Kernel | Function) -> dict[str, Location]:
-        return {**self._module, **self._own[id(source)]}
+        return {**self._module, **self._of_routine[id(source)]}
 
     def _add(self, name: str, nbytes: int, align: int) -> Location:
         start = _up(self.nbytes, align)
@@ -304,10 +306,10 @@ def _reachable(
                 taken[name] = functions[name]
 
     def called(source: Kernel | Function) -> list[Function]:
-        found = {name: functions[name] for name in _named(source, taken=False) if name in functions}
+        callees = {name: functions[name] for name in _named(source, taken=False) if name in functions}
         if any(isinstance(_callee(s), Reg) for s in source.body or ()):
-            found |= taken
-        return [f for f in found.values() if f.body is not None]
+            callees |= taken
+        return [f for f in callees.values() if f.body is not None]
 
     order: list[Kernel | Function] = []
     calls = {id(kernel): called(kernel)}

@@ -20,7 +20,7 @@ COUNTERS: Final = ("%clock", "%globaltimer")
 
 
 def prefix_of(linked: Linked, routine: Routine) -> str:
-    """What stands before the names of a routine's registers in the whole program."""
+    """The prefix that tells the registers of a routine from those of others in the program."""
     return "" if routine is linked.routines[-1] else f"{routine.number}:"
 
 
@@ -51,7 +51,7 @@ class Named:
                 read.add(name)
             settled = hooks.settled(step)
             guarded = step.written if step.instr.guard is not None else ()  # keep their values in some lanes
-            for register in (*step.read, *guarded, *_kept(step), *settled):
+            for register in (*step.read, *guarded, *_old_results(step), *settled):
                 name = prefix + register.name
                 dtypes[name] = TYPES[register.declared].dtype
                 if name not in written:
@@ -72,7 +72,7 @@ def _specials(step: Step) -> Iterator[str]:
                 yield item.name
 
 
-def _kept(step: Step) -> Iterator[Reg]:
+def _old_results(step: Step) -> Iterator[Reg]:
     """The registers of results that an instruction may keep, and therefore reads."""
     for want, got in zip(step.op.flat, step.instr.operands, strict=False):
         if want.written and want.name in step.op.row.parameters:

@@ -74,7 +74,7 @@ class Step:
         """The written operands, a pair as two; none of an instruction that waits before it has results."""
         if self.waits and self.op.row.resume is not None:
             return ()
-        found: list[tuple[BoundOperand, Operand]] = []
+        results: list[tuple[BoundOperand, Operand]] = []
         operands = iter(self.op.operands)
         for got in self.instr.operands:
             want = next(operands)
@@ -82,8 +82,8 @@ class Step:
             for n, half in enumerate(halves):
                 want = next(operands) if n else want
                 if want.written:
-                    found.append((want, half))
-        return tuple(found)
+                    results.append((want, half))
+        return tuple(results)
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ def _order(successors: Mapping[int, Sequence[int]], entry: int) -> list[int]:
     that leave the loop early would run ahead.
     """
     order = []
-    for part in reversed(_Components(successors, [entry]).found):
+    for part in reversed(_Components(successors, [entry]).components):
         if len(part) == 1:
             order.extend(part)
             continue
@@ -252,7 +252,7 @@ class _Components:
         self._held: set[int] = set()
         # Iterative, because a kernel may have more blocks than Python has stack frames.
         self._work: list[tuple[int, Iterator[int]]] = []
-        self.found: list[list[int]] = []  # each after the components that it leads to
+        self.components: list[list[int]] = []  # each after the components that it leads to
         for root in roots:
             if root not in self._number:
                 self._enter(root)
@@ -278,7 +278,7 @@ class _Components:
     def _leave(self, node: int) -> None:
         if self._low[node] == self._number[node]:
             at = self._stack.index(node)
-            self.found.append(self._stack[at:])
+            self.components.append(self._stack[at:])
             self._held.difference_update(self._stack[at:])
             del self._stack[at:]
         if self._work:
@@ -286,13 +286,13 @@ class _Components:
             self._low[caller] = min(self._low[caller], self._low[node])
 
 
-def maybe_unwritten(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
+def maybe_unwritten(parts: Sequence[Segment], at_entry: Iterable[str] = (), first: int = 0) -> frozenset[str]:
     """Registers that some path through a routine may read before it has written them. A guarded
-    write does not count as a write. `given` are the registers with a value at the entry, segment `first`.
+    write does not count as a write. `at_entry` are the registers with a value at the entry, segment `first`.
     """
     uses = [[step.use for step in p.steps] for p in parts]
     everything = frozenset(name for part in uses for use in part for name in (*use.read, *use.written))
-    known = [frozenset(given) if n == 0 else everything for n in range(len(parts))]
+    known = [frozenset(at_entry) if n == 0 else everything for n in range(len(parts))]
     changed = set(range(len(parts)))
     while changed:
         n = min(changed)  # segments come after their predecessors, but for loops
@@ -359,10 +359,10 @@ class Use(NamedTuple):
     @classmethod
     def of(cls, step: Step) -> Use:
         """The use of registers by an instruction."""
-        kept = [
+        old_operands = [
             r for want, got in step.results if want.name in step.op.row.parameters for r in registers_of(got)
         ]
-        read = tuple(r.name for r in (*step.read, *kept))
+        read = tuple(r.name for r in (*step.read, *old_operands))
         return cls(read, tuple(r.name for r in step.written), step.instr.guard is None)
 
     def write(self, written: set[str]) -> None:

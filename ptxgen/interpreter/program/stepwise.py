@@ -91,8 +91,8 @@ class Stepper:
         """The function that returns these registers; it has no source text."""
         names, followed = tuple(self.inputs), tuple(self.shadow_inputs)
 
-        def execute(machine: LaneMachine, *given: Any) -> tuple[Any, ...]:
-            lanes, shadows = given[: len(names)], given[len(names) :]
+        def execute(machine: LaneMachine, *inputs: Any) -> tuple[Any, ...]:
+            lanes, shadows = inputs[: len(names)], inputs[len(names) :]
             state = _State(
                 self,
                 machine,
@@ -209,14 +209,14 @@ class _State:
         stepper = self._stepper
         call = call_of(step.instr, stepper.linked, stepper.routine, None, stepper.key, ())
         target = None if call.pointer is None else self._typed(call.pointer, u64, "callee")
-        pairs = zip(call.params, call.given, strict=True)
+        pairs = zip(call.params, call.arguments, strict=True)
         items = [(TYPES[param.type], item) for param, item in pairs if not isinstance(item, Symbol)]
-        given = tuple(self._typed(item, type, "argument") for type, item in items)
+        values = tuple(self._typed(item, type, "argument") for type, item in items)
         held = self.shadows or {}
         shadows = tuple(
             held.get(stepper.key(item.name)) if isinstance(item, Reg) else None for _, item in items
         )
-        return taken, (target, given, shadows)
+        return taken, (target, values, shadows)
 
     # ----------------------------------------------------------------------------- one instruction
 
@@ -266,8 +266,8 @@ class _State:
             return self._address(got.base, got.offset), along
         assert want.type is not None
         if isinstance(got, Vector):
-            kept = [g for g in got.items if not (want.written and isinstance(g, Sink))]
-            return tuple(self._typed(item, want.type, want.name) for item in kept)
+            items = [g for g in got.items if not (want.written and isinstance(g, Sink))]
+            return tuple(self._typed(item, want.type, want.name) for item in items)
         return self._typed(got, want.type, want.name)
 
     def _address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
@@ -315,7 +315,7 @@ class _State:
         return self._machine.counter(got.name).astype(u32.dtype if of.bits == 32 else u64.dtype)
 
     def _symbol(self, got: Symbol, type: ScalarType, name: str) -> Lanes:
-        """The address that a name stands for."""
+        """The address of a name."""
         routine, machine = self._stepper.routine, self._machine
         location = routine.symbols.get(got.name)
         if location is None:
@@ -346,17 +346,17 @@ class _State:
         """Write a result to a register: its bits, sign-extended if its type is signed."""
         held = self._held(register)
         into = TYPES[register.declared]
-        given = np.broadcast_to(value, self._count)
-        assert given.dtype == type.dtype, (self._step.instr, given.dtype)
+        lanes = np.broadcast_to(value, self._count)
+        assert lanes.dtype == type.dtype, (self._step.instr, lanes.dtype)
         if "p" in (into.kind, type.kind) or type.bits > into.bits:
             if into.kind != type.kind:
                 raise TypeMismatchError(
                     f"the interpreter: {where_from(self._step.instr)}: {register.name} is "
                     f".{register.declared}, which cannot hold .{type}"
                 )
-            new = given
+            new = lanes
         else:
-            raw = _raw(np.ascontiguousarray(given))
+            raw = _raw(np.ascontiguousarray(lanes))
             if type.is_signed and type.bits < into.bits:
                 negative = (raw >> np.uint64(type.bits - 1)) == 1
                 above = (1 << into.bits) - (1 << type.bits)
@@ -370,9 +370,9 @@ class _State:
     def _read(self, step: Step) -> dict[str, Shadow | None]:
         """The shadows of the registers that an instruction reads, by name."""
         assert self.shadows is not None
-        kept = [g for w, g in step.results if w.name in step.op.row.parameters]
+        old_operands = [g for w, g in step.results if w.name in step.op.row.parameters]
         names = [r.name for r in step.read] + [
-            r.name for g in kept for r in _registers(g) if isinstance(r, Reg)
+            r.name for g in old_operands for r in _registers(g) if isinstance(r, Reg)
         ]
         return {name: self.shadows[self._stepper.key(name)] for name in names}
 
@@ -385,7 +385,7 @@ class _State:
         old = tuple(self.shadows[self._stepper.key(r.name)] for r in written)
         rule = step.op.row.undefined
         if step.resumes or not rule.follows(pure=step.op.effect in PURE):
-            new = tuple(before and follower.kept(before, active) for before in old)
+            new = tuple(before and follower.preserved(before, active) for before in old)
         else:
             met = step.op.effect is not Effect.NONE and follower.moved
             read = self._read(step)
@@ -403,11 +403,11 @@ def _only_waits(step: Step) -> bool:
 
 def _declared_operands(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
     """Each declared operand with the instruction's operand, None for one that is left out."""
-    given: list[object] = []
+    values: list[object] = []
     for operand in step.instr.operands:
-        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+        values += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
     operands = step.op.operands
-    return zip(operands, [*given, *[None] * (len(operands) - len(given))], strict=True)
+    return zip(operands, [*values, *[None] * (len(operands) - len(values))], strict=True)
 
 
 def _registers(operand: object) -> Iterator[Reg | Special]:

@@ -19,10 +19,10 @@ _WGMMA: Final = "wgmma."
 
 
 class WgmmaReader:
-    """Finds the registers of `wgmma`, routine by routine; `found` has those of all routines so far."""
+    """Finds the registers of `wgmma`, routine by routine; `uses` has those of all routines so far."""
 
     def __init__(self) -> None:
-        self.found = WgmmaRegisters()
+        self.uses = WgmmaRegisters()
         self._routines: set[int] = set()
         self._numbers: dict[tuple[int, str], int] = {}
 
@@ -34,7 +34,7 @@ class WgmmaReader:
             return
         routine = parts[0].routine
         self._routines.add(routine)
-        self.found.late &= len(self._routines) == 1 and all(s.instr.guard is None for s in mine)
+        self.uses.late &= len(self._routines) == 1 and all(s.instr.guard is None for s in mine)
         for step in mine:
             self._wgmma(step, routine)
         self._sources(steps, routine)
@@ -45,15 +45,15 @@ class WgmmaReader:
     def _wgmma(self, step: Step, routine: int) -> None:
         instr = step.instr
         if step.op.row.name == "wgmma_commit_group":
-            self.found.commits.add(step.number)
+            self.uses.commits.add(step.number)
         elif step.op.row.name == "wgmma_wait_group":
             (count,) = instr.operands
             assert isinstance(count, IntImm)
-            self.found.waits[step.number] = count.value
+            self.uses.waits[step.number] = count.value
         elif instr.operands:
             a = instr.operands[1]
             held = a.items if isinstance(a, Vector) else ()
-            self.found.multiplications[step.number] = Multiplication(
+            self.uses.multiplications[step.number] = Multiplication(
                 self._all(step.written, routine),
                 self._all((r for r in held if isinstance(r, Reg)), routine),
                 str(step.op.modifiers["shape"]),
@@ -79,18 +79,18 @@ class WgmmaReader:
             changed, of = set(), step.instr.operands[1]
             source = self._numbers[routine, of.name] if written and isinstance(of, Reg) else None
         named, by_more, by_copy = (_sorted(x) for x in (written | read, changed, written - changed))
-        self.found.touches[step.number] = Touch(named, by_more, by_copy, source)
+        self.uses.touches[step.number] = Touch(named, by_more, by_copy, source)
 
     def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
-        found = (self._numbers.get((routine, r.name)) for r in registers)
-        return {n for n in found if n is not None}
+        numbers = (self._numbers.get((routine, r.name)) for r in registers)
+        return {n for n in numbers if n is not None}
 
     def _all(self, registers: Iterable[Reg], routine: int) -> Lanes:
         numbers = []
         for register in registers:
             number = self._numbers.setdefault((routine, register.name), len(self._numbers))
-            if number == len(self.found.registers):
-                self.found.registers.append(register)
+            if number == len(self.uses.registers):
+                self.uses.registers.append(register)
             numbers.append(number)
         return np.array(numbers, np.intp)
 
@@ -118,18 +118,18 @@ class Hooks:
         """The instructions of a segment that touch the registers, in runs without a `wgmma`
         instruction or a guard between them: the members of each run, by its first.
         """
-        found: dict[int, tuple[int, ...]] = {}
+        runs: dict[int, tuple[int, ...]] = {}
         first: int | None = None
         for step in steps if self.touches else ():
             if step.instr.opcode.startswith(_WGMMA):
                 first = None
             elif step.number in self.wgmma.touches and not step.resumes:
                 if step.instr.guard is not None:
-                    found[step.number] = (step.number,)
+                    runs[step.number] = (step.number,)
                     continue
                 first = step.number if first is None else first
-                found[first] = (*found.get(first, ()), step.number)
-        return found
+                runs[first] = (*runs.get(first, ()), step.number)
+        return runs
 
     def settled(self, step: Step) -> list[Reg]:
         """The registers that have new values after an instruction, in rising order."""

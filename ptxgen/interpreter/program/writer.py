@@ -32,13 +32,13 @@ from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES, ScalarType
 
-# Code of segments that is kept: kernels that differ in one instruction share that of all other segments.
-_KEPT_SEGMENTS: Final = 2048
+# Code of segments that is cached: kernels that differ in one instruction share that of all other segments.
+_CACHED_SEGMENTS: Final = 2048
 
 Function = Callable[..., tuple[Any, ...]]
 
 
-@lru_cache(maxsize=_KEPT_SEGMENTS)
+@lru_cache(maxsize=_CACHED_SEGMENTS)
 def _code(source: str) -> CodeType:
     return compile(source, "<block>", "exec")
 
@@ -130,14 +130,14 @@ class Writer(FlowText):
             return "None"
         call = call_of(step.instr, self._linked, self._routine, None, self.key, ())
         target = "None" if call.pointer is None else self._current(call.pointer)
-        pairs = zip(call.params, call.given, strict=True)
+        pairs = zip(call.params, call.arguments, strict=True)
         items = [(TYPES[param.type], item) for param, item in pairs if not isinstance(item, Symbol)]
-        given = "".join(f"{self._typed('argument', type, item)}, " for type, item in items)
+        values = "".join(f"{self._typed('argument', type, item)}, " for type, item in items)
         shadows = "".join(
             f"{self._shadow(item) if self._follows and isinstance(item, Reg) else None}, "
             for _, item in items
         )
-        return f"({target}, ({given}), ({shadows}))"
+        return f"({target}, ({values}), ({shadows}))"
 
     def _guarded(self, step: Step, call: str, guard: str) -> None:
         """Write an instruction with an effect, for the lanes of a guard."""
@@ -301,13 +301,13 @@ class Writer(FlowText):
         return f"{name}.astype({self._constant(type.dtype)})"
 
     def _location(self, symbol: Symbol) -> Location:
-        found = self._routine.symbols.get(symbol.name)
-        if found is None:
+        location = self._routine.symbols.get(symbol.name)
+        if location is None:
             raise TypeMismatchError(
                 f"the interpreter: {where_from(self._step.instr)}: no parameter, variable or "
                 f"function {symbol.name!r}"
             )
-        return found
+        return location
 
     def _refuse(self, name: str, got: object) -> NoReturn:
         shown = getattr(got, "name", got)

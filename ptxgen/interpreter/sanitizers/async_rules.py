@@ -30,14 +30,14 @@ def broken_rules(linked: Linked) -> Iterator[Finding]:
 
 def _broken_in(routine: Kernel | Function) -> list[Finding]:
     graph = flow.blocks(routine)
-    found: dict[int, str] = {}
+    messages: dict[int, str] = {}
     for block in graph:
         for n, instr in enumerate(block.instrs):
             if instr.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
                 done = (r.name for r in registers_of(instr.operands[0]))
                 if not any(_is_read(graph, block.index, n + 1, name) for name in done):
-                    found[block.start + n] = "the wait may give up, and nothing looks at its predicate"
-    return sorted(found.items())
+                    messages[block.start + n] = "the wait may give up, and nothing looks at its predicate"
+    return sorted(messages.items())
 
 
 def _is_read(graph: Sequence[flow.Block], first: int, start: int, name: str) -> bool:

@@ -48,25 +48,25 @@ def allowed_allocations(module: Module, linked: Linked, dynamic: int) -> Allowed
         numbers[routine.name] = first
         first += sum(isinstance(s, Instr) for s in routine.source.body or ())
     symbols = _shared_addresses(linked)
-    found: dict[int, dict[str, tuple[Allocation, ...]]] = {}
+    of_instructions: dict[int, dict[str, tuple[Allocation, ...]]] = {}
     for (owner, number, operand), allowed in derived(module, linked.kernel, dynamic).items():
         if all(one.variable in symbols for one in allowed):
-            there = found.setdefault(numbers[owner] + number, {})
+            there = of_instructions.setdefault(numbers[owner] + number, {})
             there[operand] = tuple(_allocation(one, symbols) for one in allowed)
-    return found
+    return of_instructions
 
 
 def _shared_addresses(linked: Linked) -> dict[str, int]:
     """The addresses of shared variables, without those of functions that share a name."""
-    found: dict[str, set[int]] = {}
+    addresses_of: dict[str, set[int]] = {}
     for routine in linked.routines:
         for name, location in routine.symbols.items():
             if not location.framed:
-                found.setdefault(name, set()).add(location.value)
+                addresses_of.setdefault(name, set()).add(location.value)
     for name, location in linked.routines[-1].symbols.items():
         if not location.framed:
-            found[name] = {location.value}
-    return {name: addresses.pop() for name, addresses in found.items() if len(addresses) == 1}
+            addresses_of[name] = {location.value}
+    return {name: addresses.pop() for name, addresses in addresses_of.items() if len(addresses) == 1}
 
 
 def _allocation(allowed: Allowed, symbols: Mapping[str, int]) -> Allocation:

@@ -8,8 +8,8 @@ cluster (its CTA without clusters): the newest stamps of the warps; then, with t
 twins; then the newest stamps of warps whose writes to shared, and to global, memory a
 `fence.proxy.async` has made visible to the asynchronous proxy; and last the clocks of warps at arrivals of
 some of their lanes, which release less (`ptxgen.interpreter.sanitizers.part_arrivals`). A warp's own column
-stays behind its clock, so that the same comparison finds conflicts between lanes of one warp; the order
-between lanes that have synchronised in a part of their warp is kept by lane.
+is older than its clock, so that the same comparison finds conflicts between lanes of one warp; the order
+between lanes that have synchronised in a part of their warp is recorded by lane.
 
 Memory is ordered by (PTX ISA, "Memory Consistency Model") barriers of the CTA and the cluster,
 `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics, `.release` stores
@@ -126,7 +126,7 @@ class Clocks:
 
     def released_in_part(self, ids: Lanes, warp: Lanes, lane: Lanes, stamps: Lanes) -> Lanes:
         """Whether lanes come after operations with these stamps that lanes of warps released by an arrival
-        without the rest of their warp. A `lane` above 31 stands for several that are not known.
+        without the rest of their warp. A `lane` above 31 means several lanes that are not known.
         """
         ids, warp, lane, stamps = np.broadcast_arrays(ids, warp, lane, stamps)
         return self._part_arrivals.released(warp, self.reached(ids // WARP, warp), lane, stamps)
@@ -160,9 +160,9 @@ class Clocks:
         lanes = self._bits(ids)
         for n in np.flatnonzero(lanes[warps] != _FULL_WARP).tolist():
             w = int(warps[n])
-            own, clock = w % self.group, int(self.clock[w])
-            rows[n, own] = self.known[w, own]
-            rows[n, (self._parts - 1) * self.group + own] = clock
+            column, clock = w % self.group, int(self.clock[w])
+            rows[n, column] = self.known[w, column]
+            rows[n, (self._parts - 1) * self.group + column] = clock
             self._part_arrivals.add(w, clock, self._before(w, int(lanes[w])))
         for n in np.flatnonzero(self._showing[warps] & ~lanes[warps]).tolist():
             w = int(warps[n])
@@ -183,12 +183,12 @@ class Clocks:
         """Whether lanes come after an arrival of the lanes that have written with these stamps, which made
         their own writes visible to asynchronous operations.
         """
-        found = np.zeros(np.broadcast(ids, writer, stamps).shape, np.bool_)
+        shown = np.zeros(np.broadcast(ids, writer, stamps).shape, np.bool_)
         for warp, stamp, lanes in self._alone:
             known = self.reached(ids // WARP, np.array(warp)) >= stamp
             mine = (writer // WARP == warp) & (lanes >> writer % WARP & 1 != 0) & (stamps <= stamp)
-            found |= known & mine
-        return found
+            shown |= known & mine
+        return shown
 
     def _bits(self, ids: Lanes) -> Lanes:
         """By warp of the batch, its lanes among `ids` as bits."""
@@ -205,20 +205,20 @@ class Clocks:
         if row is None:
             return
         near = self.known[warp].reshape(self._parts, -1)
-        np.maximum(near, self.own_part(warp, row), out=near)
+        np.maximum(near, self.group_columns(warp, row), out=near)
         self.far[warp] = merged(self.far.get(warp), row)
 
     def wide(self, warp: int, near: Lanes) -> Lanes:
         """A row of a warp's cluster, widened to all warps of the batch."""
         row = np.zeros(self._parts * len(self.clock), np.int64)
-        self.own_part(warp, row)[...] = near.reshape(self._parts, -1)
+        self.group_columns(warp, row)[...] = near.reshape(self._parts, -1)
         return row
 
-    def own_part(self, warp: int, row: Lanes) -> Lanes:
+    def group_columns(self, warp: int, row: Lanes) -> Lanes:
         """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
         first = warp // self.group * self.group
-        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
-        return own
+        columns: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
+        return columns
 
     def learn_twin(self, warp: int, of: int, stamp: int) -> None:
         """Order a warp after the operation with this stamp of the twin of warp `of`, in the same cluster."""
@@ -341,14 +341,14 @@ class Clocks:
         """Whether lanes come after operations of other lanes with these stamps because both are in
         one warp, and have synchronised in a part of it.
         """
-        found = np.zeros(np.broadcast(ids, others, stamps).shape, np.bool_)
+        met = np.zeros(np.broadcast(ids, others, stamps).shape, np.bool_)
         if not self._lanes:
-            return found
+            return met
         ids, others, stamps = np.broadcast_arrays(ids, others, stamps)
         for warp, table in self._lanes.items():
             here = (ids // WARP == warp) & (others // WARP == warp)
-            found[here] = table[ids[here] % WARP, others[here] % WARP] >= stamps[here]
-        return found
+            met[here] = table[ids[here] % WARP, others[here] % WARP] >= stamps[here]
+        return met
 
     def met_some(self, ids: Lanes, stamps: Lanes) -> Lanes:
         """Whether each lane has synchronised with any other lane of its warp since its stamp; used

@@ -55,11 +55,11 @@ def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:
     """Which of the units that several lanes write get different values from them."""
     if values is None:
         return twice
-    given, _ = values()
+    new_values, _ = values()
     units = access.units()
     met = np.isin(units, units[twice])
     order = np.argsort(units[met], kind="stable")
-    sorted_units, sorted_values = units[met][order], given[met][order]
+    sorted_units, sorted_values = units[met][order], new_values[met][order]
     differs = (sorted_units[1:] == sorted_units[:-1]) & (sorted_values[1:] != sorted_values[:-1])
     wrong: Lanes = twice & np.isin(units, sorted_units[1:][differs])
     return wrong

@@ -56,7 +56,7 @@ class UndefinedBits(UndefinedPlaces):
         bits = np.dtype(f"u{dtype.itemsize}")
         return Shadow(np.full(lanes, ~bits.type(0), bits), np.zeros(lanes, np.int32))
 
-    def kept(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
+    def preserved(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
         """The shadow of a register that has got a defined value in the lanes of a guard."""
         if before is None:
             return None
@@ -84,7 +84,7 @@ class UndefinedBits(UndefinedPlaces):
                 new = self._results(step, shadows, values, registers)
             finally:
                 machine.mask, machine.at = held, at
-        found = []
+        results = []
         old = iter(before)
         undecided = self._undecided(step, shadows)
         for (_, register), shadow in zip(registers, new, strict=True):
@@ -94,8 +94,8 @@ class UndefinedBits(UndefinedPlaces):
                 shadow = _chosen(guard, shadow, next(old), count)
             if undecided is not None:
                 shadow = _filled(shadow, undecided, register)
-            found.append(shadow if shadow is None or shadow.bits.any() else None)
-        return tuple(found)
+            results.append(shadow if shadow is None or shadow.bits.any() else None)
+        return tuple(results)
 
     def _results(
         self,
@@ -126,33 +126,33 @@ class UndefinedBits(UndefinedPlaces):
             bits[want.name] = tuple(parts) if isinstance(got, Vector) else parts[0]
         shadow_machine = ShadowMachine(machine, op, self._memory, self._born, origin)
         row = op.row
-        given: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in row.parameters}
+        arguments: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in row.parameters}
         if "machine" in row.parameters:
-            given["machine"] = shadow_machine
+            arguments["machine"] = shadow_machine
 
         def run(replaced: Mapping[str, Any]) -> Any:
-            return row.semantics(**{**values, **given, **replaced})
+            return row.semantics(**{**values, **arguments, **replaced})
 
         flow = Flow(op, values, bits, run, shadow_machine)
-        found = whole(flow) if rule.bits is None else rule.bits(flow)
+        undefined = whole(flow) if rule.bits is None else rule.bits(flow)
         if op.effect is Effect.CARRY:
-            found = self._with_carry(step, found)
+            undefined = self._with_carry(step, undefined)
         if not registers:
             return []
         origin = np.where(origin == 0, shadow_machine.met, origin)
-        return self._into_registers(op.dests, found, registers, origin, active)
+        return self._into_registers(op.dests, undefined, registers, origin, active)
 
     def _into_registers(
         self,
         dests: tuple[BoundOperand, ...],
-        found: Any,
+        undefined: Any,
         registers: list[tuple[BoundOperand, Any]],
         origin: Lanes,
         active: Lanes,
     ) -> list[Shadow | None]:
         """The shadows of registers from the undefined bits of results."""
         parts: list[Any] = []
-        results = found if isinstance(found, tuple) and len(dests) > 1 else (found,) * len(dests)
+        results = undefined if isinstance(undefined, tuple) and len(dests) > 1 else (undefined,) * len(dests)
         for dest, result in zip(dests, results, strict=True):
             width = sum(want is dest for want, _ in registers) if dest.count else 1
             parts += result if isinstance(result, tuple) else (result,) * width
@@ -194,8 +194,8 @@ class UndefinedBits(UndefinedPlaces):
         number = self._arrays.origin(
             at, "undefined", "register", 0, register.name, f"{register.name}, which it has not written"
         )
-        found: Lanes = np.where(unborn, np.int32(number), shadow.origin)
-        return found
+        origins: Lanes = np.where(unborn, np.int32(number), shadow.origin)
+        return origins
 
     def _undecided(self, step: Step, shadows: Mapping[str, Shadow | None]) -> Shadow | None:
         """The shadow of the guard of an instruction without effects."""
@@ -205,11 +205,11 @@ class UndefinedBits(UndefinedPlaces):
             return None
         return Shadow(shadow.bits, self._origins_of(step.number, guard.register, shadow))
 
-    def _with_carry(self, step: Step, found: Any) -> Any:
+    def _with_carry(self, step: Step, undefined: Any) -> Any:
         """Whether results with the carry flag are undefined; the flag is, too, if it is written."""
         op, machine = step.op, self._machine
         name = op.row.name
-        lanes = np.broadcast_to(np.not_equal(found, 0), machine.selection.count)
+        lanes = np.broadcast_to(np.not_equal(undefined, 0), machine.selection.count)
         if name.endswith("c") and not name.endswith("_cc"):
             lanes = lanes | machine.selection.pick(self._carry)
         if name.endswith("_cc") or op.modifiers.get("cc"):
@@ -267,12 +267,12 @@ class UndefinedBits(UndefinedPlaces):
 
 def _operands(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
     """Each declared operand with the instruction's, a pair as two; None for one that is left out."""
-    given: list[Any] = []
+    values: list[Any] = []
     for operand in step.instr.operands:
         first = getattr(operand, "first", None)
-        given += (operand,) if first is None else (first, operand.second)  # type: ignore[union-attr]
+        values += (operand,) if first is None else (first, operand.second)  # type: ignore[union-attr]
     operands = step.op.operands
-    return zip(operands, [*given, *[None] * (len(operands) - len(given))], strict=True)
+    return zip(operands, [*values, *[None] * (len(operands) - len(values))], strict=True)
 
 
 def _items(operand: Any) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ class Detectors:
         wanted = {"race", *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
-        self.grids: GridOrder | None = None  # if the grid before may still run
+        self.grids: GridOrder | None = None  # if the previous grid may still run
         self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
         self.bounds = BoundsChecks(allocations, faults, batch.shared_stride)
 

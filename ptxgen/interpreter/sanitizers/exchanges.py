@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MIXES: Final = ("vote.", "match.", "redux.", "mma.", "wmma.mma.", "movmatrix.")
 EXCHANGES: Final = ("shfl.", *_MIXES)
-_KEPT: Final = 256  # exchanges that are remembered
+_MOST_EXCHANGES: Final = 256  # exchanges that are remembered
 
 
 def mixing(instrs: Sequence[Instr]) -> frozenset[int]:
@@ -44,7 +44,7 @@ class Exchanges:
         self._flows = _Flows(linked)
         # The last exchanges: the lanes that took part; for each of them the lane of its warp from which it
         # has received something, or if they are mixed, all those lanes as bits; and the clocks of all warps.
-        self._last: deque[tuple[Lanes, Lanes, bool, Lanes]] = deque(maxlen=_KEPT)
+        self._last: deque[tuple[Lanes, Lanes, bool, Lanes]] = deque(maxlen=_MOST_EXCHANGES)
         self._stamps: tuple[int, Lanes] = (-1, clocks.clock)
 
     def pass_on(self, ids: Lanes, sources: Lanes) -> None:
@@ -63,9 +63,9 @@ class Exchanges:
     def ordered(self, at: int, ids: Lanes, others: Lanes, readers: Lanes, stamps: Lanes) -> Lanes:
         """Whether a store by lanes, instruction `at`, comes after loads of other lanes of their warps,
         because it depends on the values loaded; elementwise. A load has the number of its instruction in
-        `readers`, and its stamp; `others` are indices in the warp, and one above 31 stands for several lanes.
+        `readers`, and its stamp; `others` are indices in the warp, and one above 31 means several lanes.
         """
-        found = np.zeros(len(ids), np.bool_)
+        ordered = np.zeros(len(ids), np.bool_)
         warps = ids // WARP
         for warp, reader, stamp in np.unique(np.stack([warps, readers, stamps], axis=1), axis=0).tolist():
             if at not in self._flows.after(reader):
@@ -73,8 +73,8 @@ class Exchanges:
             here = (warps == warp) & (readers == reader) & (stamps == stamp)
             heard = self._heard(warp, stamp)[ids[here] % WARP]
             one = heard[np.arange(len(heard)), others[here] % WARP]
-            found[here] = np.where(others[here] < WARP, one, heard.all(axis=1))
-        return found
+            ordered[here] = np.where(others[here] < WARP, one, heard.all(axis=1))
+        return ordered
 
     def _heard(self, warp: int, stamp: int) -> Lanes:
         """For each lane of a warp, the lanes whose values it may have received since the warp's clock was at
@@ -106,8 +106,8 @@ class _Flows:
             for routine in self._routines:
                 count = sum(isinstance(s, Instr) for s in routine.source.body or ())
                 if number < before + count:
-                    found = _dependent(routine, number - before)
-                    self._after[number] = frozenset(before + n for n in found)
+                    dependent = _dependent(routine, number - before)
+                    self._after[number] = frozenset(before + n for n in dependent)
                     break
                 before += count
         return self._after[number]
@@ -120,7 +120,7 @@ def _dependent(routine: Routine, number: int) -> set[int]:
     for step in steps:
         for register in {r.name for r in step.read}:
             readers.setdefault(register, []).append(step)
-    found: set[int] = set()
+    dependent: set[int] = set()
     seen: set[tuple[str, bool]] = set()
     todo = [(r.name, False) for r in steps[number].written]
     while todo:
@@ -130,13 +130,13 @@ def _dependent(routine: Routine, number: int) -> set[int]:
         seen.add((name, passed))
         for step in readers.get(name, ()):
             if passed:
-                found.add(step.number)
+                dependent.add(step.number)
                 guard = step.instr.guard
                 if step.op.row.name == "bra" and guard is not None and guard.register.name == name:
-                    found |= _decided(routine, step.number)
+                    dependent |= _decided(routine, step.number)
             crosses = passed or step.instr.opcode.startswith(EXCHANGES)
             todo += [(r.name, crosses) for r in step.written]
-    return found
+    return dependent
 
 
 def _decided(routine: Routine, branch: int) -> set[int]:

@@ -114,32 +114,32 @@ class Findings(Faults):
     def _again(self, key: tuple[str, int, int]) -> None:
         self.reports[key] = replace(self.reports[key], count=self.reports[key].count + 1)
 
-    def _add(self, found: _Problem) -> None:
-        key = found.kind, found.at, found.other
+    def _add(self, problem: _Problem) -> None:
+        key = problem.kind, problem.at, problem.other
         if key in self.reports:
             self._again(key)
             return
         batch, width = self.batch, self.batch.width
-        threads: tuple[int, ...] = (found.lane % width,)
+        threads: tuple[int, ...] = (problem.lane % width,)
         other_cta = None
-        if found.other_lane >= 0:
-            threads = (*threads, found.other_lane % width)
-            if found.other_lane // width != found.lane // width:
-                other_cta = batch.cta(found.other_lane)
-        other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
-        origin = origin_of(self.instrs[found.at])
-        related = origin_of(self.instrs[found.other]) if found.other >= 0 else NOWHERE
-        note = self.notes[found.at] if self.notes else ""
+        if problem.other_lane >= 0:
+            threads = (*threads, problem.other_lane % width)
+            if problem.other_lane // width != problem.lane // width:
+                other_cta = batch.cta(problem.other_lane)
+        other = where_from(self.instrs[problem.other]) if problem.other >= 0 else ""
+        origin = origin_of(self.instrs[problem.at])
+        related = origin_of(self.instrs[problem.other]) if problem.other >= 0 else NOWHERE
+        note = self.notes[problem.at] if self.notes else ""
         self.reports[key] = Report(
-            found.kind,
-            found.space,
-            found.address,
-            found.region,
-            batch.cta(found.lane),
+            problem.kind,
+            problem.space,
+            problem.address,
+            problem.region,
+            batch.cta(problem.lane),
             threads,
-            where_from(self.instrs[found.at]),
+            where_from(self.instrs[problem.at]),
             other,
-            f"{self.where(found.at, found.lane)}: {found.why}",
+            f"{self.where(problem.at, problem.lane)}: {problem.why}",
             other_cta,
             note,
             source=origin.source,

@@ -106,15 +106,17 @@ class GlobalRaces:
     ) -> list[Conflict]:
         """The conflicts of a load by instruction `at`, or with `copied` of the start of a `cp.async`."""
         shadow = self._shadow(buffer)
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         if shadow.written is not None:
             stamps = self._stamps(shadow, access)
             volatile = bool(self._volatile.take(at, mode="clip"))
-            found += self._unordered(access, stamps, at, "was written by", strong=strong, volatile=volatile)
-        found = found or shadow.updates.conflicts(access)
+            conflicts += self._unordered(
+                access, stamps, at, "was written by", strong=strong, volatile=volatile
+            )
+        conflicts = conflicts or shadow.updates.conflicts(access)
         if not (strong or copied):
             self._log(shadow, access, at)
-        return found
+        return conflicts
 
     def write(
         self,
@@ -129,10 +131,10 @@ class GlobalRaces:
         """The conflicts of a store, or of an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
-        found = self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
-        found = found or self._after_reads(shadow, access, at)
+        conflicts = self._unordered(access, stamps, at, "was written by", strong=strong, values=values)
+        conflicts = conflicts or self._after_reads(shadow, access, at)
         if not atomic:
-            found = found or shadow.updates.conflicts(access)
+            conflicts = conflicts or shadow.updates.conflicts(access)
             shadow.updates.written(access)
         assert shadow.written is not None
         units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
@@ -143,8 +145,8 @@ class GlobalRaces:
             twice = last != mine[:, None]
             if twice.any():
                 twice = differing(access, twice, values)
-                found += first_conflict("race", twice, access, last, "is written at the same time by")
-        return found
+                conflicts += first_conflict("race", twice, access, last, "is written at the same time by")
+        return conflicts
 
     # ----------------------------------------------------------------------------- copies by threads
 
@@ -172,14 +174,14 @@ class GlobalRaces:
     def start_read(self, buffer: Buffer, access: Access, at: int, number: int) -> list[Conflict]:
         """The conflicts of a read by the asynchronous operation of that number."""
         shadow = self._shadow(buffer)
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         if shadow.written is not None:
             stamps = self._stamps(shadow, access)
-            found += self._unordered(access, stamps, at, "was written by", strong=False)
-            found = found or self._hidden(access, stamps)
-        found = found or shadow.updates.conflicts(access)
+            conflicts += self._unordered(access, stamps, at, "was written by", strong=False)
+            conflicts = conflicts or self._hidden(access, stamps)
+        conflicts = conflicts or shadow.updates.conflicts(access)
         shadow.sources.start(access.units(), number, at, int(access.ids[0]))
-        return found
+        return conflicts
 
     def start_write(
         self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
@@ -189,19 +191,19 @@ class GlobalRaces:
         """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
-        found: list[Conflict] = []
-        found += self._unordered(access, stamps, at, "was written by", strong=atomic)
-        found = found or self._after_reads(shadow, access, at)
+        conflicts: list[Conflict] = []
+        conflicts += self._unordered(access, stamps, at, "was written by", strong=atomic)
+        conflicts = conflicts or self._after_reads(shadow, access, at)
         if atomic:
-            found = found or self._hidden(access, stamps)
+            conflicts = conflicts or self._hidden(access, stamps)
             shadow.updates.start(access.units(), number, at, int(access.ids[0]))
         else:
-            found = found or shadow.updates.conflicts(access)
+            conflicts = conflicts or shadow.updates.conflicts(access)
             shadow.updates.written(access)
         mine = twin_stamps(access.ids, at, number) | PENDING | (ATOMIC if atomic else 0)
         assert shadow.written is not None
         shadow.written[access.units()] = mine[:, None]
-        return found
+        return conflicts
 
     def finish_write(self, buffer: Buffer, access: Access, number: int) -> None:
         """Record that the thread has waited for the write that `start_write` began."""
@@ -223,14 +225,14 @@ class GlobalRaces:
     # -------------------------------------------------------------------------------------- stamps
 
     def _shadow(self, buffer: Buffer) -> _Shadow:
-        found = self._shadows.get(id(buffer))
-        if found is None:
+        shadow = self._shadows.get(id(buffer))
+        if shadow is None:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
             # The shadow holds the array, so that its id stays unique.
             sources = UnderWay(self._operations, units, "was read by")
             updates = UnderWay(self._operations, units, "may still be updated by")
-            found = self._shadows[id(buffer)] = _Shadow(buffer, units, sources, updates)
-        return found
+            shadow = self._shadows[id(buffer)] = _Shadow(buffer, units, sources, updates)
+        return shadow
 
     def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
         if shadow.written is None:
@@ -279,8 +281,8 @@ class GlobalRaces:
                 late[mine] = ~self._exchanges.ordered(at, ids[mine], lanes[mine] % WARP, readers, clock[mine])
         wrong[rows, columns] = late
         if values is not None and wrong.any():
-            given, there = values()
-            wrong &= given != there
+            new_values, there = values()
+            wrong &= new_values != there
         return first_race(self._clocks, wrong, access, stamps, what)
 
     def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
@@ -289,8 +291,8 @@ class GlobalRaces:
         """
         lanes = WARP * self._clocks.of_cta
         same = (stamps & LANE_MASK) // lanes == (access.ids // lanes)[:, None]
-        found: Lanes = same & self._volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
-        return found
+        volatile: Lanes = same & self._volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
+        return volatile
 
     # --------------------------------------------------------------------------------------- reads
 
@@ -309,8 +311,8 @@ class GlobalRaces:
         for access, stamp in shadow.log:
             units, mine = (access.units(), np.broadcast_to(stamp[:, None], (len(stamp), access.width)))
             before = last[units]
-            kept = (before > 0) & (self._cta(before) != self._cta(mine))
-            first[units[kept]] = before[kept]
+            other_cta = (before > 0) & (self._cta(before) != self._cta(mine))
+            first[units[other_cta]] = before[other_cta]
             last[units] = mine
             lost = self._cta(last[units]) != self._cta(mine)
             first[units[lost]] = mine[lost]
@@ -322,17 +324,17 @@ class GlobalRaces:
         return cta
 
     def _after_reads(self, shadow: _Shadow, access: Access, at: int) -> list[Conflict]:
-        found = shadow.sources.conflicts(access) or _still_copied(shadow, access)
+        conflicts = shadow.sources.conflicts(access) or _still_copied(shadow, access)
         shadow.sources.written(access)
-        if found:
-            return found
+        if conflicts:
+            return conflicts
         if shadow.log:
             self._note(shadow)
         for stamps in (shadow.last, shadow.first):
             if stamps is not None:
-                found = self._unordered(access, stamps[access.units()], at, _READ, strong=False)
-                if found:
-                    return found
+                conflicts = self._unordered(access, stamps[access.units()], at, _READ, strong=False)
+                if conflicts:
+                    return conflicts
         return []
 
 

@@ -1,4 +1,4 @@
-"""Accesses to arrays that the grid before still writes, by threads that have not waited for it.
+"""Accesses to arrays that the previous grid still writes, by threads that have not waited for it.
 
 A grid that is launched with the attribute of programmatic stream serialization may begin before the grid
 before it in its stream has ended. That grid's writes are there for a thread once it has executed
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Span = tuple[int, int]  # the first address of an array, and the first behind it
+Span = tuple[int, int]  # the first address of an array, and the first after it
 
 
 class GridOrder:
-    """The waits of the lanes of a batch for the grid before, which writes the arrays at `spans`."""
+    """The waits of the lanes of a batch for the previous grid, which writes the arrays at `spans`."""
 
     def __init__(self, clocks: Clocks, lanes: int, spans: Sequence[Span], faults: Findings) -> None:
         self._clocks = clocks
@@ -37,7 +37,7 @@ class GridOrder:
         self._stamps: Lanes = np.zeros(len(clocks.clock), np.int64)
 
     def wait(self, ids: Lanes) -> None:
-        """Lanes have waited for the grid before."""
+        """Lanes have waited for the previous grid."""
         self._waited[ids] = True
         warps = self._clocks.warps(ids)
         fresh = warps[self._stamps[warps] == 0]

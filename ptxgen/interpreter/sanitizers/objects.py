@@ -10,7 +10,7 @@ A barrier is neither: what strong reads have met stays unordered until a fence. 
 barriers, on either side: of the threads that a barrier brings together, one may execute the fence and another
 the strong access. In kernels whose last block adds up the results of all, each thread executes a fence, and
 after the barrier one thread takes the ticket; it tells the others at a barrier, and each of them executes a
-fence before it reads. Many such kernels have no fence behind the ticket, as CUDA's sample
+fence before it reads. Many such kernels have no fence after the ticket, as CUDA's sample
 `threadFenceReduction`: so a barrier of the CTA completes the acquire that an atomic operation began, if it is
 drawn once. One that polls, in a loop, is like a load.
 """
@@ -136,7 +136,7 @@ class Objects:
                 if near is not None:
                     rows[n] = np.maximum(rows[n], near)
                 if far is not None:
-                    rows[n] = np.maximum(rows[n], self._clocks.own_part(w, far).reshape(-1))
+                    rows[n] = np.maximum(rows[n], self._clocks.group_columns(w, far).reshape(-1))
         return rows
 
     def _learn(self, warp: int, near: Lanes | None, far: Lanes | None) -> None:
@@ -231,11 +231,11 @@ class Objects:
                 row = self._keys.get(key)
                 if row is None:
                     continue
-                found = self._done[row], self._far_done.get(key)
+                released = self._done[row], self._far_done.get(key)
                 if order.acquire:
-                    self._learn(w, *found)
+                    self._learn(w, *released)
                 else:
-                    met[scope][w] = _joined(met[scope].get(w), (found[0].copy(), found[1]))
+                    met[scope][w] = _joined(met[scope].get(w), (released[0].copy(), released[1]))
 
     def _wait_for_copies(self, warp: int, position: int) -> None:
         """Record that a warp has waited for the copies of the completed phases of an mbarrier."""
@@ -247,13 +247,13 @@ class Objects:
                 self._operations.wait(warp, operation)
 
     def _rows_of(self, keys: Iterable[int]) -> Lanes:
-        found = [self._keys.setdefault(key, len(self._keys)) for key in keys]
+        rows = [self._keys.setdefault(key, len(self._keys)) for key in keys]
         missing = len(self._keys) - len(self._done)
         if missing > 0:
             more = np.zeros((max(missing, len(self._done)), self._done.shape[1]), np.int64)
             self._done = np.concatenate([self._done, more])
             self._arriving = np.concatenate([self._arriving, more])
-        return np.array(found, np.int64)
+        return np.array(rows, np.int64)
 
     # ----------------------------------------------------------------------------- global memory
 

@@ -64,8 +64,8 @@ class Operations:
         """Whether warps come after a wait for operations, by any warp; elementwise, bool."""
         both = np.asarray(numbers) << _WARP_BITS | np.asarray(warps)
         keys, inverse = np.unique(both, return_inverse=True)
-        found = np.array([self._is_after(key) for key in keys.tolist()], np.bool_)
-        after: Lanes = found[inverse].reshape(both.shape)
+        ordered = np.array([self._is_after(key) for key in keys.tolist()], np.bool_)
+        after: Lanes = ordered[inverse].reshape(both.shape)
         return after
 
     def _is_after(self, key: int) -> bool:
@@ -106,10 +106,10 @@ class UnderWay:
             # Operations that are complete for the warp were complete before this operation began.
             left = [n for n in self._sets[which] if not self._operations.after(warp, np.array(n))]
             members = (*left, number)
-            found = self._numbers.setdefault(members, len(self._sets))
-            if found == len(self._sets):
+            number_of_set = self._numbers.setdefault(members, len(self._sets))
+            if number_of_set == len(self._sets):
                 self._sets.append(members)
-            self._of[units[before == which]] = found
+            self._of[units[before == which]] = number_of_set
 
     def conflicts(self, access: Access) -> list[Conflict]:
         """The first unit of an access that does not come after an operation, if there is one."""

@@ -36,10 +36,10 @@ class PartArrivals:
 
     def released(self, warp: Lanes, reached: Lanes, lane: Lanes, stamps: Lanes) -> Lanes:
         """Whether operations with these stamps, of lanes of these warps, were released by an arrival at a
-        clock up to `reached`. A lane above 31 stands for two lanes or more that are not known: whether two
+        clock up to `reached`. A lane above 31 means two lanes or more that are not known: whether two
         lanes have released as much. All arguments have one shape.
         """
-        found = np.zeros(stamps.shape, np.bool_)
+        released = np.zeros(stamps.shape, np.bool_)
         for w, (clocks, by_lane) in self._of.items():
             here = np.nonzero((warp == w) & (stamps <= clocks[-1]))
             if not len(here[0]):
@@ -50,5 +50,5 @@ class PartArrivals:
             of_one = np.take_along_axis(rows, lane[here][:, None] % WARP, axis=1)[:, 0]
             of_two = np.sort(rows, axis=1)[:, -2]
             newest = np.where(lane[here] < WARP, of_one, of_two)
-            found[here] = (np.array(last) >= 0)[which] & (newest >= stamps[here])
-        return found
+            released[here] = (np.array(last) >= 0)[which] & (newest >= stamps[here])
+        return released

@@ -26,7 +26,7 @@ def unpolled(linked: Linked) -> frozenset[int]:
     """The numbers of the volatile accesses of a program that are not to flags: they are not loads
     that poll, and their address, as written, is not that of such a load or of an atomic operation.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     before = 0
     for routine in linked.routines:
         instrs = [s for s in routine.source.body or () if isinstance(s, Instr)]
@@ -36,24 +36,24 @@ def unpolled(linked: Linked) -> frozenset[int]:
             polls = _polls(routine.source, loads)
             flags = {_address(instrs[n]) for n in polls}
             flags |= {_address(x) for x in instrs if x.opcode.startswith(_ATOMIC)}
-            found |= {before + n for n in volatile - polls if _address(instrs[n]) not in flags}
+            numbers |= {before + n for n in volatile - polls if _address(instrs[n]) not in flags}
         before += len(instrs)
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def tickets(linked: Linked) -> frozenset[int]:
     """The numbers of the atomic operations of a program that return a value, and do not poll by it: a thread
     draws a ticket, once.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     before = 0
     for routine in linked.routines:
         instrs = [s for s in routine.source.body or () if isinstance(s, Instr)]
         drawn = {n for n, x in enumerate(instrs) if x.opcode.startswith("atom.")}
         if drawn:
-            found |= {before + n for n in drawn - _polls(routine.source, drawn)}
+            numbers |= {before + n for n in drawn - _polls(routine.source, drawn)}
         before += len(instrs)
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def _address(instr: Instr) -> Address | None:
@@ -66,12 +66,12 @@ def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
     """
     graph = flow.blocks(routine)
     steps = {b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph}
-    found = set()
+    polls = set()
     for block in graph:
         for step in steps[block.index]:
             if step.number in loads and _is_poll(graph, steps, block, step):
-                found.add(step.number)
-    return found
+                polls.add(step.number)
+    return polls
 
 
 def _is_poll(

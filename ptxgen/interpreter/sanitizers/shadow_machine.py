@@ -64,15 +64,15 @@ class ShadowMachine:
         memory = self._of(plan, False)
         if memory is None or not memory.some:
             return zeros
-        found = memory.load(plan, address.offset, bits, count)
-        undefined = np.logical_or.reduce([part != 0 for part in found])
+        shadows = memory.load(plan, address.offset, bits, count)
+        undefined = np.logical_or.reduce([part != 0 for part in shadows])
         if plan.mask is not None:
             undefined &= plan.mask
         if undefined.any():
             origin = memory.origin(plan, address.offset, total)
             origin = np.where(origin > 0, origin, self._born(plan, address.offset, total, undefined))
             self.met = np.where(undefined, origin, self.met)
-        return found
+        return shadows
 
     def store(
         self, space: str, address: Lanes | Address, type: ScalarType, values: tuple[Lanes, ...]
@@ -87,15 +87,15 @@ class ShadowMachine:
             return
         bits = TYPES[f"b{type.bits}"]
         count = machine.selection.count
-        given = tuple(np.ascontiguousarray(np.broadcast_to(v, count)).view(bits.dtype) for v in values)
+        shadows = tuple(np.ascontiguousarray(np.broadcast_to(v, count)).view(bits.dtype) for v in values)
         if plan.buffer is not None:
-            given = self._without_gaps(given)
+            shadows = self._without_gaps(shadows)
         active = machine.active()
-        some = any((part[active] != 0).any() for part in given)
+        some = any((part[active] != 0).any() for part in shadows)
         memory = self._of(plan, some)
         if memory is not None and some:
-            memory.store(plan, address.offset, bits, given, self._origins, machine.at)
-            self._noted(plan, np.logical_or.reduce([part != 0 for part in given]))
+            memory.store(plan, address.offset, bits, shadows, self._origins, machine.at)
+            self._noted(plan, np.logical_or.reduce([part != 0 for part in shadows]))
 
     def atomic(
         self,
@@ -122,15 +122,15 @@ class ShadowMachine:
                 old = np.where(part, got, old)
             return old
         (old,) = self.load(space, address, type, 1)
-        given = [np.broadcast_to(np.ascontiguousarray(x), count).copy().view(bits.dtype) for x in operands]
+        shadows = [np.broadcast_to(np.ascontiguousarray(x), count).copy().view(bits.dtype) for x in operands]
         active = machine.active()
         if self._op.modifiers.get("op") == "exch":
-            memory = self._of(plan, bool(given[0][active].any()))
+            memory = self._of(plan, bool(shadows[0][active].any()))
             if memory is not None:
-                memory.store(plan, address.offset, bits, (given[0],), self._origins, machine.at)
-                self._noted(plan, given[0] != 0)
+                memory.store(plan, address.offset, bits, (shadows[0],), self._origins, machine.at)
+                self._noted(plan, shadows[0] != 0)
             return old
-        undefined = active & np.logical_or.reduce([x != 0 for x in (old, *given)])
+        undefined = active & np.logical_or.reduce([x != 0 for x in (old, *shadows)])
         memory = self._of(plan, bool(undefined.any()))
         if memory is None or not undefined.any():
             return old
@@ -156,12 +156,12 @@ class ShadowMachine:
         from_local = self._machine.definedness.from_local(self._origins)  # type: ignore[union-attr]
         if not from_local.any():
             return values
-        kept = []
+        shadows = []
         for bits in values:
             octets = bits.view(np.uint8).reshape(len(bits), -1)
             gap = (octets != 0).any(axis=1) & ((octets == 0).any(axis=1) | (octets.shape[1] == 1))
-            kept.append(np.where(gap & from_local, bits.dtype.type(0), bits))
-        return tuple(kept)
+            shadows.append(np.where(gap & from_local, bits.dtype.type(0), bits))
+        return tuple(shadows)
 
     def _noted(self, plan: Plan, lanes: Lanes) -> None:
         """Lanes have stored undefined bits."""
@@ -196,21 +196,21 @@ class ShadowMachine:
         inside = np.clip(index, 0, len(machine.shared.window.data) - type.nbytes)
         bits = TYPES[f"b{type.bits}"].dtype
         memory = self._of_shared()
-        found = memory.window.elements(bits, 1, 0)[inside // type.nbytes]
-        undefined = (found != 0).any(axis=1) & machine.active().reshape(-1, WARP).any(axis=1)
+        shadows = memory.window.elements(bits, 1, 0)[inside // type.nbytes]
+        undefined = (shadows != 0).any(axis=1) & machine.active().reshape(-1, WARP).any(axis=1)
         if undefined.any():
             origin = memory.origins[inside // 4].max(axis=1)
             if not origin[undefined].all():
                 row = int((undefined & (origin == 0)).argmax())
-                word = int((found[row] != 0).argmax())
-                byte = int((found[row, word : word + 1].view(np.uint8) != 0).argmax())
+                word = int((shadows[row] != 0).argmax())
+                byte = int((shadows[row, word : word + 1].view(np.uint8) != 0).argmax())
                 number = machine.definedness.unwritten_shared(int(inside[row, word]) + byte)  # type: ignore[union-attr]
                 origin = np.where(origin > 0, origin, number)
             self.met = np.where(np.repeat(undefined, WARP), np.repeat(origin, WARP), self.met).astype(
                 np.int32
             )
         how = self.matrices.pop(0) if self.matrices else None
-        return found if how is None else how(found)
+        return shadows if how is None else how(shadows)
 
     def multiply(self, read: Callable[[], Any], multiplied: Callable[..., Any], d: Any) -> Any:
         """The undefined bits of sums, which count from the start of the multiplication."""
@@ -222,13 +222,13 @@ class ShadowMachine:
         count = machine.selection.count
         bits = np.ascontiguousarray(np.broadcast_to(value, count))
         of = (np.arange(count) & -WARP) + np.bitwise_and(source, WARP - 1)
-        given = bits.take(of)
+        received = bits.take(of)
         self.met = np.maximum(self.met, self._origins.take(of))
         absent = machine.absent(source, of, membermask)
         if absent is None:
-            return given
+            return received
         self.met = np.where(absent, machine.definedness.from_absent(), self.met)  # type: ignore[union-attr]
-        return np.where(absent, ~given.dtype.type(0), given)
+        return np.where(absent, ~received.dtype.type(0), received)
 
     def warp_sync(self, membermask: Lanes) -> None:
         """The lanes have met already."""

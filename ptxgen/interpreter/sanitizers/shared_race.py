@@ -75,15 +75,15 @@ class RaceDetector:
         """
         volatile = self._is_volatile(at)
         stamps = self._stamps(access)
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         if not self._all_old(access, stamps):
-            found += self._pending(access, stamps) or self._unordered_writes(
+            conflicts += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, at, atomic=strong, volatile=volatile
             )
-        found = found or self._updates.conflicts(access)
+        conflicts = conflicts or self._updates.conflicts(access)
         if not strong or volatile:
             self._reads.log(access, at)
-        return found
+        return conflicts
 
     def visit(self, access: Access, at: int) -> list[Conflict]:
         """The conflicts of an operation on an mbarrier, which must come after its initialisation,
@@ -109,15 +109,15 @@ class RaceDetector:
         instruction `at`. `values` gives the stored values and the old ones, `[lanes, width]`.
         """
         stamps = self._stamps(access)
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         strong = atomic or strong
         if not self._all_old(access, stamps):
-            found += self._pending(access, stamps) or self._unordered_writes(
+            conflicts += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, at, atomic=strong, values=values
             )
-        found += self._unordered_reads(access, at, volatile=not strong or self._is_volatile(at))
+        conflicts += self._unordered_reads(access, at, volatile=not strong or self._is_volatile(at))
         if not atomic:
-            found = found or self._updates.conflicts(access)
+            conflicts = conflicts or self._updates.conflicts(access)
             self._updates.written(access)
         mine = stamps_now(self._clocks, access.ids, at)
         mine |= (ATOMIC if strong else 0) | (PENDING if pending else 0)
@@ -126,8 +126,8 @@ class RaceDetector:
         twice = last != mine[:, None]
         if not strong and twice.any():
             twice = differing(access, twice, values)
-            found += first_conflict("race", twice, access, last, "is written at the same time by")
-        return found
+            conflicts += first_conflict("race", twice, access, last, "is written at the same time by")
+        return conflicts
 
     def end_copy(self, access: Access, at: int) -> None:
         """Record that a thread has waited for its copy, which instruction `at` started; the write
@@ -142,13 +142,13 @@ class RaceDetector:
         `proxy` or not. It is pending until `land`.
         """
         stamps = self._stamps(access)
-        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
-        found = found or self._unordered_reads(access, at) or self._updates.conflicts(access)
+        conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
+        conflicts = conflicts or self._unordered_reads(access, at) or self._updates.conflicts(access)
         if proxy:
-            found = found or self._hidden(access, stamps)
+            conflicts = conflicts or self._hidden(access, stamps)
         self._updates.written(access)
         self._put(access, PENDING | twin_stamps(access.ids, at, number))
-        return found
+        return conflicts
 
     def land(self, access: Access) -> None:
         """Record that the write that `start_copy` began is complete."""
@@ -157,23 +157,23 @@ class RaceDetector:
 
     def start_read(self, access: Access, at: int, number: int) -> list[Conflict]:
         """The conflicts of a read by the asynchronous operation of that number."""
-        found = self._visit(access, at)
+        conflicts = self._visit(access, at)
         self._sources.start(access.units(), number, at, int(access.ids[0]))
-        return found or self._updates.conflicts(access)
+        return conflicts or self._updates.conflicts(access)
 
     def start_update(self, access: Access, at: int, number: int, *, proxy: bool) -> list[Conflict]:
         """The conflicts of a reduction by the asynchronous operation of that number, through the asynchronous
         `proxy` or not. Others may update the same units at any time.
         """
-        found = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
+        conflicts = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
         self._updates.start(access.units(), number, at, int(access.ids[0]))
-        return found
+        return conflicts
 
     def _visit(self, access: Access, at: int, *, proxy: bool = True) -> list[Conflict]:
         """The conflicts of an asynchronous operation with the last writes."""
         stamps = self._stamps(access)
-        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
-        return found or (self._hidden(access, stamps) if proxy else [])
+        conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
+        return conflicts or (self._hidden(access, stamps) if proxy else [])
 
     def start_product(self, access: Access, at: int, stamp: Lanes) -> list[Conflict]:
         """The conflicts of reads by multiplications that whole warps start, each given by one lane. `stamp`
@@ -181,16 +181,16 @@ class RaceDetector:
         """
         stamps = self._stamps(access)
         lanes = access.ids[:: len(access.ids) // len(stamp)]
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         if not self._settled(access, stamps, lanes):
-            found += (
+            conflicts += (
                 self._pending(access, stamps)
                 or self._unordered_writes(access, stamps, at, atomic=False, by_warp=True)
                 or self._hidden(access, stamps)
             )
-        found = found or self._updates.conflicts(access)
+        conflicts = conflicts or self._updates.conflicts(access)
         self._reads.start_product(access, at, lanes, stamp)
-        return found
+        return conflicts
 
     def _settled(self, access: Access, stamps: Lanes, lanes: Lanes) -> bool:
         """Whether one comparison shows that reads by multiplications of these lanes' warps have no
@@ -284,8 +284,8 @@ class RaceDetector:
                 fine &= ~out_of_scope(clocks, self._scopes, at, access.ids, stamps)
             wrong &= ~(fine & ~self._is_volatile(stamps >> INSTR) if volatile else fine)
         if values is not None and wrong.any():
-            given, there = values()
-            wrong &= given != there
+            new_values, there = values()
+            wrong &= new_values != there
         return first_race(clocks, wrong, access, stamps, "was written by")
 
     # ---------------------------------------------------------------------------------------- reads
@@ -296,10 +296,10 @@ class RaceDetector:
         """The conflicts with reads that a write does not come after; volatile reads count if `volatile`. With
         `clear` the write is checked for all that come after it.
         """
-        found = self._sources.conflicts(access)
+        conflicts = self._sources.conflicts(access)
         if clear:
             self._sources.written(access)
-        return found or self._reads.conflicts(access, at, volatile=volatile)
+        return conflicts or self._reads.conflicts(access, at, volatile=volatile)
 
     def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
         """Say for each instruction whether it is a volatile access to an address that is not a flag, and of

@@ -159,18 +159,18 @@ class SharedReads:
         clocks = self._clocks
         agents = np.arange(clocks.group * (1 + self._products))
         stamps = self._read[access.units()[:, :, None] + agents * self._units]
-        own = agents == clocks.column(access.ids, False)[:, None, None]
-        same = own & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
+        same_agent = agents == clocks.column(access.ids, False)[:, None, None]
+        same = same_agent & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
         known = clocks.known[access.ids // WARP, : len(agents)][:, None, :]
         wrong = ((stamps >> _READ_CLOCK) > known) & ~same
         if not volatile:
             wrong &= ~self.volatile.take(stamps >> _READ_INSTR & INSTR_MASK, mode="clip")
-        if (wrong & own).any():
-            wrong &= ~(own & self._met_readers(access, stamps))
+        if (wrong & same_agent).any():
+            wrong &= ~(same_agent & self._met_readers(access, stamps))
         if wrong.any():
             wrong &= (agents >= clocks.group) | ~self._released_by_readers(access, stamps)
-        if (wrong & own).any() and self.exchanges is not None:
-            mine = np.nonzero(wrong & own)
+        if (wrong & same_agent).any() and self.exchanges is not None:
+            mine = np.nonzero(wrong & same_agent)
             met, ids = stamps[mine], access.ids[mine[0]]
             wrong[mine] = ~self.exchanges.ordered(at, ids, met & _READ_LANE, _reader(met), met >> _READ_CLOCK)
         if not wrong.any():

@@ -70,7 +70,7 @@ class ShownMbarriers:
             initialiser, mine = self._warps[position], lane // WARP
             if initialiser == mine or self._clocks.reached(np.array(mine), np.array(initialiser)) >= fenced:
                 return []
-        found = self._race.hidden(access)
+        conflicts = self._race.hidden(access)
         if lane // self._width != position // self._stride:
-            return found
-        return [replace(conflict, kind=MBARRIER_INIT) for conflict in found]
+            return conflicts
+        return [replace(conflict, kind=MBARRIER_INIT) for conflict in conflicts]

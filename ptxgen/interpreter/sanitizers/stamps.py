@@ -74,9 +74,9 @@ def first_race(clocks: Clocks, wrong: Lanes, access: Access, stamps: Lanes, what
     """`first_conflict` of the kind `race`, which says whether the access comes after arrivals at mbarriers by
     the warp of the other thread, but by other lanes.
     """
-    found = first_conflict("race", wrong, access, stamps, what)
-    for n, c in enumerate(found):
+    conflicts = first_conflict("race", wrong, access, stamps, what)
+    for n, c in enumerate(conflicts):
         stamp = int(stamps[c.position, c.unit - int(access.first[c.position])])
         reached = clocks.reached(access.ids[c.position] // WARP, np.array(c.other_thread // WARP))
-        found[n] = replace(c, others_arrived=not c.twin and int(reached) >= stamp >> CLOCK & CLOCK_MASK)
-    return found
+        conflicts[n] = replace(c, others_arrived=not c.twin and int(reached) >= stamp >> CLOCK & CLOCK_MASK)
+    return conflicts

@@ -31,12 +31,12 @@ class StoredValues:
             if value.ndim and plan.mask is not None:
                 value = value[plan.mask]
             columns.append(np.broadcast_to(value, lanes))
-        given = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
-        given = given.reshape(lanes, access.width, grain)
+        stored = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
+        stored = stored.reshape(lanes, access.width, grain)
         byte = access.units()[:, :, None] * grain - shift + np.arange(grain)
         there = data[byte]
         dtype = f"u{grain}"
         return (
-            np.ascontiguousarray(given).view(dtype)[..., 0],
+            np.ascontiguousarray(stored).view(dtype)[..., 0],
             np.ascontiguousarray(there).view(dtype)[..., 0],
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class SyncChecks:
     """The barriers and multiplications of a batch. `wanted` says whether to report broken rules;
-    the order that waits establish is kept in any case.
+    the order that waits establish is recorded in any case.
     """
 
     def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Findings, *, wanted: bool) -> None:

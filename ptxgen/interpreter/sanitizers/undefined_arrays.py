@@ -45,9 +45,9 @@ class UndefinedArrays:
 
     def of(self, buffer: Buffer, *, needed: bool) -> UndefinedMemory | None:
         """The undefined bits of an array; None if it has none, unless they are `needed`."""
-        found = self._of.get(id(buffer))
-        if found is not None:
-            return found[1]
+        cached = self._of.get(id(buffer))
+        if cached is not None:
+            return cached[1]
         heap = self._arena.heap
         held = heap.get(buffer.base) if heap else None
         if held is None and not needed:
@@ -86,8 +86,8 @@ class UndefinedArrays:
     def from_local(self, numbers: Lanes) -> Lanes:
         """Which of these origins are unwritten local memory, bool."""
         local = [False, *(origin.space == "local" for origin in self._origins)]
-        found: Lanes = np.array(local)[numbers]
-        return found
+        is_local: Lanes = np.array(local)[numbers]
+        return is_local
 
     def local_name(self, address: int, at: int) -> str:
         """The variable at an offset in the local memory of a lane, of the routine of an instruction; empty
@@ -149,14 +149,14 @@ def _stored_in(memory: UndefinedMemory) -> Iterator[tuple[Lanes, int, int]]:
 
 def _locals(linked: Linked) -> list[list[tuple[int, int, str]]]:
     """For each routine, the variables in its frame: offsets in the local memory of a lane, sizes, names."""
-    found = []
+    variables = []
     for routine in linked.routines:
         results, params = signature(routine.source)
         sizes = {p.name: param_bytes(p) for p in (*results, *params)}
         sizes |= {v.name: v.nbytes for v in routine.source.variables}
-        places = [(routine.frame + x.value, sizes[n], n) for n, x in routine.symbols.items() if x.framed]
-        found.append(places)
-    return found
+        ranges = [(routine.frame + x.value, sizes[n], n) for n, x in routine.symbols.items() if x.framed]
+        variables.append(ranges)
+    return variables
 
 
 def _routines(linked: Linked) -> list[int]:

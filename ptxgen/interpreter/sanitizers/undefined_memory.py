@@ -95,13 +95,13 @@ class UndefinedMemory:
     def words(self, plan: Plan, offset: int, total: int) -> Lanes:
         """The words of an access, `[lanes, words]`."""
         first = (plan.relative + (plan.low + offset - self.base)) // _WORD
-        found: Lanes = first[:, None] + np.arange(-(-total // _WORD))
-        return found
+        indices: Lanes = first[:, None] + np.arange(-(-total // _WORD))
+        return indices
 
     def origin(self, plan: Plan, offset: int, total: int) -> Lanes:
         """One of the origins of the undefined bytes that each lane reads; 0 if nothing has written them."""
-        found: Lanes = self.origins[self.words(plan, offset, total)].max(axis=1)
-        return found
+        origins: Lanes = self.origins[self.words(plan, offset, total)].max(axis=1)
+        return origins
 
     def write(self, index: Lanes | slice, bits: Lanes | int, *, adds: bool = False) -> None:
         """Bytes have got undefined bits; with `adds` besides those that they have."""

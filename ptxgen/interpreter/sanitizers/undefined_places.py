@@ -51,10 +51,10 @@ class UndefinedPlaces:
 
     def leaves(self, address: int, lane: int, nbytes: int) -> None:
         """A lane passes bytes at a generic address on to the outside."""
-        found = self._at(address, lane)
-        if found is None:
+        location = self._at(address, lane)
+        if location is None:
             return
-        memory, position = found
+        memory, position = location
         wrong = memory.bits[position : position + nbytes]
         if memory.some and wrong.any():
             byte = position + int((wrong != 0).argmax())
@@ -201,21 +201,21 @@ class UndefinedPlaces:
 
     def receives(self, position: int, nbytes: int, source: int | None = None) -> None:
         """A copy to shared memory has started."""
-        found = None if source is None or not self._arrays.some else self._at(source, 0)
-        self._write_shared(slice(position, position + nbytes), found, nbytes)
+        location = None if source is None or not self._arrays.some else self._at(source, 0)
+        self._write_shared(slice(position, position + nbytes), location, nbytes)
 
     def sends(self, target: int, source: int, nbytes: int, *, reduces: bool) -> None:
         """A copy between two positions in shared memory has started."""
         self._write_shared(slice(target, target + nbytes), (self.shared, source), nbytes, adds=reduces)
 
     def _write_shared(
-        self, index: slice, found: tuple[UndefinedMemory, int] | None, nbytes: int, *, adds: bool = False
+        self, index: slice, location: tuple[UndefinedMemory, int] | None, nbytes: int, *, adds: bool = False
     ) -> None:
-        if not self.shared.some and (found is None or not found[0].some):
+        if not self.shared.some and (location is None or not location[0].some):
             return
         bits: Any = 0
-        if found is not None:
-            memory, first = found
+        if location is not None:
+            memory, first = location
             bits = memory.bits[first : first + nbytes].copy()
             if bits.any():
                 origin = int(memory.origins[first // 4]) or self._arrays.unwritten(

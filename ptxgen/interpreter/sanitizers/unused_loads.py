@@ -119,8 +119,8 @@ class _Threads:
         if parts[0] == "setp" and parts[1] in _COMPARISONS and parts[2:] in (["u32"], ["b32"]):
             a, b = (self.number(o) for o in operands)
             if a is not None and b is not None:
-                found = _COMPARISONS[parts[1]](a, b)
-                return found, found
+                holds = _COMPARISONS[parts[1]](a, b)
+                return holds, holds
         if len(parts) == 2 and parts[1] == "pred" and all(isinstance(o, Reg) for o in operands):
             known = [self.predicate(o.name) for o in operands if isinstance(o, Reg)]
             if parts[0] == "and":
@@ -157,8 +157,8 @@ class _Threads:
         a, b = (*operands, None, None)[:2]
         if head not in _NUMBERS or a is None or b is None:
             return None
-        found: Lanes = _NUMBERS[head](a, b) & 0xFFFFFFFF
-        return found
+        result: Lanes = _NUMBERS[head](a, b) & 0xFFFFFFFF
+        return result
 
     def _special(self, name: str) -> Lanes | None:
         thread = np.arange(self.count)
@@ -221,11 +221,11 @@ def _used(instrs: list[Instr], threads: _Threads) -> dict[int, Lanes]:
 
 
 def _any_of(wanted: list[Lanes | None], count: int) -> Lanes:
-    found = np.zeros(count, np.bool_)
+    union = np.zeros(count, np.bool_)
     for lanes in wanted:
         if lanes is not None:
-            found |= lanes
-    return found
+            union |= lanes
+    return union
 
 
 def _senders(instr: Instr, live: Lanes) -> Lanes:
@@ -233,10 +233,10 @@ def _senders(instr: Instr, live: Lanes) -> Lanes:
     distance = instr.operands[2] if len(instr.operands) > 3 else None
     whole = instr.operands[3] if len(instr.operands) > 3 else None
     if instr.opcode == "shfl.sync.bfly.b32" and isinstance(distance, IntImm) and whole == IntImm(31):
-        found: Lanes = live | live[np.arange(len(live)) ^ distance.value & 31]
-        return found
+        senders: Lanes = live | live[np.arange(len(live)) ^ distance.value & 31]
+        return senders
     if instr.opcode == "shfl.sync.idx.b32" and isinstance(distance, IntImm) and whole == IntImm(31):
-        found = live.copy()
-        found[distance.value & 31 :: WARP] |= live.reshape(-1, WARP).any(axis=1)
-        return found
+        senders = live.copy()
+        senders[distance.value & 31 :: WARP] |= live.reshape(-1, WARP).any(axis=1)
+        return senders
     return np.repeat(live.reshape(-1, WARP).any(axis=1), WARP)

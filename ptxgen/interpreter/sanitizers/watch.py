@@ -63,7 +63,7 @@ _PHASE_BIT: Final = np.uint64(63)
 class Watch(Accesses, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
     their units in shared and global memory; `allocations` has the allocations that shared addresses may
-    lie in, if bounds are checked; `in_flight` are the arrays that the grid before may still write.
+    lie in, if bounds are checked; `in_flight` are the arrays that the previous grid may still write.
     """
 
     exchanges: Exchanges
@@ -99,12 +99,12 @@ class Watch(Accesses, Observer):
 
     def order(self, at: int) -> Order:
         """The effect of instruction `at` on the order of accesses."""
-        found = self._orders[at]
-        if found is None:
+        order = self._orders[at]
+        if order is None:
             guesses = at in self._optimistic
-            found = Order(True) if guesses else order_of(self.instrs[at])
-            self._orders[at] = found
-        return found
+            order = Order(True) if guesses else order_of(self.instrs[at])
+            self._orders[at] = order
+        return order
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -132,8 +132,8 @@ class Watch(Accesses, Observer):
         copied = at in self._copies
         if copied:
             self._copied.append((buffer, access))
-        found = self.global_races.read(buffer, access, at, strong=strong, copied=copied)
-        self.judge_global(at, found, access, buffer)
+        conflicts = self.global_races.read(buffer, access, at, strong=strong, copied=copied)
+        self.judge_global(at, conflicts, access, buffer)
 
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
@@ -144,9 +144,9 @@ class Watch(Accesses, Observer):
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
-            given = StoredValues(machine.shared.window.data, 0, self.grain, access, plan, values)
-            found = self.race.write(access, at, strong=order.strong, values=given)
-            self.judge(at, found, access)
+            stored = StoredValues(machine.shared.window.data, 0, self.grain, access, plan, values)
+            conflicts = self.race.write(access, at, strong=order.strong, values=stored)
+            self.judge(at, conflicts, access)
             if order.mbarrier:
                 positions = positions_of(plan, offset)
                 self.mbarriers.initialised(at, access.ids, positions)
@@ -160,9 +160,9 @@ class Watch(Accesses, Observer):
             buffer = plan.buffer
             assert buffer is not None
             shift = buffer.base % self.global_grain
-            given = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
-            found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
-            self.judge_global(at, found, access, buffer)
+            stored = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
+            conflicts = self.global_races.write(buffer, access, at, strong=order.strong, values=stored)
+            self.judge_global(at, conflicts, access, buffer)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -174,9 +174,9 @@ class Watch(Accesses, Observer):
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
-                found, positions = self.race.visit(access, at), positions_of(plan, offset)
-                if not (found and self.cluster is not None and self.cluster.public(positions)):
-                    self.judge(at, found, access)
+                conflicts, positions = self.race.visit(access, at), positions_of(plan, offset)
+                if not (conflicts and self.cluster is not None and self.cluster.public(positions)):
+                    self.judge(at, conflicts, access)
                 self.mbarriers.used(at, access.ids, positions, machine.shared.window.data)
                 if order.mbarrier == "mbarrier_inval":
                     self.mbarriers.ended(at, positions)
@@ -187,8 +187,8 @@ class Watch(Accesses, Observer):
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
-            found = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
-            self.judge_global(at, found, access, plan.buffer)
+            conflicts = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
+            self.judge_global(at, conflicts, access, plan.buffer)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -209,7 +209,7 @@ class Watch(Accesses, Observer):
             self._acquire(machine, plan, offset, order)
 
     def _early(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        """Check an access against the grid before, which may still run."""
+        """Check an access against the previous grid, which may still run."""
         if self.grids is not None and plan.buffer is not None:
             ids = machine.active_ids(plan.mask)
             self.grids.access(machine.at, ids, plan.buffer, positions_of(plan, offset), total)
@@ -415,12 +415,12 @@ class Watch(Accesses, Observer):
         inside = first % (self._batch.shared_stride // self.grain)
         low, high = int(inside.min()), int(inside.max()) + width
         access = Access(lanes, first, width, low, high)
-        found = self.race.start_product(access, at, stamps)
-        self.judge(at, found, access)
+        conflicts = self.race.start_product(access, at, stamps)
+        self.judge(at, conflicts, access)
 
     def _row(self, at: int) -> str:
         """The name of an instruction's row."""
-        found = self._rows.get(at)
-        if found is None:
-            found = self._rows[at] = op_of(self.instrs[at]).row.name
-        return found
+        name = self._rows.get(at)
+        if name is None:
+            name = self._rows[at] = op_of(self.instrs[at]).row.name
+        return name

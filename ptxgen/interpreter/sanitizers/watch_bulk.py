@@ -113,8 +113,8 @@ class BulkWatch(BulkObserver):
         if access is None or not buffer.writable:
             return 0
         number = watch.operations.start()
-        found = watch.global_races.start_read(buffer, access, at, number)
-        watch.judge_global(at, found, access, buffer)
+        conflicts = watch.global_races.start_read(buffer, access, at, number)
+        watch.judge_global(at, conflicts, access, buffer)
         return number
 
     def start_global_write(
@@ -129,9 +129,9 @@ class BulkWatch(BulkObserver):
         if access is None:
             return None
         number = watch.operations.start()
-        found = watch.global_races.start_write(buffer, access, at, number, atomic=atomic)
+        conflicts = watch.global_races.start_write(buffer, access, at, number, atomic=atomic)
         if not again:  # else it is judged with that one, and both write the same bytes
-            watch.judge_global(at, found, access, buffer)
+            watch.judge_global(at, conflicts, access, buffer)
 
         def finish() -> None:
             watch.global_races.finish_write(buffer, access, number)
@@ -140,7 +140,7 @@ class BulkWatch(BulkObserver):
         return finish
 
     def _early(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
-        """Check an access of one lane against the grid before, which may still run."""
+        """Check an access of one lane against the previous grid, which may still run."""
         if self._watch.grids is not None:
             self._watch.grids.access(at, np.full(len(first), lane), buffer, first, nbytes)
 

@@ -148,12 +148,12 @@ class ClusterWatch:
         an access to it.
         """
         watch = self._watch
-        found = watch.race.visit(access, at)
+        conflicts = watch.race.visit(access, at)
         if position in self._public:
-            found = []
-        elif not found:
-            found = self._shown.hidden(access, lane, position)
-        watch.judge(at, found, access)
+            conflicts = []
+        elif not conflicts:
+            conflicts = self._shown.hidden(access, lane, position)
+        watch.judge(at, conflicts, access)
 
     # ------------------------------------------------------------------------- CTAs that have ended
 

@@ -19,7 +19,7 @@ from ptxgen.ir import Function, Reg, Symbol
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.program.blocks import Block, Program
-    from ptxgen.interpreter.program.calls import Call, Given
+    from ptxgen.interpreter.program.calls import Call, CallOperand
     from ptxgen.interpreter.program.linking import Routine
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -157,18 +157,18 @@ class Calls:
         machine = self._machine
         count = machine.selection.count
         rest = zip(values, shadows, strict=True)
-        found: list[_Bytes] = []
-        for item, param in zip(call.given, call.params, strict=True):
+        arguments: list[_Bytes] = []
+        for item, param in zip(call.arguments, call.params, strict=True):
             if isinstance(item, Symbol):
-                found.append(self._read(call.caller, item.name, mask, param_bytes(param)))
+                arguments.append(self._read(call.caller, item.name, mask, param_bytes(param)))
                 continue
             value, shadow = next(rest)
             lanes = np.broadcast_to(value, count)
             if shadow is not None:
                 origin = self._bytes_of(shadow.origin, mask, 4).view(np.int32)[:, 0]
                 shadow = Shadow(self._bytes_of(shadow.bits, mask, lanes.itemsize), origin)
-            found.append((self._bytes_of(lanes, mask, lanes.itemsize), shadow))
-        return found
+            arguments.append((self._bytes_of(lanes, mask, lanes.itemsize), shadow))
+        return arguments
 
     def _bytes_of(self, lanes: Lanes, mask: Lanes, nbytes: int) -> Lanes:
         """The lowest bytes of the selected lanes' values in the lanes of a mask, `[lanes of mask, bytes]`."""
@@ -217,7 +217,7 @@ class Calls:
         for item, (data, bits) in zip(call.got, results, strict=True):
             self._put(call, item, mask, data, bits)
 
-    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
+    def _put(self, call: Call, item: CallOperand, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
         """Write a result, `[lanes of mask, bytes]`, to the operand of the call that takes it."""
         if isinstance(item, Symbol):
             self._write(call.caller, item.name, mask, data, bits)
@@ -260,8 +260,8 @@ class Calls:
             while len(self._stack) <= depth:
                 self._stack.append({})
             level = self._stack[depth]
-            kept = {slot: self._registers[slot] for slot in call.saved}
-            for key, held in {**kept, ~routine.number: sites}.items():
+            saved = {slot: self._registers[slot] for slot in call.saved}
+            for key, held in {**saved, ~routine.number: sites}.items():
                 if key not in level:
                     level[key] = np.zeros_like(held)
                     self._stack_bytes += held.nbytes
@@ -325,9 +325,9 @@ class Calls:
 
     def _read(self, routine: Routine, name: str, mask: Lanes, nbytes: int) -> _Bytes:
         memory, lanes, start = self._rows(routine, name, mask)
-        found: Lanes = memory[lanes[:, None], start[:, None] + np.arange(nbytes)]
+        data: Lanes = memory[lanes[:, None], start[:, None] + np.arange(nbytes)]
         follower = self._machine.definedness
-        return found, None if follower is None else follower.frame_bits(lanes, start, nbytes)
+        return data, None if follower is None else follower.frame_bits(lanes, start, nbytes)
 
     def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes, bits: Shadow | None) -> None:
         memory, lanes, start = self._rows(routine, name, mask)
@@ -345,7 +345,7 @@ def _as_lanes(data: Lanes, dtype: np.dtype[Any]) -> Lanes:
     if dtype == np.bool_:
         return np.not_equal(data[:, 0], 0)
     wide = np.zeros((len(data), dtype.itemsize), np.uint8)
-    kept = min(data.shape[1], dtype.itemsize)
-    wide[:, :kept] = data[:, :kept]
+    nbytes = min(data.shape[1], dtype.itemsize)
+    wide[:, :nbytes] = data[:, :nbytes]
     lanes: Lanes = wide.view(dtype)[:, 0]
     return lanes

@@ -68,33 +68,33 @@ class PCT:
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("depth", 1)):
-            given = getattr(self, name)
-            if not isinstance(given, (int, np.integer)) or _is_flag(given) or given < least:
-                raise LaunchError(f"PCT: {name} must be an integer from {least}, got {shown(given)}")
-            object.__setattr__(self, name, int(given))
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or _is_flag(value) or value < least:
+                raise LaunchError(f"PCT: {name} must be an integer from {least}, got {shown(value)}")
+            object.__setattr__(self, name, int(value))
         if not _is_flag(self.apart):
             raise LaunchError(f"PCT: apart must be True or False, got {shown(self.apart)}")
 
 
-def _is_flag(given: object) -> bool:
-    return isinstance(given, bool)
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
 
 
 Schedule = PCT | str
 
 
-def schedule_of(given: object) -> PCT | None:
+def schedule_of(schedule: object) -> PCT | None:
     """The `PCT` of a schedule as `run` takes it, or None for lockstep. Raises `LaunchError`."""
-    if isinstance(given, PCT):
-        return given
-    text = given if isinstance(given, str) else ""
+    if isinstance(schedule, PCT):
+        return schedule
+    text = schedule if isinstance(schedule, str) else ""
     if text == LOCKSTEP:
         return None
     numbers = re.fullmatch(r"pct:([0-9]+)(?::([0-9]+))?", text)
     if numbers is None:
         raise LaunchError(
             f"schedule must be {', '.join(map(repr, _FORMS))} with numbers, or a PCT, got "
-            f"{shown(given)}{did_you_mean(text, (LOCKSTEP, 'pct:0'))}"
+            f"{shown(schedule)}{did_you_mean(text, (LOCKSTEP, 'pct:0'))}"
         )
     return PCT(int(numbers[1]), DEPTH if numbers[2] is None else int(numbers[2]))
 
@@ -146,7 +146,7 @@ class Lockstep:
         self._polls += count
 
     def next(self, ready: Ready, now: int) -> tuple[Point, Selection]:
-        """All lanes of the point whose turn it is."""
+        """All lanes of the point that runs next."""
         point = next(iter(ready)) if len(ready) == 1 else self._choose(ready, now)
         del self._since[point]
         return point, ready.pop(point)
@@ -183,7 +183,7 @@ class Priorities:
         self._running = 0
         self._servings = np.zeros(warps, np.int64)
         self._visits: Counter[tuple[int, Point]] = Counter()
-        self._found: dict[Point, tuple[Selection, int, bool]] = {}
+        self._cached: dict[Point, tuple[Selection, int, bool]] = {}
         self._delays = Delays(rng.spawn(1)[0])
         self._copies = machine.copies
         self._agents = machine.agents = LateAgents(self._delays)
@@ -226,13 +226,13 @@ class Priorities:
 
     def _best(self, point: Point, selection: Selection) -> tuple[int, bool]:
         """The class of highest priority at a point, and whether all lanes there belong to it."""
-        found = self._found.get(point)
-        if found is not None and found[0] is selection:
-            return found[1:]
+        cached = self._cached.get(point)
+        if cached is not None and cached[0] is selection:
+            return cached[1:]
         there = self._classes(selection)
         number = int(there[self._priority[there].argmax()])
-        self._found[point] = selection, number, bool((there == number).all())
-        return self._found[point][1:]
+        self._cached[point] = selection, number, bool((there == number).all())
+        return self._cached[point][1:]
 
     def _classes(self, selection: Selection) -> Lanes:
         if selection.rows is not None:
@@ -244,7 +244,7 @@ class Priorities:
 
     def _take(self, ready: Ready, point: Point, number: int) -> Selection:
         selection = ready.pop(point)
-        _, _, alone = self._found.pop(point)
+        _, _, alone = self._cached.pop(point)
         if alone:
             return selection
         mask = selection.full_mask()
@@ -263,7 +263,7 @@ class Priorities:
         self._lowest -= 1
         self._priority[number] = self._lowest
         self._servings[number] = 0
-        self._found.clear()  # the best class depends on the priorities
+        self._cached.clear()  # the best class depends on the priorities
 
 
 def _changes(rng: np.random.Generator, depth: int) -> Iterator[int]:

@@ -311,7 +311,7 @@ class Scheduler:
     def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         machine, registers = self._machine, self._registers
         machine.select(selection)
-        function = block.made().function
+        function = block.compiled().function
         if function is None:
             return None, None
         if machine.definedness is not None:
@@ -332,13 +332,13 @@ class Scheduler:
     def _call_followed(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         """`_call` for a function that follows undefined bits."""
         registers, shadows = self._registers, self._shadows
-        given = [registers[i] for i in block.inputs]
+        inputs = [registers[i] for i in block.inputs]
         followed = [shadows[i] for i in block.shadow_inputs]
         if selection.rows is not None:
-            given = [selection.pick(register) for register in given]
+            inputs = [selection.pick(register) for register in inputs]
             followed = [shadow and shadow.pick(selection) for shadow in followed]
         assert block.function is not None
-        taken, value, results, new_shadows = block.function(self._machine, *given, *followed)
+        taken, value, results, new_shadows = block.function(self._machine, *inputs, *followed)
         for slot, new, shadow in zip(block.outputs, results, new_shadows, strict=True):
             registers[slot] = new if selection.mask is None else selection.merge(registers[slot], new)
             if shadow is not None or shadows[slot] is not None:
@@ -376,14 +376,14 @@ class Scheduler:
         mbarrier.
         """
         machine = self._machine
-        found = []
+        polls = []
         for at, (ids, positions) in reversed(machine.polled.items()):
             for position in np.unique(positions[mask[ids]]).tolist():
                 lanes = ids[mask[ids] & (positions == position)]
-                found.append((at, machine.mbarrier(position), lanes.tolist()))
+                polls.append((at, machine.mbarrier(position), lanes.tolist()))
             mask = mask.copy()
             mask[ids] = False
-        return found
+        return polls
 
     # -------------------------------------------------------------------------------------- waiting
 

@@ -211,21 +211,21 @@ class Spins:
 
     def _watch_memory(self) -> None:
         """From now on, see whether instructions that may write change anything."""
-        found = self._windows()
-        if sum(data.nbytes for data in found) > self._left:
+        windows = self._windows()
+        if sum(data.nbytes for data in windows) > self._left:
             self._begin(2 * self._limit)
             return
-        self._memory = [data.copy() for data in found]
+        self._memory = [data.copy() for data in windows]
         self._limit += 2 * self._count
 
     def _memory_is_same(self) -> bool:
         assert self._memory is not None  # which the caller has asked
-        found = self._windows()
-        self._left -= sum(data.nbytes for data in found)
+        windows = self._windows()
+        self._left -= sum(data.nbytes for data in windows)
         return (
             self._left > 0
-            and len(found) == len(self._memory)
-            and all(map(np.array_equal, found, self._memory))
+            and len(windows) == len(self._memory)
+            and all(map(np.array_equal, windows, self._memory))
         )
 
     def _windows(self) -> list[Lanes]:
@@ -237,7 +237,7 @@ class Spins:
     # --------------------------------------------------------------------------------------- reports
 
     def loops(self, ready: Ready) -> list[Loop]:
-        """The loops that lanes are in, when `caught` has said so."""
+        """The loops that lanes are in, after `caught` was true."""
         return [self._loop(point, s.full_mask().copy()) for point, s in ready.items()]
 
     def _loop(self, point: Point, mask: Lanes) -> Loop:
@@ -255,11 +255,11 @@ class Spins:
     def _steps(self, first: int) -> Sequence[Step]:
         """The instructions of a loop, of which `first` is a block, as far as its blocks have run."""
         blocks, ran = self._program.blocks, {number for number, _ in self._points}
-        found, new = set[int](), {first}
+        numbers, new = set[int](), {first}
         while new:
-            found |= new
-            new = {to for n in new for to in blocks[n].segment.successors if to in ran} - found
-        return [step for n in sorted(found) for step in blocks[n].segment.steps]
+            numbers |= new
+            new = {to for n in new for to in blocks[n].segment.successors if to in ran} - numbers
+        return [step for n in sorted(numbers) for step in blocks[n].segment.steps]
 
     def _word(self, step: Step, lane: int) -> str:
         """What a load reads, in words; empty for other instructions."""

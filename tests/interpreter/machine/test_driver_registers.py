@@ -8,19 +8,13 @@ from typing import Any
 
 import numpy as np
 from interpreter.both_paths import run_both_ways
+from interpreter.programs import ptx
 
 from ptxgen.interpreter import DeviceArena
 
 NAMES = (
-    "%reserved_smem_offset_begin",
-    "%reserved_smem_offset_0",
-    "%reserved_smem_offset_1",
-    "%reserved_smem_offset_end",
-    "%reserved_smem_offset_cap",
-    "%total_smem_size",
-    "%aggr_smem_size",
-    "%envreg1",
-    "%envreg2",
+    *(f"%reserved_smem_offset_{name}" for name in ("begin", "0", "1", "end", "cap")),
+    *("%total_smem_size", "%aggr_smem_size"),
 )
 
 
@@ -29,20 +23,7 @@ def specials(*names: str, shared: str = "", **how: Any) -> list[int]:
     lines = "".join(
         f"    mov.u32 %r0, {name};\n    st.global.u32 [%rd0+{4 * n}], %r0;\n" for n, name in enumerate(names)
     )
-    text = f"""
-.version 8.1
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 out)
-{{
-    .reg .b32 %r<1>;
-    .reg .b64 %rd<1>;
-    {shared}
-    ld.param.u64 %rd0, [out];
-{lines}
-    ret;
-}}
-"""
+    text = ptx(f"{shared}\n    ld.param.u64 %rd0, [out];\n{lines}")
     out = np.zeros(len(names), np.uint32)
     run_both_ways(text, **{"grid": 1, "block": 32, "args": [out], "sanitize": False, **how})
     return out.tolist()
@@ -50,7 +31,7 @@ def specials(*names: str, shared: str = "", **how: Any) -> list[int]:
 
 def test_a_kernel_that_asks_has_reserved_shared_memory_before_its_own() -> None:
     tile = ".shared .align 4 .b8 tile[256];"
-    found = specials(*NAMES[:7], "tile", shared=tile)
+    found = specials(*NAMES, "tile", shared=tile)
     assert found == [0, 0, 512, 1024, 1024, 256, 1280, 1024]
     assert specials("%total_smem_size", "%aggr_smem_size", "tile", shared=tile) == [256, 256, 0]
 

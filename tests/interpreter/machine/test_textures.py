@@ -7,30 +7,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from interpreter.both_paths import run_both_ways
+from interpreter.programs import ptx, refused
+from interpreter.reported import trap
 
 from ptxgen.check.verify import verify
-from ptxgen.errors import LaunchError, TrapError
-from ptxgen.interpreter import DeviceArena, run
+from ptxgen.errors import LaunchError
+from ptxgen.interpreter import DeviceArena
 from ptxgen.parse import parse
 from ptxgen.texture import Surface, Texture
 
 LINE = np.arange(8, dtype=np.float32)
 
 
-def kernel(body: str, image: str = ".param .u64 image") -> str:
-    return f"""
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k({image}, .param .u64 out)
-{{
-    .reg .pred %p<2>;
-    .reg .b16 %rs<4>;
-    .reg .b32 %r<8>;
-    .reg .f32 %f<8>;
-    .reg .b64 %rd<8>;
+START = """
     ld.param.u64 %rd0, [image];
     ld.param.u64 %rd1, [out];
     mov.u32 %r0, %tid.x;
@@ -38,10 +28,11 @@ def kernel(body: str, image: str = ".param .u64 image") -> str:
     add.u64 %rd2, %rd1, %rd2;
     cvt.rn.f32.u32 %f0, %r0;
     mov.b32 %r1, 0;
-{body}
-    ret;
-}}
 """
+
+
+def kernel(body: str, **how: Any) -> str:
+    return ptx(START + body, **how)
 
 
 def launch(body: str, image: Any, **how: Any) -> np.ndarray:
@@ -51,9 +42,7 @@ def launch(body: str, image: Any, **how: Any) -> np.ndarray:
 
 
 def trapped(body: str, image: Any) -> str:
-    with pytest.raises(TrapError) as stopped:
-        launch(body, image)
-    return str(stopped.value).partition("thread")[2]
+    return trap(kernel(body), [image, np.zeros(32, np.float32)]).partition("thread")[2]
 
 
 FETCH = """    tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd0, {%f0}];
@@ -102,25 +91,16 @@ def test_queries_reach_the_texture() -> None:
 
 
 def test_what_is_no_texture_is_refused_where_it_is_fetched() -> None:
-    first = " (0, 0, 0) of CTA (0, 0, 0) "
-    assert trapped(FETCH, np.uint64(77)) == (
-        f"{first}wants a texture, but 0x4d is the handle of none; pass a ptxgen.texture.Texture "
-        "as the argument"
-    )
-    assert trapped(FETCH, Surface(LINE.copy())) == (
-        f"{first}wants a texture, but 0x1 is the handle of none; pass a ptxgen.texture.Texture as "
-        "the argument"
-    )
-    assert trapped(FETCH, Texture(LINE.reshape(2, 4))) == (
-        f"{first}wants a 1d texture, got a 2d one; pass one with kind='1d'"
-    )
-    assert trapped(FETCH, Texture(LINE.astype(np.int32))) == (
-        f"{first}wants f32 values of a texture whose fetches give integers"
-    )
     integers = FETCH.replace("v4.f32.f32 {%f1, %f2, %f3, %f4}", "v4.u32.f32 {%r1, %r2, %r3, %r4}")
-    assert trapped(integers, Texture(LINE)) == (
-        f"{first}wants u32 values of a texture whose fetches give floating-point numbers"
-    )
+    handle = "a texture, but {} is the handle of none; pass a ptxgen.texture.Texture as the argument"
+    for fetch, image, why in (
+        (FETCH, np.uint64(77), handle.format("0x4d")),
+        (FETCH, Surface(LINE.copy()), handle.format("0x1")),
+        (FETCH, Texture(LINE.reshape(2, 4)), "a 1d texture, got a 2d one; pass one with kind='1d'"),
+        (FETCH, Texture(LINE.astype(np.int32)), "f32 values of a texture whose fetches give integers"),
+        (integers, Texture(LINE), "u32 values of a texture whose fetches give floating-point numbers"),
+    ):
+        assert trapped(fetch, image) == f" (0, 0, 0) of CTA (0, 0, 0) wants {why}"
 
 
 def test_a_surface_is_accessed_by_multiples_of_the_access() -> None:
@@ -132,10 +112,8 @@ def test_a_surface_is_accessed_by_multiples_of_the_access() -> None:
 
 
 def test_a_handle_is_an_integer_of_8_bytes() -> None:
-    text = kernel("", ".param .b8 image[16]").replace("ld.param.u64 %rd0", "ld.param.u8 %rd0")
-    with pytest.raises(LaunchError) as refused:
-        run(text, grid=1, block=32, args=[Texture(LINE), LINE])
-    assert str(refused.value) == (
+    text = kernel("", params="b8 image[16], u64 out").replace("ld.param.u64 %rd0", "ld.param.u8 %rd0")
+    assert refused(text, [Texture(LINE), LINE], LaunchError) == (
         "k: argument 0 (image) must fit its 16 bytes of type b8, got a Texture, whose handle is "
         "an integer of 8 bytes"
     )

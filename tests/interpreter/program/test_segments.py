@@ -7,7 +7,7 @@ from ptxgen.parse import parse
 
 
 def parts(body: str) -> list[Segment]:
-    return segments(parse(ptx(body)).kernels[0])
+    return segments(parse(ptx(body, returns=False)).kernels[0])
 
 
 def opcodes(segment: Segment) -> list[str]:
@@ -15,8 +15,7 @@ def opcodes(segment: Segment) -> list[str]:
 
 
 def test_a_loops_body_comes_before_what_follows_the_loop() -> None:
-    found = parts(
-        """
+    found = parts("""
     mov.u32 %r0, 0;
 $head:
     setp.ge.u32 %p0, %r0, 5;
@@ -30,8 +29,7 @@ $next:
 $done:
     sub.u32 %r1, %r1, 1;
     ret;
-    """
-    )
+    """)
     assert [opcodes(s)[0] for s in found] == [
         *("mov.u32", "setp.ge.u32", "setp.ge.u32", "xor.b32", "add.u32", "sub.u32")
     ]
@@ -39,8 +37,7 @@ $done:
 
 
 def test_a_slow_path_out_of_line_comes_before_the_place_where_it_joins() -> None:
-    found = parts(
-        """
+    found = parts("""
     setp.ge.u32 %p0, %r0, 5;
     @%p0 bra $slow;
 $join:
@@ -49,14 +46,12 @@ $join:
 $slow:
     xor.b32 %r0, %r0, 1;
     bra $join;
-    """
-    )
+    """)
     assert [opcodes(s)[0] for s in found] == ["setp.ge.u32", "xor.b32", "add.u32"]
 
 
 def test_nested_loops_stay_contiguous() -> None:
-    found = parts(
-        """
+    found = parts("""
 $outer:
     mov.u32 %r0, 0;
 $inner:
@@ -71,8 +66,7 @@ $after:
     @%p1 bra $outer;
     or.b32 %r1, %r0, 1;
     ret;
-    """
-    )
+    """)
     assert [opcodes(s)[0] for s in found] == ["mov.u32", "add.u32", "xor.b32", "sub.u32", "or.b32"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from interpreter.programs import ptx
-from interpreter.reported import at, messages
+from interpreter.programs import at, ptx
+from interpreter.reported import messages
 
 
 def may_give_up(use: str = "") -> str:
@@ -15,14 +15,13 @@ def may_give_up(use: str = "") -> str:
     mbarrier.arrive.shared.b64 %rd0, [%r0];
     mbarrier.try_wait.shared.b64 %p0, [%r0], %rd0;
     {use}
-    ret;
     """
-    return ptx(body.format(use=use), shared=8, version="8.0", target="sm_90")
+    return ptx(body.format(use=use), shared=8)
 
 
 def test_a_wait_that_may_give_up_is_named() -> None:
     text = may_give_up()
-    (found,) = messages(text, [], block=1)
+    (found,) = messages(text, block=1)
     assert found.startswith(at(text, "mbarrier.try_wait")), found
     assert found.endswith("the wait may give up, and nothing looks at its predicate")
 
@@ -33,4 +32,4 @@ def test_a_wait_that_may_give_up_is_named() -> None:
     ids=["guard", "operand", "negated operand"],
 )
 def test_a_wait_whose_predicate_is_read_is_not_named(use: str) -> None:
-    assert messages(may_give_up(use), [], block=1) == []
+    assert messages(may_give_up(use), block=1) == []

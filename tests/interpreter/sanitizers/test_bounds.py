@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from interpreter import reported
 from interpreter import test_hopper_programs as hopper
-from interpreter.programs import ptx
+from interpreter.programs import at, ptx
 
 from ptxgen.check.prove.program.provenance import derived
 from ptxgen.interpreter import run
@@ -27,7 +27,7 @@ ROW = """
 
 def two(body: str, params: str = "u32 n", before: str = "") -> str:
     """A kernel with two arrays of 8 rows of 128 bytes; %r1 is the thread's byte of row n."""
-    text = ptx(ROW + body + "    ret;\n", params, shared=1, target="sm_80")
+    text = ptx(ROW + body + "    ret;\n", params, shared=1)
     entry = f"{before}\n.visible .entry"
     return text.replace(".shared .align 16 .b8 buf[1];", TWO).replace(".visible .entry", entry)
 
@@ -36,7 +36,7 @@ messages = functools.partial(reported.messages, sanitize="bounds")
 
 
 def said(text: str, instruction: str, why: str, thread: int = 0) -> str:
-    return reported.at(text, instruction, thread) + f"bounds: shared address {why}"
+    return at(text, instruction, thread) + f"bounds: shared address {why}"
 
 
 ACCESSES = {
@@ -80,8 +80,7 @@ def test_a_row_before_the_first_is_found_with_the_thread() -> None:
 
 def test_a_pointer_goes_through_loops_and_choices() -> None:
     """It begins in either array, and moves a row a turn: eight rows are right."""
-    text = two(
-        """
+    text = two("""
     setp.ne.u32 %p0, %r0, 8;
     mov.u32 %r2, K_tile;
     @%p0 mov.u32 %r2, V_tile;
@@ -92,8 +91,7 @@ $next:
     add.u32 %r3, %r3, 1;
     setp.lt.u32 %p1, %r3, %r0;
     @%p1 bra $next;
-"""
-    )
+""")
     assert messages(text, [np.uint32(8)]) == []
     text = text.replace(".b8 V_tile[1024];", ".b8 V_tile[1024];\n\t.shared .b8 scale[128];")
     assert messages(text, [np.uint32(9)], block=1) == [
@@ -245,14 +243,14 @@ def test_an_address_stays_one_through_what_swizzles_are_made_of(case: str) -> No
 
 def test_regions_of_dynamic_memory_are_kept_apart() -> None:
     """As our generator prints them: the constant part of an address says which region is meant."""
-    body = ROW + "    add.s32 %r2, %r1, smem;\n    st.shared.u32 [%r2{}], %r1;\n    ret;\n"
+    body = ROW + "    add.s32 %r2, %r1, smem;\n    st.shared.u32 [%r2{}], %r1;"
     regions = (
         "{\n// region K_tile: offset 0, 1024 bytes, align 16"
         "\n// region V_tile: offset 1024, 1024 bytes, align 16\n\t.reg .pred"
     )
 
     def text(offset: str) -> str:
-        made = ptx(body.format(offset), "u32 n", dynamic=True)
+        made = ptx(body.format(offset), dynamic=True)
         return made.replace("{\n\t.reg .pred", regions, 1)
 
     launch: dict[str, Any] = {"dynamic_smem": 2048}

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from interpreter.programs import ptx
-from interpreter.reported import at, messages
+from interpreter.programs import at, ptx
+from interpreter.reported import messages, reports
 
-from ptxgen.interpreter import run
 from ptxgen.tensormap import TensorMap
 
 
-@pytest.mark.parametrize(("fence", "found"), [("", 1), (".shared::cta", 0), (".global", 1)])
+@pytest.mark.parametrize(
+    ("fence", "found"), [("", 1), ("async.shared::cta", 0), ("async", 0), ("async.global", 1), ("alias", 1)]
+)
 def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(fence: str, found: int) -> None:
     text = (Path(__file__).parents[2] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
     after = "st.shared.u32 [%r2], %r0;"
     if fence:
-        text = text.replace(after, f"{after}\n    fence.proxy.async{fence};")
-    y = np.zeros(128, np.uint32)
-    reports = run(
-        text, "send_tile", grid=1, block=128, args=[y], sanitize="proxy", raise_on_report=False
-    ).reports
-    assert len(reports) == found
+        text = text.replace(after, f"{after}\n    fence.proxy.{fence};")
+    how = {"entry": "send_tile", "block": 128, "sanitize": "proxy"}
+    proxy = reports(text, [np.zeros(128, np.uint32)], **how)
+    assert [(r.kind, r.threads) for r in proxy] == [("proxy", (0, 0))] * found
+    assert all(r.message.endswith("no fence.proxy.async lets asynchronous operations see it") for r in proxy)
 
 
 SENT_TWICE = """
@@ -39,7 +39,6 @@ SENT_TWICE = """
     WAIT
     st.shared.u32 [%r1+AT], 7;
     cp.async.bulk.wait_group 0;
-    ret;
 """
 
 
@@ -56,7 +55,7 @@ SENT_TWICE = """
 )
 def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(wait: str, place: int, found: int) -> None:
     body = SENT_TWICE.replace("WAIT", wait).replace("AT", str(place))
-    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    text = ptx("mov.u32 %r0, 1;\n" + body, shared=32)
     assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
 
 
@@ -71,8 +70,8 @@ def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(wait: str, place: int,
 def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(wait: str, found: int) -> None:
     body = SENT_TWICE.replace("WAIT", wait).replace("st.shared.u32 [%r1+AT], 7;", "")
     load = "    fence.proxy.async;\n    ld.global.u32 %r2, [%rd0];\n    cp.async.bulk.wait_group 0;"
-    body = body.replace("    cp.async.bulk.wait_group 0;\n    ret;", f"{load}\n    ret;")
-    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    body = body.removesuffix("    cp.async.bulk.wait_group 0;\n") + load
+    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32)
     assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
 
 
@@ -93,7 +92,6 @@ SENT_BY_ALL = """
     SEND
     cp.async.bulk.commit_group;
     cp.async.bulk.wait_group.read 0;
-    ret;
 """
 ROWS = "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;"
 BOXES = "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r4}], [%r1];"
@@ -107,7 +105,7 @@ def test_lanes_of_a_warp_may_store_the_same_source_to_one_place(
 ) -> None:
     body = SENT_BY_ALL.replace("MORE", more).replace("SEND", send)
     params = "u64 y, align 64 .b8 map[128]"
-    text = ptx(body, params, shared=256, version="8.0", target="sm_90")
+    text = ptx(body, params, shared=256)
     y = np.zeros(4, np.uint32)
     found = messages(text, [y, TensorMap(y, box=(4,))], block=block)
     assert y.tolist() == [7] * 4

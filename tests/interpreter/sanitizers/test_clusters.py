@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from interpreter import reported
 from interpreter import test_hopper_programs as hopper
 from interpreter.programs import line_of
 
-from ptxgen.interpreter import PCT, Report, run
+from ptxgen.interpreter import Report
 
 BARRIER = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
 # CTA 0 executes MINE, CTA 1 OTHER; %r2 is the address of a word of CTA 0's shared memory for both.
@@ -31,17 +32,8 @@ $end:
 def reports(mine: str, other: str, first: str = "", seed: int | None = None) -> tuple[Report, ...]:
     body = BODY.replace("FIRST", first).replace("MINE", mine).replace("OTHER", other)
     text = hopper.kernel("u64 out", body).replace(".version 8.3", ".version 8.6")
-    return run(
-        text,
-        grid=2,
-        block=1,
-        cluster=2,
-        args=[np.zeros(4, np.uint32)],
-        dynamic_smem=64,
-        sanitize="race,sync",
-        raise_on_report=False,
-        schedule="lockstep" if seed is None else PCT(seed=seed),
-    ).reports
+    how = {"grid": 2, "block": 1, "cluster": 2, "dynamic_smem": 64, "sanitize": "race,sync"}
+    return reported.reports(text, [np.zeros(4, np.uint32)], seed=seed, **how)
 
 
 ZEROED = "st.shared.u32 [%r1], 0;" + BARRIER
@@ -161,10 +153,10 @@ $waited:
 def multicast(waits: str, touches: int, touch: str) -> list[str]:
     skip = {"both": "", "0": "@%p0 bra $waited;", "1": "@!%p0 bra $waited;", "none": "bra $waited;"}[waits]
     body = MULTICAST.replace("WAITS", skip + WAIT).replace("TOUCHES", str(touches)).replace("TOUCH", touch)
-    how = {"sanitize": "race,sync", "raise_on_report": False, "dynamic_smem": 256}
+    how = {"grid": 2, "block": 1, "cluster": 2, "dynamic_smem": 256, "sanitize": "race,sync"}
     copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
     text = hopper.kernel("u64 out", body.replace("COPY", copy))
-    reports = run(text, grid=2, block=1, cluster=2, args=[np.zeros(32, np.uint32)], **how).reports
+    reports = reported.reports(text, [np.zeros(32, np.uint32)], **how)
     assert all(touch in r.message for r in reports)
     return [r.kind for r in reports]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from interpreter.programs import ptx
-
-from ptxgen.interpreter import PCT, Report, run
+from interpreter.reported import reports
 
 # Each lane loads a word, and stores it elsewhere in the end; the exchange computes %r4, which another lane
 # stores over the word.
@@ -24,21 +23,18 @@ BODY = """
     EXCHANGE
     STORE
     st.global.u32 [%rd1+128], %r30;
-    ret;
 """
 BUTTERFLY = "\n".join(
     f"    shfl.sync.bfly.b32 %r5, %r4, {n}, 31, -1;\n    add.u32 %r4, %r4, %r5;" for n in (16, 8, 4, 2, 1)
 )
 
 
-def reports(exchange: str, store: str, space: str, seed: int | None = None) -> tuple[Report, ...]:
+def kinds_of(exchange: str, store: str, space: str, seed: int | None = None) -> list[str]:
     at, first = ("%r2", "buf") if space == "shared" else ("%rd1", "%rd0")
     body = BODY.format(base="buf", space=space, at=at).replace("EXCHANGE", exchange)
     body = body.replace("STORE", store.format(space=space, first=first, at=at))
-    schedule = "lockstep" if seed is None else PCT(seed=seed)
-    how = {"sanitize": "race", "raise_on_report": False, "schedule": schedule}
-    text = ptx(body, "u64 x", shared=128)
-    return run(text, grid=1, block=32, args=[np.arange(64, dtype=np.uint32)], **how).reports
+    x = np.arange(64, dtype=np.uint32)
+    return [r.kind for r in reports(ptx(body, "u64 x", shared=128), [x], seed=seed, sanitize="race")]
 
 
 ALL_STORE = "st.{space}.u32 [{first}], %r4;"
@@ -89,7 +85,7 @@ def test_a_store_that_depends_on_what_another_lane_has_loaded_comes_after_the_lo
     at, first = ("%r2", "buf") if space == "shared" else ("%rd1", "%rd0")
     exchange = exchange.replace("{space}", space).replace("{at}", at).replace("{first}", first)
     for seed in (None, 1):
-        assert [r.kind for r in reports(exchange, store, space, seed)] == ["race"] * raced
+        assert kinds_of(exchange, store, space, seed) == ["race"] * raced
 
 
 def test_a_lane_outside_of_the_mask_has_told_nobody_what_it_has_loaded() -> None:
@@ -100,8 +96,6 @@ def test_a_lane_outside_of_the_mask_has_told_nobody_what_it_has_loaded() -> None
     redux.sync.add.s32 %r4, %r3, 0xfffffffe;
 $apart:
     """
-    assert [r.kind for r in reports(exchange, LAST_STORES, "shared")] == ["race"]
-    assert (
-        reports(exchange.replace("@%p3 bra $apart;", "").replace("0xfffffffe", "-1"), LAST_STORES, "shared")
-        == ()
-    )
+    assert kinds_of(exchange, LAST_STORES, "shared") == ["race"]
+    exchange = exchange.replace("@%p3 bra $apart;", "").replace("0xfffffffe", "-1")
+    assert kinds_of(exchange, LAST_STORES, "shared") == []

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from interpreter import test_hopper_programs as hopper
-from interpreter.programs import ptx
-from interpreter.reported import at, messages
-
-from ptxgen.interpreter import PCT, run
+from interpreter.programs import at, ptx
+from interpreter.reported import messages, reports
 
 # CTA 0 writes a word and sets a flag. In CTA 1 one thread polls the flag, and tells the others.
 TOLD = """
@@ -39,7 +37,6 @@ $told:
     mul.wide.u32 %rd1, %r1, 4;
     add.u64 %rd1, %rd1, %rd0;
     st.global.u32 [%rd1+8], %r3;
-    ret;
 """
 VOLATILE = "ld.volatile.global.u32 %r2, [%rd0];"
 
@@ -56,15 +53,14 @@ def told(poll: str, before: str, barrier: str, after: str, block: int = 64) -> l
 
 
 @pytest.mark.parametrize(
-    "poll",
+    ("poll", "barrier"),
     [
-        VOLATILE,
-        "ld.relaxed.gpu.global.u32 %r2, [%rd0];",
-        "atom.relaxed.gpu.global.or.b32 %r2, [%rd0], 0;",
-        "atom.global.add.u32 %r2, [%rd0], 0;",
+        (VOLATILE, "bar.sync 0;"),
+        ("ld.relaxed.gpu.global.u32 %r2, [%rd0];", "barrier.sync 0, 64;"),
+        ("atom.relaxed.gpu.global.or.b32 %r2, [%rd0], 0;", "bar.sync 0;"),
+        ("atom.global.add.u32 %r2, [%rd0], 0;", "bar.red.popc.u32 %r5, 0, %p0;"),
     ],
 )
-@pytest.mark.parametrize("barrier", ["bar.sync 0;", "barrier.sync 0, 64;", "bar.red.popc.u32 %r5, 0, %p0;"])
 def test_a_barrier_does_not_acquire_what_one_thread_has_polled(poll: str, barrier: str) -> None:
     assert len(told(poll, "", barrier, "")) == 1
     assert told(poll, "membar.gl;", barrier, "") == []
@@ -95,13 +91,11 @@ $wait:
     ld.global.u32 %r3, [%rd0+4];
     st.global.u32 [%rd0+8], %r3;
 $end:
-    ret;
     """
     for load, count in [("ld.volatile.global.u32", 1), ("ld.acquire.gpu.global.u32", 0)]:
-        text = ptx(body.replace("LOAD", load), "u64 x")
-        for schedule in ("lockstep", PCT(seed=1), PCT(seed=2)):
-            x = np.zeros(3, np.uint32)
-            assert len(messages(text, [x], grid=2, schedule=schedule)) == count
+        text = ptx(body.replace("LOAD", load))
+        assert len(messages(text, [np.zeros(3, np.uint32)], grid=2)) == count
+        assert len(reports(text, [np.zeros(3, np.uint32)], grid=2, schedule="pct:1")) == count
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,6 @@ $writer:
     @!%p0 ret;
     st.shared.u32 [buf+4], 7;
     st.release.cta.shared.u32 [buf], 1;
-    ret;
 """
 
 
@@ -176,7 +169,7 @@ $writer:
 def test_an_arrival_at_a_barrier_passes_on_only_what_a_fence_acquires(
     before: str, after: str, count: int
 ) -> None:
-    text = ptx(WORKLOADS.replace("BEFORE", before).replace("AFTER", after), "u64 x", shared=8)
+    text = ptx(WORKLOADS.replace("BEFORE", before).replace("AFTER", after), shared=8)
     x = np.zeros(32, np.uint32)
     assert len(messages(text, [x], block=96)) == count
     assert x.tolist() == [7] * 32
@@ -334,6 +327,5 @@ $wait:
     for load, count in [("ld.acquire.gpu.global.u32", 0), ("ld.relaxed.gpu.global.u32", 1)]:
         text = hopper.kernel("u64 out", body.replace("LOAD", load))
         how: dict[str, Any] = {"grid": 2, "block": 64, "dynamic_smem": 64, "sanitize": "race"}
-        out = np.zeros(3, np.uint32)
-        found = run(text, args=[out], raise_on_report=False, **how).reports
+        found = reports(text, [np.zeros(3, np.uint32)], **how)
         assert len(found) == count, found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from interpreter.programs import line_of, ptx
-from interpreter.reported import at, messages
+from interpreter.programs import at, located, ptx
+from interpreter.reported import messages
 
 USE = """
     setp.lt.u32 %p9, {register}, 0x10000000;
@@ -16,11 +16,9 @@ $used:
 
 def used(text: str, load: str, address: int, variable: str, thread: int = 0, nth: int = 0) -> str:
     """The message about the branch behind `USE`, which depends on local memory that `load` has read."""
-    number = line_of(text, load, nth)
-    origin = text.splitlines()[number - 1].strip()
     return at(text, "@%p9", thread) + (
         f"uninitialised: its guard %p9 depends on local address {address:#x} ({variable}), which nothing "
-        f"has written; it was read by {origin} (line {number})"
+        f"has written; it was read by {located(text, load, nth)}"
     )
 
 
@@ -39,7 +37,7 @@ def test_a_local_variable_that_only_some_threads_have_written_is_named() -> None
         + USE.format(register="%r1")
         + "ret;"
     )
-    assert messages(text, []) == [used(text, "ld.local", 0x10000C, "second", 5)]
+    assert messages(text) == [used(text, "ld.local", 0x10000C, "second", 5)]
     assert messages(text.replace("@%p0 ", ""), []) == []
 
 
@@ -55,12 +53,11 @@ def test_each_byte_of_local_memory_counts_and_generic_addresses_reach_it() -> No
     setp.lt.u32 %p9, %r0, 0x02800000;
     @%p9 bra $used;
 $used:
-    ret;
     """
     text = ptx(body.format(byte=3))
-    assert messages(text, []) == [used(text, "ld.u32", 0x100002, "own")]
+    assert messages(text) == [used(text, "ld.u32", 0x100002, "own")]
     text = ptx(body.format(byte=3).replace("ld.u32", "st.u8 [%rd0+2], 9;\n    ld.u32"))
-    assert messages(text, []) == []
+    assert messages(text) == []
 
 
 STACK = """
@@ -83,14 +80,14 @@ def test_the_frame_of_a_function_is_fresh_at_each_call(recursive: bool) -> None:
         again = "@p bra $end;\n        sub.u32 n, n, 9;\n        call (out), f, (n);\n$end:\n"
         again = f"        setp.lt.u32 p, n, 9;\n{again}        ret;"
         function = STACK.replace("        ret;", again)
-    text = ptx(f"""
+    body = f"""
     call (%r1), f, (0);
     call (%r2), f, (1);
     {USE.format(register="%r2")}
-    ret;
-    """).replace(".visible", function + ".visible")
+    """
+    text = ptx(body, before=function)
     address = {False: 0x100004, True: 0x100024}[recursive]
-    assert messages(text, []) == [used(text, "ld.local", address, "stack")]
+    assert messages(text) == [used(text, "ld.local", address, "stack")]
     assert messages(text.replace("@p st", "st"), []) == []
 
 
@@ -120,19 +117,19 @@ def by_value(*, read: str = "", more: str = "") -> str:
     """A structure goes through function `f`, of which the second word may be missing."""
     function = BY_VALUE.replace("{read}", read)
     body = CALL.format(more=more) + ("" if "@%p9" in read else USE.format(register="%r1")) + "ret;"
-    return ptx(body).replace(".visible", function + ".visible")
+    return ptx(body, before=function)
 
 
 def test_a_structure_is_as_written_in_the_function_as_its_caller_left_it() -> None:
     both = "ld.param.u32 n, [in+4];\n        st.param.u32 [out+4], n;"
     text = by_value()
-    assert messages(text, []) == [used(text, "[got+4]", 0x10000C, "got")]
+    assert messages(text) == [used(text, "[got+4]", 0x10000C, "got")]
     text = by_value(read=both)
-    (message,) = messages(text, [])
+    (message,) = messages(text)
     assert "local address 0x10002c (in), which nothing has written; it was read by ld.param" in message
     text = by_value(read=both + USE.format(register="n"))
-    assert messages(text, []) == [used(text, "[in+4]", 0x10002C, "in")]
-    assert messages(by_value(read=both, more="st.param.u32 [given+4], 8;"), []) == []
+    assert messages(text) == [used(text, "[in+4]", 0x10002C, "in")]
+    assert messages(by_value(read=both, more="st.param.u32 [given+4], 8;")) == []
 
 
 COPY = """
@@ -146,13 +143,12 @@ COPY = """
     {read}
     ld.param.u64 %rd0, [x];
     {store}
-    ret;
     """
 
 
 def test_copies_of_structures_with_gaps_are_let_pass_until_a_gap_is_used() -> None:
     def found(read: str, store: str) -> list[str]:
-        text = ptx(COPY.format(read=read, store=store), "u64 x")
+        text = ptx(COPY.format(read=read, store=store))
         return [m.partition("depends on ")[2].partition(";")[0] for m in messages(text, [x])]
 
     x = np.zeros(4, np.uint32)
@@ -181,7 +177,7 @@ def test_a_gap_passes_through_the_arguments_of_other_functions_as_well() -> None
         ret;
     }
     """
-    text = ptx(body, "u64 x").replace(".visible", used + ".visible")
+    text = ptx(body, before=used)
     assert messages(text, [np.zeros(4, np.uint32)]) == []
 
 
@@ -198,5 +194,5 @@ def test_an_undefined_argument_and_result_of_a_function_in_registers_keep_their_
     ld.local.u32 %r3, [one+4];
     call (%r5), next, (%r3);
     """
-    text = ptx(body + USE.format(register="%r5") + "ret;").replace(".visible", function + ".visible")
-    assert messages(text, []) == [used(text, "ld.local", 0x100004, "one")]
+    text = ptx(body + USE.format(register="%r5") + "ret;", before=function)
+    assert messages(text) == [used(text, "ld.local", 0x100004, "one")]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import line_of, ptx
-from interpreter.reported import at, trap
+from interpreter.programs import at, located, ptx
+from interpreter.reported import trap
 
 from ptxgen.interpreter import DeviceArena, run
 
@@ -31,13 +31,11 @@ def make_and_write(nbytes: int) -> str:
     ld.param.b64 %rd1, [q];
     st.global.u64 [%rd2], %rd1;
     st.global.u{8 * nbytes} [%rd1+8], 1;
-    ret;
     """
-    return ptx(body, "u64 x").replace(".visible", HEAP + ".visible")
+    return ptx(body, before=HEAP)
 
 
-READ_BACK = ptx(
-    """
+READ_BACK = ptx("""
     mov.u32 %r0, %tid.x;
     ld.param.u64 %rd2, [x];
     mul.wide.u32 %rd3, %r0, 8;
@@ -48,10 +46,7 @@ READ_BACK = ptx(
     setp.lt.u32 %p0, %r1, 0x10000;
     @%p0 bra $used;
 $used:
-    ret;
-""",
-    "u64 x",
-)
+""")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +63,8 @@ def test_what_a_launch_has_written_of_memory_from_malloc_the_next_one_may_read(
     found = [r.message for r in result.reports]
     wanted = at(READ_BACK, "bra $used") + (
         f"uninitialised: its guard %p0 depends on global address {pointer + 10:#x} (malloc of thread "
-        "(0, 0, 0) of CTA (0, 0, 0)), which nothing has written; it was read by ld.global.u32 %r1, [%rd1+8]; "
-        f"(line {line_of(READ_BACK, '[%rd1+8]')})"
+        "(0, 0, 0) of CTA (0, 0, 0)), which nothing has written; it was read by "
+        f"{located(READ_BACK, '[%rd1+8]')}"
     )
     assert found == ([] if clean else [wanted])
 
@@ -98,13 +93,12 @@ $more:
     st.param.b64 [p], 24;
     call (q), malloc, (p);
     {access}
-    ret;
     """
-    text = ptx(body.format(access=access)).replace(".visible", HEAP + ".visible")
+    text = ptx(body.format(access=access), before=HEAP)
     # Each thread's memory begins a red zone of 1 MiB behind the one before.
     base = (1 << 33) + (1 << 20) + 256
     assert trap(text, [], block=2) == (
         at(text, access, 1)[:-2] + f" wants to {verb} memory at {base + 8:#x}, at byte 8 of malloc "
         f"of thread (1, 0, 0) of CTA (0, 0, 0) ({base:#x}, 24 bytes), which thread (1, 0, 0) of "
-        f"CTA (0, 0, 0) in call free, (p); (line {line_of(text, 'call free')}) has freed"
+        f"CTA (0, 0, 0) in {located(text, 'call free')} has freed"
     )

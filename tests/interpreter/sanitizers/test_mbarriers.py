@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import line_of, ptx
-from interpreter.reported import at, messages, trap
+from interpreter.programs import at, located, ptx
+from interpreter.reported import messages, trap
 
 from ptxgen.errors import TrapError
 
@@ -20,13 +20,12 @@ MBARRIER = """
     {use}
     bar.sync 0;
     {after}
-    ret;
     """
 ARRIVE = "@%p0 mbarrier.arrive.shared.b64 %rd2, [bars+8];"
 
 
 def mbarrier(use: str, after: str = "", params: str = "") -> str:
-    return ptx(MBARRIER.format(use=use, after=after), params, version="8.0", target="sm_90a")
+    return ptx(MBARRIER.format(use=use, after=after), params)
 
 
 def sync_lines(text: str, args: list[Any]) -> list[str]:
@@ -39,9 +38,7 @@ def sync_lines(text: str, args: list[Any]) -> list[str]:
 
 
 def about_mbarrier(text: str, instruction: str, why: str, *, made: bool = True) -> str:
-    line = line_of(text, "mbarrier.init")
-    maker = text.splitlines()[line - 1].strip()
-    by = f"; it was initialised by {maker} (line {line})" if made else ""
+    by = f"; it was initialised by {located(text, 'mbarrier.init')}" if made else ""
     return at(text, instruction, 3) + f"sync: shared address 0x8 (bars): {why}{by}"
 
 
@@ -61,8 +58,7 @@ def test_what_writes_over_an_mbarrier_is_found_and_ends_it(use: str) -> None:
     x = np.zeros(2, np.uint64)
     assert sync_lines(text, [x]) == [about_mbarrier(text, use[5:], over)]
     again = mbarrier(body, "cp.async.wait_all;\n    " + ARRIVE, params="u64 x")
-    line = line_of(again, use[5:])
-    gone = f"there is no mbarrier: {use} (line {line}) has written over it"
+    gone = f"there is no mbarrier: {located(again, use[5:])} has written over it"
     assert sync_lines(again, [x]) == [
         about_mbarrier(again, use[5:], over),
         about_mbarrier(again, "arrive", gone, made=False),
@@ -74,12 +70,12 @@ def test_what_writes_over_an_mbarrier_is_found_and_ends_it(use: str) -> None:
 
 def test_bytes_beside_an_mbarrier_are_free() -> None:
     text = mbarrier("@%p0 st.shared.b64 [bars], 5;\n    @%p0 ld.shared.b64 %rd3, [bars];")
-    assert messages(text, []) == []
+    assert messages(text) == []
 
 
 def test_an_ordinary_load_of_an_mbarrier_is_found() -> None:
     text = mbarrier("@%p0 ld.shared.u32 %r2, [bars+12];")
-    assert messages(text, []) == [
+    assert messages(text) == [
         about_mbarrier(text, "ld.shared", "reads an mbarrier, whose contents are not defined")
     ]
 
@@ -94,9 +90,7 @@ def test_a_bulk_copy_over_an_mbarrier_is_found() -> None:
         "@%p0 mbarrier.test_wait.parity.shared.b64 %p1, [bars+8], 0;",
         params="u64 x",
     )
-    line = line_of(text, "bulk")
-    copy = text.splitlines()[line - 1].strip()
-    gone = f"there is no mbarrier: {copy} (line {line}) has written over it"
+    gone = f"there is no mbarrier: {located(text, 'bulk')} has written over it"
     found = [x for x in sync_lines(text, [np.zeros(2, np.uint64)]) if "(bars)" in x]
     assert found == [
         about_mbarrier(text, "bulk", "writes over an mbarrier; mbarrier.inval must come first"),
@@ -107,24 +101,21 @@ def test_a_bulk_copy_over_an_mbarrier_is_found() -> None:
 def test_an_mbarrier_that_was_ended_is_used_no_more() -> None:
     end = "@%p0 mbarrier.inval.shared.b64 [bars+8];"
     text = mbarrier(end, ARRIVE)
-    assert [m.strip() for m in trap(text, []).splitlines()] == [
+    assert [m.strip() for m in trap(text).splitlines()] == [
         at(text, "arrive", 3) + "there is no mbarrier: mbarrier.init must come first",
         "before that, kernel k: the sanitizer reports 1 problem:",
         about_mbarrier(
-            text,
-            "arrive",
-            f"there is no mbarrier: {end} (line {line_of(text, 'inval')}) has ended it",
-            made=False,
+            text, "arrive", f"there is no mbarrier: {located(text, 'inval')} has ended it", made=False
         ),
     ]
     again = mbarrier(end, "@%p0 mbarrier.init.shared.b64 [bars+8], 2;\n    " + ARRIVE)
-    assert messages(again, []) == []
+    assert messages(again) == []
 
 
 def test_a_word_that_only_looks_like_an_mbarrier_is_none() -> None:
     word = 1 << 61 | 1 << 60 | 2 << 20 | 2  # as `ptxgen.isa.mbarrier_word` packs it
     text = mbarrier(f"@%p0 st.shared.b64 [bars], {word};", "@%p0 mbarrier.arrive.shared.b64 %rd2, [bars];")
-    assert messages(text, []) == [
+    assert messages(text) == [
         at(text, "arrive", 3) + "sync: shared address 0x0 (bars): there is no mbarrier: "
         "mbarrier.init must come first"
     ]
@@ -132,7 +123,7 @@ def test_a_word_that_only_looks_like_an_mbarrier_is_none() -> None:
 
 def test_an_mbarrier_is_not_made_again_while_it_is_one() -> None:
     text = mbarrier("@%p0 mbarrier.init.shared.b64 [bars+8], 2;")
-    assert messages(text, []) == [
+    assert messages(text) == [
         about_mbarrier(
             text,
             "[bars+8], 2",
@@ -155,8 +146,7 @@ def test_a_warp_that_ends_several_phases_at_once_is_found(
     """The mbarrier waits for four arrivals: 31 lanes of each warp arrive, or 32, or one. `lane` is the
     first that ends a phase.
     """
-    text = ptx(
-        f"""
+    text = ptx(f"""
     .shared .align 8 .b64 bars[1];
     mov.u32 %r0, %tid.x;
     setp.eq.u32 %p0, %r0, 0;
@@ -166,15 +156,11 @@ def test_a_warp_that_ends_several_phases_at_once_is_found(
     setp.eq.u32 %p1, %r1, 0;
     {guard}mbarrier.arrive.shared.b64 %rd2, [bars];
     {wait}
-    ret;
-    """,
-        version="8.0",
-        target="sm_90a",
-    )
+    """)
     report = (
         f"sync: shared address 0x0 (bars): the lanes of a warp end {phases} phases of the mbarrier at once: "
         "who waits for the first of them may miss it; it was initialised by "
-        f"@%p0 mbarrier.init.shared.b64 [bars], 4; (line {line_of(text, 'mbarrier.init')})"
+        f"{located(text, 'mbarrier.init')}"
     )
     expected = [at(text, "mbarrier.arrive", lane) + report] if phases > 1 else []
-    assert messages(text, [], block=128) == expected
+    assert messages(text, block=128) == expected

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 import numpy as np
 import pytest
+from interpreter import reported
 from interpreter import test_hopper_programs as hopper
 
-from ptxgen.interpreter import Report, run
+from ptxgen.interpreter import Report
 
 # The first warp accesses memory and arrives, the second waits and accesses the same words.
 SEND = """
@@ -58,18 +59,26 @@ GLOBAL_WRITE = "st.global.u32 [%rd3], 8;"
 MEET = "bar.warp.sync -1;"
 
 
+LAUNCH: Final = {"block": 64, "dynamic_smem": 144}
+
+
 def reports(access: str, between: str, caller: str, count: int, after: str) -> tuple[Report, ...]:
     body = SEND.format(access=access, between=between, who=caller, count=count, after=after)
-    out = np.zeros(32, np.uint32)
-    launch = {"grid": 1, "block": 64, "dynamic_smem": 144}
-    text = hopper.kernel("u64 out", body)
-    return run(text, args=[out], sanitize=True, raise_on_report=False, **launch).reports
+    return reported.reports(hopper.kernel("u64 out", body), [np.zeros(32, np.uint32)], **LAUNCH)
 
 
-@pytest.mark.parametrize("copies", ["", "cp.async.bulk.commit_group;"], ids=["", "with copies"])
+SHARED = ((STORE, READ), (STORE, WRITE), (READ, WRITE))
+GLOBAL = ((GLOBAL_STORE, GLOBAL_READ), (GLOBAL_READ, GLOBAL_WRITE))
+COPIES = "cp.async.bulk.commit_group;"
+
+
 @pytest.mark.parametrize(
-    ("access", "after"),
-    [(STORE, READ), (STORE, WRITE), (READ, WRITE), (GLOBAL_STORE, GLOBAL_READ), (GLOBAL_READ, GLOBAL_WRITE)],
+    ("access", "after", "copies"),
+    [
+        *((*accesses, "") for accesses in (*SHARED, *GLOBAL)),
+        *((*accesses, COPIES) for accesses in (SHARED[0], GLOBAL[0])),
+        *(pytest.param(*accesses, COPIES, marks=pytest.mark.slow) for accesses in (*SHARED[1:], GLOBAL[1])),
+    ],
 )
 def test_a_lane_arrives_for_what_it_comes_after(access: str, after: str, copies: str) -> None:
     def found(between: str, caller: str = "@%p0 ", count: int = 1) -> list[str]:
@@ -106,12 +115,8 @@ def test_lanes_that_arrive_one_after_another_release_what_each_has_done() -> Non
 
 def found_in(body: str) -> set[tuple[str, ...]]:
     """The kinds of the reports of a kernel with this body, in each of four random orders of its warps."""
-    launch = {"grid": 1, "block": 64, "dynamic_smem": 144, "sanitize": True, "raise_on_report": False}
-    text, found = hopper.kernel("u64 out", body), set[tuple[str, ...]]()
-    for seed in range(4):
-        ran = run(text, args=[np.zeros(32, np.uint32)], schedule=f"pct:{seed}", **launch)
-        found.add(tuple(r.kind for r in ran.reports))
-    return found
+    text, args = hopper.kernel("u64 out", body), [np.zeros(32, np.uint32)]
+    return {tuple(r.kind for r in reported.reports(text, args, seed=seed, **LAUNCH)) for seed in range(4)}
 
 
 def test_an_arrival_that_nobody_has_waited_for_releases_nothing() -> None:
@@ -142,9 +147,7 @@ $end:"""
     def found(access: str, between: str) -> list[str]:
         body = SEND.format(access=access, between=between, who="@%p0 ", count=1, after=on)
         text = hopper.kernel("u64 out", body.replace("$end:", last, 1))
-        out: list[Any] = [np.zeros(32, np.uint32)]
-        launch = {"grid": 1, "block": 96, "dynamic_smem": 144}
-        return [r.kind for r in run(text, args=out, sanitize=True, raise_on_report=False, **launch).reports]
+        return [r.kind for r in reported.reports(text, [np.zeros(32, np.uint32)], block=96, dynamic_smem=144)]
 
     assert found(STORE, "") == ["race"]
     assert found(STORE, MEET) == []

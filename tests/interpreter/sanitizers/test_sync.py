@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from interpreter.both_paths import run_both_ways
-from interpreter.programs import line_of, ptx
-from interpreter.reported import at, messages, trap
+from interpreter.programs import at, deadlock, located, named, ptx
+from interpreter.reported import messages, trap
 
 
 def in_warps(*bodies: str) -> str:
@@ -15,17 +15,12 @@ def in_warps(*bodies: str) -> str:
     for n, body in enumerate(bodies):
         text += [f"setp.ne.u32 %p0, %r1, {n};", f"@%p0 bra $next{n};", body, f"$next{n}:"]
     store = "mul.wide.u32 %rd1, %r0, 4;\nadd.u64 %rd0, %rd0, %rd1;\nst.global.u32 [%rd0], %r4;"
-    return ptx("\n".join([*text, "ld.param.u64 %rd0, [x];", store, "ret;"]), "u64 x")
+    return ptx("\n".join([*text, "ld.param.u64 %rd0, [x];", store, "ret;"]))
 
 
-def deadlock(text: str, *groups: tuple[int, str, str], ended: str) -> str:
-    """The report of warps that wait. A group is a warp's first thread, its barrier and its instruction."""
-    waits = "; ".join(
-        f"32 threads ({', '.join(f'({n}, 0, 0)' for n in range(first, first + 4))} and 28 more) "
-        f"wait at {what} in {instr} (line {line_of(text, instr)})"
-        for first, what, instr in groups
-    )
-    return f"kernel k: deadlock in CTA (0, 0, 0): {waits}; {ended} threads have exited"
+def stuck(text: str, first: int, barrier: str, instruction: str, exited: int) -> str:
+    """The message about a warp that waits, of three."""
+    return deadlock([f"{named(first, 32)} wait at {barrier} in {located(text, instruction)}"], exited, 96)
 
 
 def test_each_warp_may_use_one_barrier_by_itself() -> None:
@@ -38,22 +33,18 @@ def test_each_warp_may_use_one_barrier_by_itself() -> None:
     mul.wide.u32 %rd1, %r0, 4;
     add.u64 %rd0, %rd0, %rd1;
     st.global.u32 [%rd0], %r4;
-    ret;
     """
     x = np.zeros(128, np.uint32)
-    assert messages(ptx(body, "u64 x"), [x], block=128) == []
+    assert messages(ptx(body), [x], block=128) == []
     assert x.tolist() == [32] * 32 + [8] * 32 + [32] * 32 + [8] * 32
 
 
 def test_more_warps_than_a_barrier_counts_are_found_and_the_first_go_on() -> None:
-    text = ptx("bar.sync 1, 64;\nret;")
+    text = ptx("bar.sync 1, 64;")
     open_ = "threads have come to barrier 1 at once, which waits for 64: which of them go on together"
-    assert messages(text, [], block=128) == [at(text, "bar", 127) + f"sync: 128 {open_} is open"]
-    stuck = deadlock(
-        text, (64, "barrier 1 (32 of 64 threads have come)", "bar.sync 1, 64;"), ended="64 of 96"
-    )
-    assert [line.strip() for line in trap(text, [], block=96).splitlines()] == [
-        stuck,
+    assert messages(text, block=128) == [at(text, "bar", 127) + f"sync: 128 {open_} is open"]
+    assert [line.strip() for line in trap(text, block=96).splitlines()] == [
+        stuck(text, 64, "barrier 1 (32 of 64 threads have come)", "bar.sync 1, 64;", 64),
         "before that, kernel k: the sanitizer reports 1 problem:",
         at(text, "bar", 95) + f"sync: 96 {open_} is open",
     ]
@@ -61,8 +52,8 @@ def test_more_warps_than_a_barrier_counts_are_found_and_the_first_go_on() -> Non
 
 def test_fewer_warps_than_a_barrier_counts_wait_for_ever() -> None:
     text = in_warps("bar.sync 2, 96;", "bar.arrive 2, 96;", "")
-    assert trap(text, [np.zeros(96, np.uint32)], block=96) == deadlock(
-        text, (0, "barrier 2 (64 of 96 threads have come)", "bar.sync 2, 96;"), ended="64 of 96"
+    assert trap(text, [np.zeros(96, np.uint32)], block=96) == stuck(
+        text, 0, "barrier 2 (64 of 96 threads have come)", "bar.sync 2, 96;", 64
     )
 
 
@@ -91,8 +82,8 @@ def test_a_warp_may_wait_for_arrivals_besides_its_own_if_no_other_comes_later(la
 @pytest.mark.parametrize("threads", [32, 64, 96])
 def test_warps_may_arrive_at_a_barrier_and_wait_there_if_all_that_come_do(threads: int) -> None:
     count = 2 * threads
-    text = ptx(f"bar.arrive 1, {count};\nbar.sync 1, {count};\nret;")
-    assert messages(text, [], block=threads) == []
+    text = ptx(f"bar.arrive 1, {count};\nbar.sync 1, {count};")
+    assert messages(text, block=threads) == []
 
 
 def test_a_warp_may_let_itself_begin_to_take_turns() -> None:
@@ -109,9 +100,8 @@ $again:
     add.u32 %r1, %r1, 1;
     setp.lt.u32 %p1, %r1, 3;
     @%p1 bra $again;
-    ret;
     """)
-    assert messages(text, [], block=64) == []
+    assert messages(text, block=64) == []
 
 
 def test_arrivals_complete_a_barrier_that_nobody_waits_at() -> None:
@@ -121,9 +111,8 @@ def test_arrivals_complete_a_barrier_that_nobody_waits_at() -> None:
     bar.arrive 1, 64;
     @%p0 bar.arrive 1, 64;
     @!%p0 bar.sync 1, 64;
-    ret;
     """)
-    assert messages(text, [], block=64) == []
+    assert messages(text, block=64) == []
 
 
 def test_two_warps_may_hand_over_to_each_other_again_and_again() -> None:
@@ -139,9 +128,8 @@ $again:
     add.u32 %r1, %r1, 1;
     setp.lt.u32 %p1, %r1, 3;
     @%p1 bra $again;
-    ret;
     """)
-    assert messages(text, [], block=64) == []
+    assert messages(text, block=64) == []
 
 
 def test_a_barrier_is_not_used_with_another_count_while_some_wait_there() -> None:
@@ -159,5 +147,5 @@ def test_a_barrier_is_not_used_with_another_count_while_some_wait_there() -> Non
 
 @pytest.mark.parametrize("barrier", [0, 15])
 def test_a_cta_has_sixteen_barriers(barrier: int) -> None:
-    text = ptx(f"bar.sync {barrier};\n    barrier.sync {barrier}, 64;\n    ret;")
+    text = ptx(f"bar.sync {barrier};\n    barrier.sync {barrier}, 64;")
     run_both_ways(text, grid=2, block=64, args=[])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from interpreter.both_paths import run_both_ways
-from interpreter.programs import ELEMENT, line_of, ptx
-from interpreter.reported import at, messages
+from interpreter.programs import at, located, on_elements
+from interpreter.reported import messages
 
 from ptxgen.interpreter import DeviceArena, launch, run
 
@@ -15,13 +15,12 @@ NO_WRITE = "which it has not written"
 
 def read_by(text: str, instruction: str, nth: int = 0) -> str:
     """The end of a message about undefined bits that an instruction has read."""
-    number = line_of(text, instruction, nth)
-    return f"; it was read by {text.splitlines()[number - 1].strip()} (line {number})"
+    return f"; it was read by {located(text, instruction, nth)}"
 
 
 def kernel(body: str, shared: int = 256) -> str:
     """A kernel in which %r9 is never written."""
-    return ptx(ELEMENT + body + "\nret;", "u64 x", shared=shared)
+    return on_elements(body + "", shared=shared)
 
 
 def found(body: str, threads: int = 32, shared: int = 256) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from interpreter.programs import ptx
-
-from ptxgen.interpreter import PCT, Report, run
+from interpreter.reported import kinds
 
 # 16 elements for 128 threads, as Triton 3.9 emits `v = load(x); store(x, 2 * v)`.
 IN_PLACE = """
@@ -21,18 +20,9 @@ IN_PLACE = """
     and.b32 %r5, %r0, 112;
     setp.eq.b32 %p1, %r5, 0;
     STORE
-    ret;
 """
 LOAD, COMPUTE = "ld.global.b32 %r2, [%rd1];", "add.u32 %r3, %r2, %r2;"
 STORE = "@%p1 st.global.b32 [%rd1], %r3;"
-
-
-def reports(load: str, compute: str, store: str, seed: int | None, block: int = 128) -> tuple[Report, ...]:
-    body = IN_PLACE.replace("LOAD", load).replace("COMPUTE", compute).replace("STORE", store)
-    schedule = "lockstep" if seed is None else PCT(seed=seed)
-    how = {"sanitize": "race,init", "raise_on_report": False, "schedule": schedule}
-    args = [np.arange(64, dtype=np.uint32)]
-    return run(ptx(body, "u64 x", shared=512), "k", grid=1, block=block, args=args, **how).reports
 
 
 MASKED = "setp.gt.s32 %p2, %r2, -1; and.pred %p3, %p1, %p2; @%p3 st.global.b32 [%rd1], %r3;"
@@ -72,5 +62,6 @@ NONE = "setp.lt.u32 %p2, %r1, 99; @%p2 bra $on;\n    mov.u32 %r9, 0;\n$on:"
 def test_a_load_of_a_thread_that_does_not_use_the_value_races_with_nothing(
     load: str, compute: str, store: str, raced: bool, seed: int | None
 ) -> None:
-    found = {r.kind for r in reports(load, compute, store, seed)}
-    assert found == ({"race"} if raced else set())
+    body = IN_PLACE.replace("LOAD", load).replace("COMPUTE", compute).replace("STORE", store)
+    how = {"block": 128, "seed": seed, "sanitize": "race,init"}
+    assert kinds(ptx(body, shared=512), [np.arange(64, dtype=np.uint32)], **how) == ["race"] * raced

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import ELEMENT, line_of, ptx
-from interpreter.reported import at, messages, trap
+from interpreter.programs import at, located, on_elements, ptx, refused
+from interpreter.reported import messages, reports, trap
 
-from ptxgen.errors import TrapError
 from ptxgen.interpreter import Report, launch, run
 from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.interpreter.reports import where_from
@@ -18,9 +18,7 @@ from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.ir import Instr, Origin
 
 # Each thread writes its word of `buf`, then reads its neighbour's.
-NEIGHBOUR = (
-    ELEMENT
-    + """
+NEIGHBOUR = """
     mov.u32 %r5, buf;
     shl.b32 %r6, %r3, 2;
     add.u32 %r6, %r6, %r5;
@@ -31,14 +29,10 @@ NEIGHBOUR = (
     add.u32 %r7, %r7, %r5;
     ld.shared.u32 %r4, [%r7];
     st.global.u32 [%rd0], %r4;
-    ret;
 """
-)
 
 # A tile of each block's 64 words goes through two buffers of shared memory.
-PIPELINE = (
-    ELEMENT
-    + """
+PIPELINE = """
     mov.u32 %r5, buf;
     shl.b32 %r6, %r3, 2;
     add.u32 %r6, %r6, %r5;
@@ -67,20 +61,16 @@ $tile:
     mul.wide.u32 %rd4, %r3, 4;
     add.u64 %rd3, %rd3, %rd4;
     st.global.u32 [%rd3], %r4;
-    ret;
 """
-)
 
 
-def reports_of(text: str, args: list[object], **more: object) -> tuple[Report, ...]:
-    launch = {"grid": 2, "block": 64, "sanitize": True, "raise_on_report": False, **more}
-    return run(text, args=args, **launch).reports  # type: ignore[arg-type]
+two_ctas = functools.partial(reports, grid=2, block=64)
 
 
 def neighbour(sync: str, distance: int) -> tuple[Report, ...]:
-    text = ptx(NEIGHBOUR.format(sync=sync, distance=distance), "u64 x", shared=256)
+    text = on_elements(NEIGHBOUR.format(sync=sync, distance=distance), shared=256)
     x = np.zeros(128, np.uint32)
-    found = reports_of(text, [x])
+    found = two_ctas(text, [x])
     assert (x == np.arange(128) ^ distance).all()  # lockstep hides the race
     return found
 
@@ -104,23 +94,14 @@ def test_a_barrier_orders_all_threads_and_a_warp_sync_its_warp() -> None:
 )
 def test_reading_what_another_thread_wrote_without_a_barrier_is_a_race(sync: str, distance: int) -> None:
     (report,) = neighbour(sync, distance)
-    text = ptx(NEIGHBOUR.format(sync=sync, distance=distance), "u64 x", shared=256)
-    assert report == Report(
-        kind="race",
-        space="shared",
-        address=4 * distance,
-        region="buf",
-        cta=(0, 0, 0),
-        threads=(0, distance),
-        instr=f"ld.shared.u32 %r4, [%r7]; (line {line_of(text, 'ld.shared')})",
-        other=f"st.shared.u32 [%r6], %r0; (line {line_of(text, 'st.shared')})",
-        message=(
-            f"kernel k: ld.shared.u32 %r4, [%r7]; (line {line_of(text, 'ld.shared')}): "
-            f"thread (0, 0, 0) of CTA (0, 0, 0): race: shared address {4 * distance:#x} (buf) was "
-            f"written by thread ({distance}, 0, 0) in st.shared.u32 [%r6], %r0; "
-            f"(line {line_of(text, 'st.shared')}); no barrier orders the two"
-        ),
+    text = on_elements(NEIGHBOUR.format(sync=sync, distance=distance), shared=256)
+    load, store = located(text, "ld.shared"), located(text, "st.shared")
+    message = (
+        f"{at(text, 'ld.shared')}race: shared address {4 * distance:#x} (buf) was written by thread "
+        f"({distance}, 0, 0) in {store}; no barrier orders the two"
     )
+    threads = (0, distance)
+    assert report == Report("race", "shared", 4 * distance, "buf", (0, 0, 0), threads, load, store, message)
 
 
 HALVES = "setp.lt.u32 %p0, %r30, 16;\nselp.b32 %r31, 0xffff, 0xffff0000, %p0;"
@@ -156,11 +137,10 @@ def test_lanes_that_meet_in_turns_know_of_each_other() -> None:
     @%p2 bar.warp.sync 6;
     setp.eq.u32 %p3, %r3, {reader};
     @%p3 ld.shared.u32 %r4, [buf];
-    ret;
     """
     for writer, reader, want in ((0, 1, []), (0, 2, []), (1, 2, []), (2, 0, ["race"])):
         text = ptx(body.format(writer=writer, reader=reader), shared=4)
-        assert [r.kind for r in reports_of(text, [], grid=1, block=32)] == want
+        assert [r.kind for r in reports(text)] == want
 
 
 @pytest.mark.parametrize(("reader", "clean"), [(3, True), (20, False)])
@@ -177,20 +157,17 @@ def test_lanes_that_meet_may_write_what_those_have_read(space: str, reader: int,
     setp.lt.u32 %p2, %r3, 16;
     @%p2 bar.warp.sync 0xffff;
     @%p0 st.{space}.u32 [{place}], 2;
-    ret;
     """
     place = "buf" if space == "shared" else "%rd0"
-    text = ptx(body.format(space=space, place=place, reader=reader), "u64 x", shared=4)
-    found = reports_of(text, [np.zeros(1, np.uint32)], grid=1, block=32)
-    assert [r.kind for r in found] == ["race"] * (not clean)
+    text = ptx(body.format(space=space, place=place, reader=reader), shared=4)
+    assert [r.kind for r in reports(text, [np.zeros(1, np.uint32)])] == ["race"] * (not clean)
 
 
 def test_reports_become_one_error() -> None:
-    text = ptx(NEIGHBOUR.format(sync="", distance=1), "u64 x", shared=256)
+    text = on_elements(NEIGHBOUR.format(sync="", distance=1), shared=256)
     (report,) = neighbour("", 1)
-    with pytest.raises(TrapError) as caught:
-        run(text, grid=1, block=64, args=[np.zeros(64, np.uint32)], sanitize=True)
-    assert str(caught.value) == f"kernel k: the sanitizer reports 1 problem:\n  {report.message}"
+    message = refused(text, [np.zeros(64, np.uint32)], block=64, sanitize=True)
+    assert message == f"kernel k: the sanitizer reports 1 problem:\n  {report.message}"
 
 
 def test_writing_what_others_may_still_read_is_a_race() -> None:
@@ -203,17 +180,16 @@ def test_writing_what_others_may_still_read_is_a_race() -> None:
     ld.shared.u32 %r7, [buf+{read}];
     {sync}
     st.shared.u32 [%r6], %r7;
-    ret;
     """
 
-    def kinds(sync: str, read: int) -> list[tuple[str, tuple[int, ...]]]:
+    for sync, read, races in (
+        ("bar.sync 0;", 0, []),
+        ("", 0, [("race", (0,))]),  # several threads have read it
+        ("bar.warp.sync -1;", 0, [("race", (0,))]),
+        ("", 252, [("race", (63,))]),
+    ):
         text = ptx("    mov.u32 %r0, %tid.x;" + body.format(sync=sync, read=read), shared=256)
-        return [(r.kind, r.threads) for r in reports_of(text, [])]
-
-    assert kinds("bar.sync 0;", 0) == []
-    assert kinds("", 0) == [("race", (0,))]  # several threads have read it
-    assert kinds("bar.warp.sync -1;", 0) == [("race", (0,))]
-    assert kinds("", 252) == [("race", (63,))]
+        assert [(r.kind, r.threads) for r in two_ctas(text)] == races
 
 
 def test_two_threads_that_write_one_word_race_even_in_one_instruction() -> None:
@@ -224,10 +200,9 @@ def test_two_threads_that_write_one_word_race_even_in_one_instruction() -> None:
     mov.u32 %r5, buf;
     add.u32 %r1, %r1, %r5;
     st.shared.u32 [%r1], %r0;
-    ret;
     """
-    assert reports_of(ptx(body.format(shift=0), shared=256), []) == ()
-    (report,) = reports_of(ptx(body.format(shift=1), shared=256), [])
+    assert two_ctas(ptx(body.format(shift=0), shared=256)) == ()
+    (report,) = two_ctas(ptx(body.format(shift=1), shared=256))
     assert (report.kind, report.threads, report.address) == ("race", (0, 1), 0)
 
 
@@ -241,10 +216,9 @@ def test_atomics_do_not_race_with_each_other_but_with_plain_accesses() -> None:
     atom.shared.max.u32 %r1, [buf], %r0;
     {sync}
     ld.shared.u32 %r2, [buf];
-    ret;
     """
-    assert reports_of(ptx(body.format(sync="bar.sync 0;"), shared=16), []) == ()
-    (report,) = reports_of(ptx(body.format(sync=""), shared=16), [])
+    assert two_ctas(ptx(body.format(sync="bar.sync 0;"), shared=16)) == ()
+    (report,) = two_ctas(ptx(body.format(sync=""), shared=16))
     assert (report.kind, report.other.split()[0]) == ("race", "atom.shared.max.u32")
 
 
@@ -258,10 +232,9 @@ def test_a_write_races_with_a_read_that_another_lane_made_before_its_own() -> No
     {first} ld.shared.u32 %r1, [buf];
     @%p1 ld.shared.u32 %r2, [buf];
     @%p1 st.shared.u32 [buf], 2;
-    ret;
     """
-    assert reports_of(ptx(body.format(first="@%p1"), shared=16), []) == ()
-    assert [r.kind for r in reports_of(ptx(body.format(first="@%p0"), shared=16), [])] == ["race"]
+    assert two_ctas(ptx(body.format(first="@%p1"), shared=16)) == ()
+    assert [r.kind for r in two_ctas(ptx(body.format(first="@%p0"), shared=16))] == ["race"]
 
 
 def test_an_older_read_that_is_looked_at_later_hides_no_newer_one() -> None:
@@ -295,9 +268,8 @@ def test_halves_of_one_word_may_be_written_by_two_threads() -> None:
     bar.sync 0;
     and.b32 %r1, %r1, -4;
     ld.shared.u32 %r2, [%r1];
-    ret;
     """
-    assert reports_of(ptx(body, shared=128), []) == ()
+    assert two_ctas(ptx(body, shared=128)) == ()
 
 
 def test_named_barriers_order_only_those_that_come() -> None:
@@ -312,22 +284,16 @@ def test_named_barriers_order_only_those_that_come() -> None:
     bar.sync 1, 64;
     ld.shared.u32 %r2, [buf+{word}];
 $end:
-    ret;
     """
-    assert reports_of(ptx(body.format(word=63 * 4), shared=384), [], block=96) == ()
-    (report,) = reports_of(ptx(body.format(word=64 * 4), shared=384), [], block=96)
+    assert two_ctas(ptx(body.format(word=63 * 4), shared=384), block=96) == ()
+    (report,) = two_ctas(ptx(body.format(word=64 * 4), shared=384), block=96)
     assert (report.kind, report.threads) == ("race", (0, 64))
 
 
 def test_shared_memory_out_of_bounds_names_the_range_and_the_size() -> None:
-    text = ptx("    ld.shared.v2.u32 {%r0, %r1}, [buf+56];\n    ret;", shared=60)
-    with pytest.raises(TrapError) as caught:
-        run(text, grid=1, block=32, args=[])
-    assert str(caught.value) == (
-        f"kernel k: ld.shared.v2.u32 {{%r0, %r1}}, [buf+56]; (line {line_of(text, 'ld.shared')}): "
-        "thread (0, 0, 0) of CTA (0, 0, 0) wants to read 8 bytes of shared memory at 0x38 (buf), "
-        "outside its 60 bytes"
-    )
+    text = ptx("    ld.shared.v2.u32 {%r0, %r1}, [buf+56];", shared=60)
+    why = " wants to read 8 bytes of shared memory at 0x38 (buf), outside its 60 bytes"
+    assert refused(text) == at(text, "ld.shared")[:-2] + why
 
 
 # ------------------------------------------------------------------------------ asynchronous copies
@@ -336,7 +302,7 @@ def test_shared_memory_out_of_bounds_names_the_range_and_the_size() -> None:
 def pipeline(text: str) -> tuple[tuple[Report, ...], list[int], list[int]]:
     x = np.arange(64 * 6, dtype=np.uint32)
     y = np.zeros(64, np.uint32)
-    found = reports_of(ptx(text, "u64 x, u64 y", shared=512), [x, y], grid=1)
+    found = two_ctas(on_elements(text, shared=512), [x, y], grid=1)
     want = x[:256].reshape(4, 64)[:, ::-1].sum(axis=0, dtype=np.uint32)
     return found, y.tolist(), want.tolist()
 
@@ -362,31 +328,8 @@ def test_every_missing_wait_or_barrier_of_a_pipeline_is_found(line: str, instead
     assert (got == want) == (kind == "race")
 
 
-def test_a_missing_wait_reads_poison_without_the_sanitizer() -> None:
-    text = ptx(
-        ELEMENT
-        + """
-    st.shared.u32 [buf], 5;
-    cp.async.ca.shared.global [buf], [%rd1], 4;
-    cp.async.commit_group;
-    {wait}
-    ld.shared.u32 %r4, [buf];
-    st.global.u32 [%rd0+4], %r4;
-    ret;
-    """,
-        "u64 x",
-        shared=16,
-    )
-    for wait, want in (("", POISON), ("cp.async.wait_group 0;", 3), ("cp.async.wait_all;", 3)):
-        x = np.full(2, 3, np.uint32)
-        run(text.replace("{wait}", wait), grid=1, block=1, args=[x])
-        assert x[1] == want
-
-
 def test_wait_all_includes_copies_in_no_group_and_groups_belong_to_threads() -> None:
-    text = ptx(
-        ELEMENT
-        + """
+    body = """
     mov.u32 %r5, buf;
     shl.b32 %r6, %r3, 2;
     add.u32 %r6, %r6, %r5;
@@ -400,11 +343,8 @@ def test_wait_all_includes_copies_in_no_group_and_groups_belong_to_threads() -> 
     ld.shared.u32 %r7, [%r6];
     sub.u32 %r4, %r4, %r7;
     st.global.u32 [%rd0], %r4;
-    ret;
-    """,
-        "u64 x",
-        shared=128,
-    )
+    """
+    text = on_elements(body, shared=128)
     x = np.zeros(32, np.uint32)
     run(text, grid=1, block=32, args=[x])
     assert x.tolist() == [0] * 7 + [POISON] * 25
@@ -412,8 +352,7 @@ def test_wait_all_includes_copies_in_no_group_and_groups_belong_to_threads() -> 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 7, 12, 16])
 def test_a_short_copy_fills_up_with_zeros_and_reads_no_further(size: int) -> None:
-    text = ptx(
-        """
+    body = """
     ld.param.u64 %rd0, [x];
     ld.param.u64 %rd1, [y];
     ld.param.u32 %r0, [size];
@@ -421,20 +360,15 @@ def test_a_short_copy_fills_up_with_zeros_and_reads_no_further(size: int) -> Non
     cp.async.wait_all;
     ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [buf];
     st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r4};
-    ret;
-    """,
-        "u64 x, u64 y, u32 size",
-        shared=16,
-    )
+    """
+    text = ptx(body, shared=16)
     x, y = np.arange(1, size + 1, dtype=np.uint8), np.zeros(16, np.uint8)
     run(text, grid=1, block=1, args=[x, y, size], sanitize=True)
     assert y.tolist() == [*range(1, size + 1), *[0] * (16 - size)]
 
 
 def test_each_thread_may_copy_another_number_of_bytes() -> None:
-    text = ptx(
-        ELEMENT
-        + """
+    body = """
     ld.global.u32 %r4, [%rd0];
     shl.b32 %r6, %r3, 4;
     mov.u32 %r5, buf;
@@ -446,11 +380,8 @@ def test_each_thread_may_copy_another_number_of_bytes() -> None:
     cp.async.wait_all;
     ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r6];
     st.global.v4.u32 [%rd3], {%r10, %r11, %r12, %r13};
-    ret;
-    """,
-        "u64 x, u64 y",
-        shared=64 * 16,
-    )
+    """
+    text = on_elements(body, shared=64 * 16)
     sizes = np.resize(np.array([16, 0, 4, 12, 8], np.uint32), 64)
     y = np.arange(1, 64 * 4 + 1, dtype=np.uint32).reshape(64, 4)
     want = np.where(np.arange(4) * 4 < sizes[:, None], y, 0)
@@ -468,21 +399,13 @@ def test_a_batch_is_as_large_as_its_shadow_may_be(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_copy_from_outside_every_buffer_is_refused() -> None:
-    text = ptx(
-        """
+    body = """
     ld.param.u64 %rd0, [x];
     cp.async.cg.shared.global [buf], [%rd0], 16;
-    ret;
-    """,
-        "u64 x",
-        shared=16,
-    )
-    with pytest.raises(TrapError) as caught:
-        run(text, grid=1, block=1, args=[np.zeros(3, np.float32)])
-    assert str(caught.value) == (
-        f"kernel k: cp.async.cg.shared.global [buf], [%rd0], 16; (line {line_of(text, 'cp.async')})"
-        ": thread (0, 0, 0) of CTA (0, 0, 0) wants to read 16 bytes of global memory at "
-        "0x200000000, at byte 0 of x (0x200000000, 12 bytes)"
+    """
+    text = ptx(body, shared=16)
+    assert refused(text, [np.zeros(3, np.float32)], block=1) == at(text, "cp.async")[:-2] + (
+        " wants to read 16 bytes of global memory at 0x200000000, at byte 0 of x (0x200000000, 12 bytes)"
     )
 
 
@@ -496,30 +419,25 @@ def test_an_instruction_built_in_python_is_named_by_its_file_and_line() -> None:
 def test_an_error_shows_ten_reports_and_counts_the_rest() -> None:
     used = "ld.shared.u32 %r1, [buf+{0}];\nsetp.eq.u32 %p0, %r1, 0;\n@%p0 bra $next{1};\n$next{1}:\n"
     text = ptx("".join(used.format(4 * n, n) for n in range(13)) + "ret;", shared=64)
-    message = trap(text, [], sanitize="init")
+    message = trap(text, sanitize="init")
     assert message.startswith("kernel k: the sanitizer reports 13 problems:\n  kernel k: @%p0 bra $next0;")
     assert message.endswith("\n  and 3 more")
     assert message.count("\n") == 11
 
 
 def test_a_copy_must_not_read_more_than_it_writes() -> None:
-    text = ptx(
-        """
+    body = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, 12;
     cp.async.ca.shared.global [buf], [%rd0], 8, %r0;
     cp.async.wait_all;
-    ret;
-    """,
-        "u64 x",
-        shared=16,
-    )
+    """
+    text = ptx(body, shared=16)
     assert trap(text, [np.zeros(4, np.uint32)], block=1).endswith("copies 12 bytes into 8")
 
 
 def test_one_lane_whose_copy_is_under_way_is_found_among_those_that_have_none() -> None:
-    text = ptx(
-        """
+    body = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, %tid.x;
     mov.u32 %r1, buf;
@@ -528,18 +446,15 @@ def test_one_lane_whose_copy_is_under_way_is_found_among_those_that_have_none() 
     setp.eq.u32 %p0, %r0, 3;
     @%p0 cp.async.ca.shared.global [%r1], [%rd0], 4;
     ld.shared.u32 %r2, [%r1];
-    ret;
-    """,
-        "u64 x",
-        shared=128,
-    )
+    """
+    text = ptx(body, shared=128)
     (found,) = messages(text, [np.zeros(4, np.uint32)])
     assert found.startswith(at(text, "ld.shared", 3) + "pending: shared address 0xc (buf)")
 
 
 def test_shared_memory_that_the_system_reserves_holds_something() -> None:
-    body = "mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r2, [%r1];\nret;"
-    text = ptx(body, shared=16, version="8.0", target="sm_90")
-    text = text.replace("ret;", "setp.eq.u32 %p0, %r2, 0;\n@%p0 bra $end;\n$end:\nret;")
-    assert messages(text, []) == []
+    body = "mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r2, [%r1];"
+    text = ptx(body, shared=16)
+    text = text.replace("ret;", "setp.eq.u32 %p0, %r2, 0;\n@%p0 bra $end;\n$end:")
+    assert messages(text) == []
     assert len(messages(text.replace("[%r1]", "[buf]"), [])) == 1
