@@ -87,8 +87,8 @@ class Session:
         except subprocess.TimeoutExpired:
             return {"why": f"the driver did not answer within {_ASKED_S:g} s"}
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "") or str(error)
-            return {"why": said.strip().splitlines()[-1]}
+            message = getattr(error, "stderr", "") or str(error)
+            return {"why": message.strip().splitlines()[-1]}
         summary: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         return summary
 

@@ -162,13 +162,13 @@ def _rates(
     gpu: Gpu,
     name: str,
     launch: Work,
-    turns: tuple[int, int],
+    rounds: tuple[int, int],
     work: tuple[int, float],
     settings: dict[str, Setting],
     error: float,
 ) -> Found:
     """Time, rates and the share of the copy bandwidth; `work` is (bytes, operations) of a call."""
-    times = flat(race(gpu, {name: launch}, *turns)[name])
+    times = flat(race(gpu, {name: launch}, *rounds)[name])
     nbytes, flops = work
     result: Found = [
         measured(name, "ms", [t * MS for t in times], config=settings),

@@ -117,10 +117,10 @@ def predict(case: Case) -> dict[str, Any]:
     for n in LENGTHS:
         heads = COLUMNS // case.config.head_dim
         sizes = Sizes(TOKENS // n, heads, heads, n, n)
-        said = estimate(forward, busy, ctas, sizes, device, block)
+        estimated = estimate(forward, busy, ctas, sizes, device, block)
         launches.append(
             {"batch": sizes.batch, "heads": heads, "queries": n, "keys": n}
-            | {"clocks": round(said.clocks), "tflops": round(said.tflops(device), 1)}
+            | {"clocks": round(estimated.clocks), "tflops": round(estimated.tflops(device), 1)}
         )
     return _entry(forward.config.name, case, forward.text, busy, busy.clocks_of_ctas(threads, ctas), launches)
 

@@ -101,7 +101,7 @@ def quality(config: AttentionConfig) -> Found:
         theirs = triton(t.head_dim, bool(config.causal), target.name)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    return [*ours.rows(), *theirs.rows(headline=False), *ours.beside(theirs)]
+    return [*ours.rows(), *theirs.rows(headline=False), *ours.compared(theirs)]
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,15 @@ class _Quality:
         """The figures as measurements; only our kernels have goals."""
         a, c = self.assembled, self.counted
         least = Goal("<=", 0) if headline else None
-        found: Found = [
+        results: Found = [
             measured("spilled", "bytes", [a.spilled_bytes], config=self.settings, goal=least),
             measured("bank conflicts", "turns", [c.conflicts], config=self.settings, goal=least),
         ]
-        found += [
+        results += [
             measured(name, unit, [value], config=self.settings)
             for name, (value, unit) in self._figures().items()
         ]
-        return [*found, self._mix()]
+        return [*results, self._mix()]
 
     def length(self, most: int) -> Found:
         """The machine instructions of a turn of the main loop, with a goal."""
@@ -160,7 +160,7 @@ class _Quality:
         parts = ", ".join(f"{n} {name}" for name, n in mix(a.loop.path).items())
         return f"main loop of {self.name} for {target}, {len(a.loop.path)} instructions: {parts}"
 
-    def beside(self, other: _Quality) -> list[Measurement]:
+    def compared(self, other: _Quality) -> list[Measurement]:
         """Ratios of this kernel's figures to the other's."""
         mine, its = self._figures(), other._figures()
         problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "target")}

@@ -58,13 +58,13 @@ def registered(group: str) -> Iterator[Any]:
     for owner, reference in _references(group):
         module, _, attribute = reference.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            value = getattr(importlib.import_module(module), attribute)
         except (AttributeError, ImportError) as error:
             from ptxgen.distribution import why_not_imported
 
             note(NAME, why_not_imported(module, owner, error))
         else:
-            yield found
+            yield value
 
 
 def _references(group: str) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.report.issue_model import NEVER, Shared, Step, Warp, issue, pass_turn
+from ptxgen.report.issue_model import NEVER, Shared, Step, Warp, issue, pass_ping_pong
 from ptxgen.report.issue_units import copied_bytes
 from ptxgen.runtime.sass import Block, SassInstr
 from ptxgen.target import Target
@@ -62,15 +62,15 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
     """The clock at which the last warp issues each step."""
     multiplies = warpgroups * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
     shared = Shared(copied / multiplies if multiplies else 0.0)
-    turns, meetings = _barriers([step.instr for step in steps])
+    ordered, meetings = _barriers([step.instr for step in steps])
     warps = [Warp(0, 0.0) for _ in range(warpgroups)]
-    warps[0].turn = 0.0
+    warps[0].ping_pong_since = 0.0
     clock, result = 0.0, [0.0] * len(steps)
 
     def when(warp: Warp) -> float:
         earliest = warp.earliest(steps[warp.at], shared)
-        if warp.at in turns and not steps[warp.at].arrives:
-            return max(earliest, warp.turn)
+        if warp.at in ordered and not steps[warp.at].arrives:
+            return max(earliest, warp.ping_pong_since)
         if warp.at not in meetings:
             return earliest
         if any(other.at < warp.at for other in warps):
@@ -81,8 +81,8 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
         warp = min(left, key=lambda one: (when(one), one.issued))
         clock = max(clock + 1, when(warp))
         result[warp.at] = clock
-        if warp.at in turns:
-            pass_turn(warp, steps[warp.at], clock, warps)
+        if warp.at in ordered:
+            pass_ping_pong(warp, steps[warp.at], clock, warps)
         issue(warp, steps[warp.at], clock, shared)
     return result
 
@@ -93,5 +93,7 @@ def _barriers(path: Sequence[SassInstr]) -> tuple[set[int], set[int]]:
     """
     numbers = {n: i.operands.split(",")[0] for n, i in enumerate(path) if i.name == "BAR"}
     arrived = {number for n, number in numbers.items() if path[n].opcode.startswith("BAR.ARV")}
-    turns = {n for n, number in numbers.items() if not _NUMBER.fullmatch(number)}
-    return turns, {n for n, number in numbers.items() if number not in {*arrived, _ALL} and n not in turns}
+    ordered = {n for n, number in numbers.items() if not _NUMBER.fullmatch(number)}
+    return ordered, {
+        n for n, number in numbers.items() if number not in {*arrived, _ALL} and n not in ordered
+    }

@@ -61,7 +61,7 @@ from ptxgen.report.issue_units import (
 from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import WARP_SIZE, Target
 
-_TURNS: Final = 8  # of the slowest warp
+_ITERATIONS: Final = 8  # of the slowest warp
 _STARTS: Final = 5  # ways for CTAs to begin, of which the mean is taken
 _SPREAD: Final = 2500  # clocks within which CTAs begin
 _SCOREBOARDS: Final = 6
@@ -101,7 +101,7 @@ class Busy:
     """
 
     shares: Mapping[Unit, float]
-    clocks_of_turn: float
+    clocks_of_iteration: float
     waits: Mapping[Wait, float]
 
     @property
@@ -111,7 +111,7 @@ class Busy:
 
     def clocks_of_ctas(self, threads: int, ctas: int) -> float:
         """The clocks in which each of `ctas` resident CTAs of so many threads goes round the loop once."""
-        return self.clocks_of_turn * threads / WARP_SIZE / SCHEDULERS * ctas
+        return self.clocks_of_iteration * threads / WARP_SIZE / SCHEDULERS * ctas
 
 
 @dataclass(slots=True)
@@ -252,7 +252,7 @@ class Warp:
     cta: int
     ready: float
     at: int = 0
-    turns: int = 0
+    iterations: int = 0
     issued: float = 0.0
     scoreboards: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)
     memory: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)  # those that memory sets
@@ -261,12 +261,12 @@ class Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    turn: float = NEVER  # since when it is the warp's turn
+    ping_pong_since: float = NEVER  # since when it is the warp's turn
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """How far the warp is."""
-        return self.turns, self.at
+        return self.iterations, self.at
 
     def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
         """Count what the warp has waited for since its last instruction, before it issues the next one."""
@@ -321,41 +321,41 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
     multiplies = of_cta * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
     passing = passes / multiplies if multiplies else 0.0
     chance = random.Random(1)
-    found = []
+    runs = []
     for _ in range(_STARTS if ctas > 1 else 1):
         starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
         warps = [Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
-        found.append(_run(steps, warps, Shared(passing)))
-    shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
-    waits = {wait: mean(busy.waits[wait] for busy in found) for wait in Wait}
-    return Busy(shares, mean(busy.clocks_of_turn for busy in found), waits)
+        runs.append(_run(steps, warps, Shared(passing)))
+    shares = {unit: mean(busy.shares[unit] for busy in runs) for unit in Unit}
+    waits = {wait: mean(busy.waits[wait] for busy in runs) for wait in Wait}
+    return Busy(shares, mean(busy.clocks_of_iteration for busy in runs), waits)
 
 
 def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
-    in_turns = any(step.arrives for step in steps)
+    ping_pong = any(step.arrives for step in steps)
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
-            warp.turn = warp.ready  # the first of a CTA begins
+            warp.ping_pong_since = warp.ready  # the first of a CTA begins
     clock, since, count = 0.0, -1.0, 0
     left = dict.fromkeys(Unit, 0.0)  # that units have to do when the first counted clock begins
-    while min(warp.turns for warp in warps) < _TURNS:
-        when = [_when(warp, steps, shared, warps, in_turns) for warp in warps]
+    while min(warp.iterations for warp in warps) < _ITERATIONS:
+        when = [_when(warp, steps, shared, warps, ping_pong) for warp in warps]
         nth = min(range(len(warps)), key=lambda n: (when[n], warps[n].issued))
         warp, step = warps[nth], steps[warps[nth].at]
         clock = max(clock + 1, when[nth])
-        if since < 0 and min(warp.turns for warp in warps) > 0:
+        if since < 0 and min(warp.iterations for warp in warps) > 0:
             since = clock
             left = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
             shared.busy = dict.fromkeys(Unit, 0.0)
         if since >= 0:
             warp.note_waits(step, clock, shared)
             count += 1
-        if in_turns and step.instr.name == "BAR":
-            pass_turn(warp, step, clock, warps)
+        if ping_pong and step.instr.name == "BAR":
+            pass_ping_pong(warp, step, clock, warps)
         issue(warp, step, clock, shared)
         if warp.at == len(steps):
-            warp.at, warp.turns = 0, warp.turns + 1
+            warp.at, warp.iterations = 0, warp.iterations + 1
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
     after = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
     shares = {unit: (used + left[unit] - after[unit]) / clocks for unit, used in shared.busy.items()}
@@ -368,27 +368,27 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     )
 
 
-def pass_turn(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
+def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
     """Take the turn of a warp, or give it to the next one of its CTA."""
     if step.arrives:
         mates = [mate for mate in warps if mate.cta == warp.cta]
-        mates[(mates.index(warp) + 1) % len(mates)].turn = clock
+        mates[(mates.index(warp) + 1) % len(mates)].ping_pong_since = clock
     else:
-        warp.turn = NEVER
+        warp.ping_pong_since = NEVER
 
 
-def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], in_turns: bool) -> float:
+def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], ping_pong: bool) -> float:
     """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
     step = steps[warp.at]
     when = warp.earliest(step, shared)
     if step.instr.name != "BAR" or step.mates == 1 or step.arrives:
         return when
-    if in_turns:
-        return max(when, warp.turn)
+    if ping_pong:
+        return max(when, warp.ping_pong_since)
     mates = [mate for mate in warps if mate.cta == warp.cta]
-    if any(mate.place < warp.place for mate in mates):
+    if any(mate.position < warp.position for mate in mates):
         return NEVER
-    here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.place == warp.place]
+    here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.position == warp.position]
     return max(here)
 
 

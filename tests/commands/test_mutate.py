@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import words
 
 import ptxgen
 from ptxgen.commands import mutate as tool
@@ -221,11 +222,7 @@ def test_what_is_right_may_be_said_by_a_function(folder: Path, capsys: pytest.Ca
             "KERNEL must be MODULE:FUNCTION, FILE.py:FUNCTION, FILE.ptx or FILE.cu, got 'sums'",
         ),
         (["kernels.py:sums", "--grid", "1", "--entry", "k"], USAGE, "--entry is for PTX and CUDA C++"),
-        (
-            ["k.ptx", "--grid", "1", "--static", "a=1"],
-            USAGE,
-            "--static is for a kernel function, and k.ptx is text",
-        ),
+        (words("k.ptx --grid 1 --static a=1"), USAGE, "--static is for a kernel function, and k.ptx is text"),
         (
             ["kernels.py:sums", "--problem", "'1"],
             USAGE,

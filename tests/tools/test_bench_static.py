@@ -153,7 +153,7 @@ def test_ratios_are_ours_to_the_other(triton: bench_static._Quality) -> None:
         dataclasses.replace(ASSEMBLED, registers=100, loop=None),
         dataclasses.replace(COUNTED, instructions=330.0, product_share=0.2),
     )
-    found = by_name([*ours.beside(triton)])
+    found = by_name([*ours.compared(triton)])
     assert {name: item.median for name, item in found.items()} == {
         "registers: ours / Triton": 0.5,
         "instructions: ours / Triton": 1.1,

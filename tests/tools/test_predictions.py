@@ -177,12 +177,12 @@ def test_the_row_of_a_counted_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_model, "read", lambda _: (None, busy(0.77), None))
     monkeypatch.setattr(static_model, "of_launch", lambda *_: Estimate(1.0, 1, 0.7))
     counted = long_kernels()[0]
-    row, points = static_model.beside_counters(counted)
+    row, points = static_model.against_counters(counted)
     assert row == f"{counted['kernel']} | 16384 | 78.1 | 77.0 | 70.0 | -1.1"
     assert isinstance(points, Measurement)
     assert points.goal is not None
     assert points.goal.met_by(points.median)
-    assert static_model.beside_counters(counted | {"N": 1024}) == [
+    assert static_model.against_counters(counted | {"N": 1024}) == [
         f"{counted['kernel']} | 1024 | 78.1 | 77.0 | 70.0 | -"
     ]
 

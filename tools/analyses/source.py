@@ -26,8 +26,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 @functools.cache
 def files() -> tuple[str, ...]:
     """The files to mutate, relative to the root of the project."""
-    found = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
-    return tuple(p.relative_to(ROOT).as_posix() for p in found)
+    paths = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
+    return tuple(p.relative_to(ROOT).as_posix() for p in paths)
 
 
 def module_name(file: str) -> str:

@@ -67,11 +67,11 @@ def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType)
         return merging(call, target(target_name)), arrays
 
     def prepare(problem: MergeProblem) -> Launch:
-        made, arrays = step(problem)
-        return of_step(made, (arrays.out, arrays.lse), arrays.wrong)
+        launched, arrays = step(problem)
+        return of_step(launched, (arrays.out, arrays.lse), arrays.wrong)
 
-    made = step(_PROBLEMS[0])[0].made
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+    build = step(_PROBLEMS[0])[0].made
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 
 @dataclass(frozen=True, slots=True)

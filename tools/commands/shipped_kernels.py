@@ -138,8 +138,8 @@ def _of_caches(target: str) -> Iterator[_Named]:
         yield _named(cache_kernels.merge(head_dim, dtype="f16", target=target))
 
 
-def _named(made: BuiltKernel) -> _Named:
-    return made.kernel.name, lambda: made.module
+def _named(build: BuiltKernel) -> _Named:
+    return build.kernel.name, lambda: build.module
 
 
 def _of_gradients(target: str) -> Iterator[_Named]:

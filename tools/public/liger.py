@@ -105,8 +105,8 @@ def _sparsemax(x: Any) -> Any:
     ordered = x.sort(-1, descending=True).values
     sums = ordered.cumsum(-1)
     counts = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-    kept = (1 + counts * ordered > sums).sum(-1, keepdim=True)
-    return (x - (sums.gather(-1, kept - 1) - 1) / kept).clamp(min=0)
+    support = (1 + counts * ordered > sums).sum(-1, keepdim=True)
+    return (x - (sums.gather(-1, support - 1) - 1) / support).clamp(min=0)
 
 
 @LIGER.row()
