@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Command
+from report import kernels
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -22,39 +23,10 @@ from ptxgen.runtime.assembler_log import Advisory
 
 PROGRAM = "ptxgen check"
 
-HEAD = """\
-.version 7.0
-.target sm_80
-.address_size 64
-"""
+HEAD = kernels.HEAD
 # Each thread stores its number to shared memory and reads its neighbour's.
-GOOD = (
-    HEAD
-    + """
-.visible .entry good(
-	.param .u64 out
-)
-.maxntid 32, 1, 1
-{
-	.reg .b32 %r<6>;
-	.reg .b64 %rd<4>;
-	.shared .align 4 .b8 words[128];
-	ld.param.u64 %rd0, [out];
-	mov.u32 %r0, %tid.x;
-	mov.u32 %r1, words;
-	mad.lo.u32 %r2, %r0, 4, %r1;
-	st.shared.u32 [%r2], %r0;
-	bar.sync 0;
-	xor.b32 %r3, %r0, 1;
-	mad.lo.u32 %r3, %r3, 4, %r1;
-	ld.shared.u32 %r4, [%r3];
-	mul.wide.u32 %rd1, %r0, 4;
-	add.u64 %rd2, %rd0, %rd1;
-	st.global.u32 [%rd2], %r4;
-	ret;
-}
-"""
-)
+GOOD = kernels.CONFLICTS.replace("conflicts(", "good(").replace("words[4096]", "words[128]")
+GOOD = GOOD.replace(", 128, %r1;", ", 4, %r1;")
 LONG = GOOD.replace("words[128]", "words[124]")  # the last thread is outside
 RACE = GOOD.replace("\tbar.sync 0;\n", "")
 STRIDED = GOOD.replace("mul.wide.u32 %rd1, %r0, 4", "mul.wide.u32 %rd1, %r0, 32")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench_results import by_name, remarks
 from command_line import Command
 
 import ptxgen
@@ -56,14 +57,6 @@ PROGRAM = "ptxgen bench"
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "bench.py"
 SM_80 = target("sm_80")
-
-
-def by_name(found: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in found if isinstance(item, Measurement)}
-
-
-def remarks(found: Found) -> list[str]:
-    return [item for item in found if isinstance(item, str)]
 
 
 # ---------------------------------------------------------------------------- records

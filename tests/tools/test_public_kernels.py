@@ -201,8 +201,8 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     return here, away
 
 
-def test_the_command_prints_verdicts_and_what_did_not_run(two: tuple[Source, Source], call: Command) -> None:
-    assert two
+@pytest.mark.usefixtures("two")
+def test_the_command_prints_verdicts_and_what_did_not_run(call: Command) -> None:
     out = [line.split() for line in call.out().splitlines()]
     assert out[0] == ["here", "total", "reported", "a", "barrier", "is", "missing"]
     assert out[1] == ["here", "refused", "stopped", "it", "is", "no", "kernel"]
@@ -223,8 +223,8 @@ def test_the_command_fails_for_another_verdict(
     assert "expected right\n    no kernel for Trial\n" in call.out(code=1)
 
 
-def test_the_command_fails_if_nothing_can_run(two: tuple[Source, Source], call: Command) -> None:
-    assert two
+@pytest.mark.usefixtures("two")
+def test_the_command_fails_if_nothing_can_run(call: Command) -> None:
     assert call.error("--source", "away") == (
         1,
         "away: no-such-package is not installed (make public installs it)",
