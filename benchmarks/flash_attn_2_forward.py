@@ -74,7 +74,7 @@ class Kernel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name for files."""
+        """The kernel's name in file names."""
         mask = "causal" if self.causal else "full"
         return f"d{self.head_dim}_{mask}_{self.block_q}x{self.tile}.{self.target}"
 
@@ -85,7 +85,7 @@ class Kernel(NamedTuple):
         return SOURCE.format(**self._asdict() | {"causal": _word(self.causal), "even": _word(even)})
 
     def subject(self, text: str) -> Subject:
-        """What the model reads."""
+        """The kernel's PTX and launch facts, as the issue model takes them."""
         entry = re.search(r"\.entry (\w+)", text)
         assert entry is not None, f"no kernel in the PTX of {self.name}"
         shared = F16_BYTES * self.head_dim * (self.block_q + 2 * self.tile)

@@ -39,7 +39,7 @@ def of_block(value: Float32, combine: Constexpr, shared: Tensor) -> Float32:
 
 @cute.kernel
 def softmax_kernel(X: Tensor, Y: Tensor, threads: Constexpr):
-    """A CTA has a row."""
+    """Each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -65,7 +65,7 @@ def softmax(X: Tensor, Y: Tensor):
 
 @cute.kernel
 def layer_norm_kernel(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32, threads: Constexpr):
-    """A CTA has a row."""
+    """Each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -93,7 +93,7 @@ def layer_norm(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32):
 
 @cute.kernel
 def gemm_kernel(A: Tensor, B: Tensor, C: Tensor, tile: Constexpr, stages: Constexpr):
-    """A CTA has a block of C."""
+    """Each CTA computes one block of C."""
     thread, _, _ = cute.arch.thread_idx()
     column, row, _ = cute.arch.block_idx()
     rows, columns, step = tile

@@ -93,7 +93,7 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
 
 def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
     """The time of the launch, in tiles, with a CTA for each of `splits` parts of the keys of a block, one
-    behind the other (`flash/device/cta_coordinates.py`).
+    after the other (`flash/device/cta_coordinates.py`).
     """
     running: list[int] = []  # end times
     now = 0

@@ -102,14 +102,14 @@ def render() -> str:
 
 
 def _bar(d: Drawing, warp: int, kind: str, first: int, last: int, words: str = "") -> None:
-    """What a warp does from one step to another."""
+    """Draw what a warp does from one step to another as a bar."""
     if last > first:
         d.box(kind, _x(first), _TOP + warp * _ROW, (last - first) * _STEP, 30)
         d.text(words, (_x(first) + _x(last)) / 2, _TOP + warp * _ROW + 19, "small", "middle")
 
 
 def _x(step: int) -> int:
-    """Where a step begins."""
+    """The x coordinate at which a step begins."""
     return _LEFT + step * _STEP
 
 

@@ -95,7 +95,7 @@ class Signature:
         )
 
     def merge(self, other: Signature) -> Signature:
-        """One signature for both."""
+        """One signature that accepts the calls of both; only if `merges_with`."""
         slots = tuple(a.join(b) for a, b in zip(self.slots, other.slots, strict=True))
         lines = tuple(dict.fromkeys((*self.lines, *other.lines)))
         return replace(self, slots=slots, lines=lines)

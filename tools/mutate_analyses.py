@@ -227,7 +227,7 @@ _Done = queue.Queue[tuple[Mutant, Outcome] | BaseException | None]
 def _outcomes(
     jobs: Sequence[_Pair], processes: int, end: float, step: Progress
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """What comes of each job that begins in time."""
+    """The outcome of each job that begins before the deadline."""
     todo: queue.Queue[_Pair] = queue.Queue()
     for job in jobs:
         todo.put(job)
@@ -269,7 +269,7 @@ def _next(todo: queue.Queue[_Pair]) -> _Pair | None:
 
 
 def row_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
-    """What the JSON says of a mutant that was judged."""
+    """The JSON row of a judged mutant."""
     return {
         "file": mutant.file,
         "function": mutant.function,
@@ -300,7 +300,7 @@ def _known_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _valid(recorded: Sequence[dict[str, Any]]) -> _Rows:
-    """What was said of mutants whose function is as it was then."""
+    """The known rows of mutants whose function has not changed since."""
     by_name = {_name(row): row for row in recorded}
     valid: _Rows = {}
     for file in sorted({row["file"] for row in recorded} & set(files())):

@@ -84,7 +84,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _judged(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """What came of each row, as plain data."""
+    """The verdict on each row, as plain data for JSON."""
     with progress(len(rows)) as step:
         for row in rows:
             step(f"{row.source.name}: {row.name}")

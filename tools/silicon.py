@@ -88,7 +88,7 @@ _Output = tuple[dict[str, Any], list[str]]  # for JSON, and lines
 
 
 def _merged(known: Sequence[Entry], files: Sequence[Path], ledger: Path) -> _Output:
-    """What became of the entries of some files."""
+    """Merge the entries of some files into the ledger; how many were new and how many changed."""
     for file in files:
         if not file.is_file():
             raise LedgerError(f"{file}: there is no such file")

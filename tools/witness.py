@@ -114,7 +114,7 @@ class Row:
 
     @property
     def agreement(self) -> str:
-        """One of AGREEMENTS."""
+        """How the two verdicts compare, one of AGREEMENTS."""
         noticed = any(check.noticed for check in self.theirs)
         if not noticed and any(check.verdict == NONE for check in self.theirs):
             return "no verdict"

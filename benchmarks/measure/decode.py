@@ -84,7 +84,7 @@ STEPS: Final = (
 
 
 def decode_jobs(quick: bool) -> list[Job]:
-    """A job for every step."""
+    """One job for each decode step that is measured."""
     return [
         Job(
             f"decode {step.dtype} page {step.page_size}" + (" append" if step.new else ""),

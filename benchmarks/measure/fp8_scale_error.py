@@ -28,7 +28,7 @@ FP8_SCALE_REMARKS: Final = (
     "2^(-fall * key / 128)",
 )
 _ROWS: Final = 1024
-_WINDOW: Final = 127  # keys before a query that it sees beside its own
+_WINDOW: Final = 127  # keys before a query that it sees next to its own
 _HEAD_DIM: Final = 128
 _BLOCKS: Final = (None, 128, 64)  # rows that share a scale; None: all
 _FALLS: Final = (0, 2, 4)  # powers of two by which 128 rows of V are smaller than those before them

@@ -1,4 +1,4 @@
-"""The kernels of the documentation beside the same in Triton and CuTe DSL: code, time to a cubin,
+"""The kernels of the documentation next to the same in Triton and CuTe DSL: code, time to a cubin,
 machine code.
 """
 
@@ -53,7 +53,7 @@ GALLERY_REMARKS: Final = (
 
 
 def gallery_jobs(quick: bool) -> list[Job]:
-    """A job for each kernel."""
+    """One job for each kernel of the gallery."""
     repeats = 2 if quick else 7
     return [Job(name, functools.partial(compared, name, repeats)) for name in KERNELS]
 
@@ -76,7 +76,7 @@ class _Figures:
 
     @property
     def per_product(self) -> float:
-        """Machine instructions of a warp in a turn of the main loop, for each tensor-core product; 0
+        """Machine instructions of a warp in an iteration of the main loop, for each tensor-core product; 0
         without products.
         """
         return len(self.loop.path) / self.loop.products if self.loop else 0.0

@@ -1,4 +1,4 @@
-"""Measures attention on a GPU as users call it: f16, bf16, fp8, and f32 by every precision, beside
+"""Measures attention on a GPU as users call it: f16, bf16, fp8, and f32 by every precision, next to
 PyTorch's backends and the rate of a product of matrices.
 """
 
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def config(self) -> AttentionConfig:
-        """The config, with default tiles."""
+        """The kernel's config with default tiles."""
         settings: dict[str, Any] = {"precision": self.precision} if self.precision else {}
         if self.window is not None:
             settings["window"] = (self.window - 1, 0)
@@ -131,7 +131,7 @@ class Call:
 
     @property
     def for_hopper(self) -> bool:
-        """Whether only kernels for Hopper compute it."""
+        """Whether only the kernels for Hopper compute this call."""
         return self.config.target == WGMMA_TARGET
 
 
@@ -175,7 +175,7 @@ def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 
 
 def calls(quick: bool) -> list[Call]:
-    """The calls that are measured."""
+    """The calls that this GPU is measured with."""
     if quick:
         return [Call("f16", 128, 4096, True)]
     of_f16 = [
@@ -221,7 +221,7 @@ def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
 
 @functools.lru_cache(maxsize=4)
 def _drawn(count: int, dtype: str) -> tuple[Any, ...]:
-    """The numbers of Q, K and V."""
+    """Normally distributed Q, K and V of a call."""
     return tuple(x.astype(INPUT_DTYPES[dtype].numpy) for x in normal(*[(count,)] * 3))
 
 
@@ -320,7 +320,7 @@ def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], li
 
 
 def _largest(result: Any, exact: Any) -> float:
-    """The largest error of some rows."""
+    """The largest absolute error of sampled rows of the output."""
     return float(np.abs(result.astype(np.float64) - exact).max())
 
 

@@ -199,7 +199,7 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
 
 
 def _judge(first: tuple[Array, Array, Array]) -> Judge:
-    """The judge of the first sequence's result."""
+    """The reference that judges the output of the first sequence."""
     exact, _ = attention_reference(*first, causal=True)
     return Judge(exact, float(np.abs(_same_roundings(*first) - exact).max()))
 

@@ -1,4 +1,4 @@
-"""Measures gradients of attention on a GPU, as users call them, beside those of PyTorch's backends."""
+"""Measures gradients of attention on a GPU, as users call them, next to those of PyTorch's backends."""
 
 from __future__ import annotations
 

@@ -59,11 +59,11 @@ class Tokens:
 
     @property
     def flops(self) -> float:
-        """Operations that the result needs."""
+        """Floating-point operations that the output needs."""
         return 2.0 * self.items * self.heads * self.keys * (self.columns + self.values)
 
 
-# Prompts in parts beside tokens of long sequences, and tokens alone; heads as in models of 70 G parameters.
+# Prompts in parts next to tokens of long sequences, and tokens alone; heads as in models of 70 G parameters.
 _TOKENS: Final = tuple((1, keys) for keys in (1000, 2000, 4000, 8000) * 16)
 STEPS: Final = (
     Serving("bf16", 128, 64, 8, 16, ((1024, 4096), (512, 512), *_TOKENS)),

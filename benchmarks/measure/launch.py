@@ -105,7 +105,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
 def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     """Microseconds of a token of one sequence: the host makes room in the cache, copies lengths to
     the device, and launches the kernels that append, attend and merge. Measured for a `DecodeStep`
-    and for `attention_with_kvcache`. `page_size` 0 is contiguous; `turned`: with rotary embedding.
+    and for `attention_with_kvcache`. `page_size` 0 is contiguous; `rotary`: with rotary embedding.
     """
     try:
         driver = _fake_driver()
@@ -164,7 +164,7 @@ def _measured(
 
 @contextlib.contextmanager
 def _recording(driver: Any) -> Iterator[None]:
-    """Restore the simulating fake driver afterwards."""
+    """Have the fake driver record calls inside the `with` block, and simulate again after it."""
     try:
         yield
     finally:

@@ -1,19 +1,19 @@
 """How long a launch takes: blocks of queries on multiprocessors, by the clocks of the issue model.
 
 A block of a kernel with warpgroups takes a CTA the clocks of its instructions, from first to last
-(`ptxgen.report.issue_block`), and beside them
+(`ptxgen.report.issue_block`), and next to them
 
 * Q and O once through DRAM at the multiprocessor's share of its bandwidth, because multiprocessors begin
   and end their blocks at about the same time: the memory of Q is free for the next block when O has left it;
 * DRAM_CLOCKS until Q comes, and where the kernel waits until O is in memory, CACHE_CLOCKS until it is.
 
 A persistent CTA prepares its barriers once. A block of n tiles of other kernels takes n iterations of the
-main loop (`issue_model`), and beside them the rows of Q and O, the last product, half of the clocks that a
+main loop (`issue_model`), and next to them the rows of Q and O, the last product, half of the clocks that a
 warp keeps tensor cores busy in an iteration, and half an iteration, which persistent CTAs hide.
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
 It knows neither clocks that change with the load, nor how long a CTA takes to begin, nor what the cache
-keeps of Q and O. docs/measurements.md ("Launches beside the clock") has what an H200 said.
+keeps of Q and O. docs/measurements.md ("Launches next to the clock") has what an H200 said.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def time_static(costs: Sequence[float], slots: int) -> float:
 def times_of_schedulers(
     launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = BESIDE
 ) -> dict[str, float]:
-    """The time of a launch with each scheduler, in tiles, of which a block costs `beside` more than it
+    """The time of a launch with each scheduler, in tiles, of which a block costs `next to` more than it
     visits. Of each block but a CTA's first, `hidden` of a tile passes while the block before is finished.
     """
     grid = [launch.tiles[block] + hidden_share for _, block in order(launch)]

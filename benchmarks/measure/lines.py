@@ -45,7 +45,7 @@ LINE_REMARKS: Final = (
 
 
 def line_jobs(quick: bool) -> list[Job]:
-    """A job for each kernel."""
+    """One job for each kernel whose emission is timed."""
     repeats = 5 if quick else 25
     return [Job(name, functools.partial(per_line, name, emit, repeats)) for name, emit in emitters().items()]
 

@@ -34,12 +34,12 @@ from ptxgen.runtime.sass import mix
 from ptxgen.target import target as find_target
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-# The most machine instructions that a turn of the main loop may have, by head_dim: 16-bit types, sm_90a.
+# Most machine instructions of an iteration of the main loop, by head_dim: 16-bit types, sm_90a.
 LONGEST_LOOP: Final = {64: 400, 128: 440, 256: 410}
 DTYPES: Final = ("f16", "bf16", "f32")
 HEAD_DIMS: Final = (64, 128)
 SEQ: Final = {"f16": 1024, "bf16": 1024, "f32": 256}  # on the interpreter: queries, and keys
-TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 TRITON_DTYPE: Final = "f16"
 COMPARED: Final = {  # figures that should be at most, or at least, Triton's
     "registers": "<=",
@@ -146,7 +146,7 @@ class _Quality:
         return [*results, self._mix()]
 
     def length(self, most: int) -> Found:
-        """The machine instructions of a turn of the main loop, with a goal."""
+        """The machine instructions of an iteration of the main loop, with a goal."""
         if self.assembled.loop is None:
             return []
         taken = len(self.assembled.loop.path)

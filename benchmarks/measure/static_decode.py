@@ -1,5 +1,5 @@
-"""Main loops of the kernels that attend to a cache, in machine code: what a turn costs beside the bytes
-of K and V that it takes in, and how many bytes are on their way meanwhile.
+"""Main loops of the kernels that attend to a cache, in machine code: the instructions of an iteration for
+the bytes of K and V that it reads, and the bytes in flight meanwhile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Stored:
 
 
 def loop_jobs(quick: bool) -> list[Job]:
-    """A job for every kernel and target."""
+    """One job for each kernel and each target that has it."""
     targets = TARGETS[1:2] if quick else TARGETS
     return [
         Job(
@@ -75,7 +75,7 @@ def loop_jobs(quick: bool) -> list[Job]:
 
 
 def loop_quality(stored: Stored, target: str) -> Found:
-    """The figures of one kernel."""
+    """Registers, instructions of the main loop and bytes in flight of one decode kernel."""
     built = stored.kernel(target)
     t = MMA.require(built.config.tiling)
     settings: dict[str, Setting] = {

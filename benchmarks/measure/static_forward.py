@@ -1,4 +1,4 @@
-"""Main loops of the forward kernels on tensor cores, in machine code and by the issue model, beside those
+"""Main loops of the forward kernels on tensor cores, in machine code and by the issue model, next to those
 of Triton's kernels and FlashAttention-2's; and those of f32 by products of f16.
 """
 
@@ -31,7 +31,7 @@ DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
 PRECISE: Final[Precision] = "f32_grade"
 PRECISE_TARGETS: Final = ("sm_80", "sm_90")
-TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 PEER_DTYPE: Final = "f16"
 FLASH_ATTENTION_2: Final = "benchmarks/results/flash-attn-2.json"
 TRITON_HEAD_DIMS: Final = (64, 128)
@@ -117,7 +117,7 @@ class Reading:
     path: tuple[SassInstr, ...]
     tensor: float  # the share of the clocks in which tensor cores are busy, %
     memory: float  # and shared memory
-    clocks: float  # of a scheduler, for a turn of one warp
+    clocks: float  # of a scheduler, for an iteration of one warp
     waits: Mapping[Wait, float]  # shares of a warp's clocks
 
     @classmethod
@@ -212,7 +212,7 @@ def figures(problem: _Problem, reading: Reading) -> list[float | str]:
 
 
 def _line(problem: _Problem, name: str, tile: str, figures: Sequence[float | str]) -> str:
-    """A row of the table."""
+    """One row of the printed table, its cells separated by ` | `."""
     target, d, dtype, causal = problem
     shown = [f"{figure:.1f}" if isinstance(figure, float) else str(figure) for figure in figures]
     return " | ".join([target, str(d), dtype, _mask(causal), name, tile, *shown])
@@ -224,7 +224,7 @@ def _settings(problem: _Problem) -> dict[str, Setting]:
 
 
 def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Found:
-    """How busy tensor cores are beside a peer's, which are busy for `tensor` % of the clocks."""
+    """How busy tensor cores are next to a peer's, which are busy for `tensor` % of the clocks."""
     return [
         measured(
             f"tensor cores: ours / {peer}",

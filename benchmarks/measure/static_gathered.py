@@ -39,7 +39,7 @@ def gathered_jobs(quick: bool) -> list[Job]:
 
 
 def gathered_quality(head_dim: int, page_size: int) -> Found:
-    """The figures of one kernel."""
+    """Registers and spills of one kernel whose producer gathers pages."""
     config = AttentionConfig(
         head_dim,
         dtype=DTYPE,

@@ -25,7 +25,7 @@ from ptxgen.target import target as find_target
 TARGETS: Final = ("sm_80", "sm_90", "sm_120")
 DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
-TRITON: Final = "tests/ptx/triton/backward/{owner}_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/backward/{owner}_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 TRITON_DTYPE: Final = "f16"
 LEAST_RATIO: Final = 1.1  # of the modelled shares of tensor cores
 NEARLY_ALL: Final = 97.0  # % of tensor cores, of which 1.1 times Triton's share may be more

@@ -1,4 +1,4 @@
-"""Main loops of the forward kernels for Hopper, in machine code and by the issue model, beside those of
+"""Main loops of the forward kernels for Hopper, in machine code and by the issue model, next to those of
 Triton's kernels and of flash-attn-4's, where it is installed.
 """
 
@@ -32,7 +32,7 @@ from ptxgen.target import target as find_target
 
 HEAD_DIMS: Final = (64, 128, 256)
 DTYPE: Final = "bf16"
-TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json next to it
 PEER: Final = "benchmarks/flash_attn_4_forward.py"
 # Goals, % of the clocks: in which tensor cores are busy; which special functions need for an exponential of
 # each score, of which kernels may compute some without them.
@@ -112,19 +112,19 @@ class Reading:
 
     @property
     def instructions(self) -> int:
-        """Instructions of a warp in a turn of the main loop."""
+        """Instructions of a warp in an iteration of the main loop."""
         assert self.assembly.loop is not None  # see `of`
         return len(self.assembly.loop.path)
 
     @property
     def moves_to_uniform(self) -> int:
-        """Moves from registers to uniform registers in a turn."""
+        """Moves from registers to uniform registers in an iteration."""
         assert self.assembly.loop is not None
         return sum(instr.name == "R2UR" for instr in self.assembly.loop.path)
 
     @property
     def exponentials_in_flight(self) -> str:
-        """How many exponentials of a turn are computed while a product is under way, of how many."""
+        """How many exponentials of an iteration are computed while a product is under way, of how many."""
         assert self.assembly.loop is not None
         pending, covered, count = False, 0, 0
         for instr in self.assembly.loop.path * 2:

@@ -1,4 +1,4 @@
-"""The models of loops and launches beside what an H200 said: its counters, and rates of short launches."""
+"""The models of loops and launches next to what an H200 said: its counters, and rates of short launches."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Tiles:
 
     @property
     def config(self) -> AttentionConfig:
-        """The config that emits it."""
+        """The config whose kernel has this name."""
         return AttentionConfig(
             self.head_dim,
             dtype=DTYPE,
@@ -111,7 +111,7 @@ def model_jobs(quick: bool) -> list[Job]:
 
 @functools.cache
 def runs() -> dict[str, Any]:
-    """What the H200 said."""
+    """The recorded counters and rates of an H200."""
     recorded: dict[str, Any] = json.loads(RUNS.read_text(encoding="utf-8"))
     return recorded
 
@@ -125,7 +125,7 @@ def against_counters(counted: Mapping[str, Any]) -> Found:
     points = loop - share
     row = f"{counted['kernel']} | {n} | {share:.1f} | {loop:.1f} | {launch:.1f}"
     if n < LONG:
-        return [f"{row} | -"]  # what is beside the loop counts there
+        return [f"{row} | -"]  # what is next to the loop counts there
     settings: dict[str, Setting] = {"d": tiles.head_dim, "causal": tiles.causal, "N": n}
     goal = Goal("<=", POINTS)
     return [

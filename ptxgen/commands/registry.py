@@ -47,7 +47,7 @@ class ReportKernels(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names of the kernels."""
+        """The names by which `ptxgen report` takes these kernels."""
         return [name for names in self.about for name in names.split(", ")]
 
 
@@ -89,6 +89,6 @@ def _of_checkout(group: str) -> list[str] | None:
 
     try:
         project = tomllib.loads(text).get("project", {})
-    except tomllib.TOMLDecodeError:  # another distribution has put its file beside this package
+    except tomllib.TOMLDecodeError:  # another distribution has put its file next to this package
         return None
     return list(project["entry-points"].get(group, {}).values()) if project.get("name") == NAME else None

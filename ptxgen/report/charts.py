@@ -42,7 +42,7 @@ def short(count: int | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share as a number of percent with one digit behind the point; of nothing it is 0."""
+    """A share as a number of percent with one digit after the point; of nothing it is 0."""
     return f"{100 * part / whole:.1f}" if whole else "0"
 
 
@@ -71,7 +71,7 @@ class Chunk:
 
 
 def chunks(rows: Sequence[Any]) -> Iterator[Chunk]:
-    """A listing in chunks of CHUNK lines."""
+    """The lines of a listing in chunks of CHUNK lines."""
     for start in range(0, len(rows), CHUNK):
         yield Chunk(rows[start : start + CHUNK])
 

@@ -17,7 +17,7 @@ _MOST_FINDINGS: Final = 500
 
 
 def of_problem(problem: Problem) -> Finding:
-    """What the verifier found."""
+    """The finding for a problem of the verifier."""
     return Finding(ERROR, f"verifier, {problem.kind}", problem.message, problem.line)
 
 

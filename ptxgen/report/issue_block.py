@@ -1,8 +1,8 @@
 """How long a block of queries takes a CTA of warpgroups: the issue model from the kernel's first instruction
 to its last, not only round its main loop.
 
-Each warpgroup goes once through what is in front of the loops, so many times round them, and through what is
-behind (`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a
+Each warpgroup executes what is before the loops once, a number of iterations, and once what is after
+them (`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a
 register is one at which warpgroups take turns; at one that is written into the instruction all consumers
 wait. Copies have arrived when they are asked for: what a block waits for memory is `launch_model`'s.
 """
@@ -36,14 +36,14 @@ class BlockClocks:
     once: float
 
     def clocks(self, tiles: int, cut: int, *, persistent: bool = False) -> float:
-        """The clocks of a block with so many tiles, of which a mask cuts so many, the first among them."""
+        """The clocks of a block with `tiles` tiles, of which a mask cuts `cut`, the first among them."""
         further = min(max(cut - 1, 0), tiles - 1)
         start = self.first - self.once * persistent
         return start + further * self.cut + (tiles - 1 - further) * self.main
 
 
 def block_clocks(block: Block, target: Target, warpgroups: int) -> BlockClocks:
-    """The model of a block of queries, for a CTA with so many consumers. Raises `ValueError` if the
+    """The model of a block of queries, for a CTA with `warpgroups` consumers. Raises `ValueError` if the
     instructions have no control words.
     """
 
@@ -89,7 +89,7 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
 
 def _barriers(path: Sequence[SassInstr]) -> tuple[set[int], set[int]]:
     """Where warpgroups take turns, and where all consumers wait for each other. Numbers at which some only
-    arrive, before the first turn and behind the last one, are neither.
+    arrive, before the first turn and after the last one, are neither.
     """
     numbers = {n: i.operands.split(",")[0] for n, i in enumerate(path) if i.name == "BAR"}
     arrived = {number for n, number in numbers.items() if path[n].opcode.startswith("BAR.ARV")}

@@ -26,13 +26,13 @@ register_bandwidth.md), not on kernels of this project:
   n8, n16 and n64);
 * registers are written by one port: while a product is executed, each register that another instruction
   writes delays both by a clock. By this rule a stream of one write in two clocks lengthens a product of n8,
-  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, beside products that had 64 clocks
+  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, with products of 64 clocks
   each. That it holds for products without a gap, and of more columns, is assumed.
 
 Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
 conflicts, nor how long named barriers and branches take; what comes before and after the loop is
-`issue_block`'s. Beside the H200's counters it is right within 5 points for three of four kernels, and
-tells of head_dim 256 too little (docs/measurements.md, "The model beside the counters"): it ranks kernels,
+`issue_block`'s. Next to the H200's counters it is right within 5 points for three of four kernels, and
+tells of head_dim 256 too little (docs/measurements.md, "The model next to the counters"): it ranks kernels,
 and promises no time.
 """
 
@@ -75,7 +75,7 @@ _WRITE_CLOCKS: Final = 1.0  # by which a register that is written delays a produ
 
 
 class Wait(enum.Enum):
-    """What a warp waits for between two of its instructions, each behind what precedes it here."""
+    """What a warp waits for between two of its instructions, each after what precedes it here."""
 
     STALL = "its own stall counts"
     MEMORY = "shared and global memory, also while others use it"
@@ -96,8 +96,8 @@ _PENDING: Final = re.compile(r"(?:SB|gsb)\d, (0x[0-9a-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The modelled loop: the share of its clocks in which each unit of a scheduler is busy, 0 to 1, the
-    clocks of a scheduler for a turn of one warp, and the share of a warp's clocks that it waits for what.
+    """The modelled loop: for each unit of a scheduler the share of clocks in which it is busy, 0 to 1; the
+    clocks of a scheduler for an iteration of one warp; and the shares of a warp's clocks by reason to wait.
     """
 
     shares: Mapping[Unit, float]
@@ -106,11 +106,11 @@ class Busy:
 
     @property
     def tensor(self) -> float:
-        """The share of the tensor cores."""
+        """The share of clocks in which the tensor cores are busy, 0 to 1."""
         return self.shares[Unit.TENSOR]
 
     def clocks_of_ctas(self, threads: int, ctas: int) -> float:
-        """The clocks in which each of `ctas` resident CTAs of so many threads goes round the loop once."""
+        """The clocks in which each of `ctas` resident CTAs of `threads` threads completes one iteration."""
         return self.clocks_of_iteration * threads / WARP_SIZE / SCHEDULERS * ctas
 
 
@@ -128,7 +128,7 @@ class Step:
     on_read: int | None
     registers: frozenset[int]
     writes: range  # the registers of a result of tensor cores
-    pending: int  # groups of copies, or of products, that may still be under way behind a DEPBAR
+    pending: int  # groups of copies, or of products, that may still be under way after a DEPBAR
     mates: int  # warps of the scheduler that a barrier counts, 0 for all of the CTA
     reads: int  # bytes that a product of a warpgroup reads from shared memory
     writes_register: bool  # and is no product
@@ -170,17 +170,17 @@ class Step:
 
     @property
     def waits_for_products(self) -> bool:
-        """Whether it is a wait for groups of products."""
+        """Whether the instruction waits for groups of wgmma products."""
         return self.instr.opcode.startswith("WARPGROUP.DEPBAR")
 
     @property
     def arrives(self) -> bool:
-        """Whether it gives the turn to the next warpgroup."""
+        """Whether the instruction (BAR.ARV) gives the turn to the next warpgroup."""
         return self.instr.opcode.startswith(_ARRIVES)
 
     @property
     def is_product_of_warpgroup(self) -> bool:
-        """Whether it is an asynchronous product."""
+        """Whether the instruction is a wgmma, a product of a warpgroup that runs asynchronously."""
         return self.instr.name in OF_WARPGROUPS
 
 
@@ -261,11 +261,11 @@ class Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    ping_pong_since: float = NEVER  # since when it is the warp's turn
+    ping_pong_since: float = NEVER  # the clock at which the warp's turn began
 
     @property
     def position(self) -> tuple[int, int]:
-        """How far the warp is."""
+        """Iterations that the warp has completed, and the index of its next step."""
         return self.iterations, self.at
 
     def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
@@ -298,7 +298,7 @@ class Warp:
         return [product.done + WARPGROUP_CLOCKS for product in waited]
 
     def earliest(self, step: Step, shared: Shared) -> float:
-        """When the warp may issue the step."""
+        """The first clock at which the warp may issue the step."""
         when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
         if self.results:
             when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
@@ -311,8 +311,8 @@ class Warp:
 
 
 def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float | None = None) -> Busy:
-    """The model of a loop, for `ctas` resident CTAs of so many threads; `copied` are the bytes that tensor
-    copies bring, and bulk reductions take, in a turn of a CTA, by default what its products read as B
+    """The model of a loop, for `ctas` resident CTAs of `threads` threads; `copied` are the bytes that tensor
+    copies bring, and bulk reductions take, in an iteration of a CTA, by default what its products read as B
     (`copied_bytes`). Raises `ValueError` if the instructions have no control words.
     """
     steps = [Step.of(instr, target) for instr in loop.path]
@@ -332,7 +332,7 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
 
 
 def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
-    """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
+    """Issue until every warp has gone round `_ITERATIONS` times; the first iterations are not counted."""
     ping_pong = any(step.arrives for step in steps)
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
@@ -369,7 +369,7 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
 
 
 def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
-    """Take the turn of a warp, or give it to the next one of its CTA."""
+    """At a ping-pong barrier: end the warp's turn, or (BAR.ARV) give the turn to the next warp of its CTA."""
     if step.arrives:
         mates = [mate for mate in warps if mate.cta == warp.cta]
         mates[(mates.index(warp) + 1) % len(mates)].ping_pong_since = clock
@@ -378,7 +378,7 @@ def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) 
 
 
 def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], ping_pong: bool) -> float:
-    """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
+    """The clock at which the warp may issue; at a barrier that of its turn, or of the last warp's arrival."""
     step = steps[warp.at]
     when = warp.earliest(step, shared)
     if step.instr.name != "BAR" or step.mates == 1 or step.arrives:

@@ -80,7 +80,7 @@ def limits(
 
 
 def _limited_by(target: Target, threads: int, registers: int, shared_bytes: int, fit: int) -> str:
-    """What keeps more CTAs from a multiprocessor."""
+    """The resources that limit how many CTAs a multiprocessor holds."""
     if target.blocks_per_sm_for(threads, 0, 0) == fit:
         return "its warps or CTAs"
     needs = {"registers": (registers, 0), "shared memory": (0, shared_bytes)}

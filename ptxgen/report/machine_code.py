@@ -1,4 +1,4 @@
-"""The machine code of a kernel beside the lines of PTX that it was made of.
+"""The machine code of a kernel next to the lines of PTX that it was made of.
 
 A copy of the text gets a `.loc` directive before each instruction, which names the line of the text
 itself; the assembler carries it into the line table of the cubin, and the disassembler prints it. The

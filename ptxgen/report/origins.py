@@ -13,7 +13,7 @@ from typing import Final
 from ptxgen import ir
 from ptxgen.report.data import SourceFile, SourceLine
 
-_CONTEXT: Final = 2  # lines that are shown before and behind a line that emits something
+_CONTEXT: Final = 2  # lines that are shown before and after a line that emits something
 
 
 @dataclass(frozen=True, slots=True)

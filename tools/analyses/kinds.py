@@ -344,12 +344,12 @@ KINDS: Final[dict[str, str]] = {kind: o.meaning for kind, o in _OPERATORS.items(
 
 @functools.cache
 def mutants(file: str) -> tuple[Mutant, ...]:
-    """Every mutant of a file, place by place."""
+    """All mutants of a file, in the order of its syntax tree."""
     return tuple(mutants_of(source_of(file)))
 
 
 def mutants_of(source: Source) -> Iterator[Mutant]:
-    """Every mutant of a source."""
+    """All mutants of a source text."""
     seen = Counter[tuple[str, ...]]()
     for site, function, block in _sites(source):
         for kind, operator in _OPERATORS.items():

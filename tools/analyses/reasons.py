@@ -42,7 +42,7 @@ def load(text: str) -> dict[Key, str]:
 
 @functools.cache
 def reasons() -> dict[Key, str]:
-    """The reasons of the project."""
+    """The committed reasons why some surviving mutants change no verdict."""
     return load(REASONS.read_text(encoding="utf-8"))
 
 

@@ -77,7 +77,7 @@ def _hash(path: str) -> str:
 
 
 def file_of(test: str) -> str:
-    """The file that a test is in."""
+    """The path of the file that a test is defined in."""
     return test.partition("::")[0]
 
 
@@ -113,7 +113,7 @@ class TestMap:
         return test_map
 
     def save(self, path: Path) -> None:
-        """Write a file, in one step."""
+        """Write the recording to a file, atomically."""
         index = {test: n for n, test in enumerate(self.tests)}
         bits = np.zeros((len(self.enters), len(index)), np.bool_)
         for row, tests in enumerate(self.enters.values()):
@@ -235,7 +235,7 @@ def _costs(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
-    """The files of tests of some paths."""
+    """The test files in some files and folders."""
     names: list[str] = []
     for path in paths:
         folder = ROOT / path

@@ -226,7 +226,7 @@ def _by_name(code: types.CodeType) -> dict[str, list[types.CodeType]]:
 
 
 def caches(prefixes: tuple[str, ...]) -> list[Any]:
-    """The caches of functions of some packages."""
+    """The functions of some packages that have a cache to clear."""
     return [
         one
         for one in gc.get_objects()
@@ -252,7 +252,7 @@ class Tests:
         self.broken |= report.failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember what a test says."""
+        """Record the outcome of a test."""
         self._failed |= report.failed
         self._skipped |= report.skipped
 
@@ -273,7 +273,7 @@ class Tests:
 
 
 def collected(arguments: Sequence[str], do: Callable[[Tests], None], basetemp: str) -> None:
-    """Collect tests and do something with them."""
+    """Collect the tests of some files with pytest and pass them to a function."""
     hypothesis: Any = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
@@ -304,7 +304,7 @@ def judge_here(tests: Tests, job: Job, say: Say) -> None:
 
 
 def outcome(messages: Sequence[tuple[str, str]], ended_by: int, seconds: float) -> Outcome:
-    """What a child's words mean."""
+    """The outcome of a child process from its messages and the signal that ended it."""
     begun = sum(word == "begins" for word, _ in messages)
     failed = [what for word, what in messages if word == "failed"]
     if failed:
@@ -392,17 +392,17 @@ def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """The two ends of a process's pipes."""
+    """The reading and the writing end of the pipes to another process."""
 
     reading: Connection
     writing: Connection
 
     def recv(self) -> Any:
-        """What the other process has sent."""
+        """The next object that the other process has sent."""
         return self.reading.recv()
 
     def send(self, what: object) -> None:
-        """Send something to the other process."""
+        """Send an object to the other process."""
         self.writing.send(what)
 
 

@@ -156,7 +156,7 @@ class AppendArrays:
         return appended
 
     def step(self) -> Step:
-        """The launch that appends."""
+        """The launch of the kernel that appends to the cache."""
         settings, arrays = self.settings, dict(zip(("K_NEW", "V_NEW", "Q"), self.new, strict=True))
         arrays |= {**dict(zip(("K", "V", "Q_OUT"), self.results, strict=True)), **self.operands}
         arrays |= {} if self.counts is None else {"counts": self.counts}
@@ -167,7 +167,7 @@ class AppendArrays:
         )
 
     def _fill(self, p: AppendProblem) -> None:
-        """Write the right results to `wanted`."""
+        """Write the exact contents of the cache after the launch to `wanted`."""
         capacity = _CAPACITY
         if self.settings.page_size:
             capacity = self.operands["block_table"].shape[1] * self.settings.page_size
@@ -196,7 +196,7 @@ class AppendArrays:
                 to[page, :, within] = values
 
     def _rotated(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
-        """Rows rotated by their positions, in f32."""
+        """Rows with rotary embedding at their positions, in f32."""
         rows = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
         positions = np.clip(rows, 0, p.positions - 1)
         cos, sin = self.tables

@@ -46,7 +46,7 @@ _SMALL: Final = np.float32(2.0**-123)
 _UP, _DEAD, _DOWN = range(3)
 _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 
-_NO_PAGE: Final = -7  # in a block table, behind the last page of a sequence
+_NO_PAGE: Final = -7  # in a block table, after the last page of a sequence
 _UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
 _SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
@@ -135,7 +135,7 @@ def _large_keys(q: Array, k: Array, _v: Array, _rows: int) -> None:
 
 def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
     """Make values so large that rounding to tf32 makes them infinite. Only one value counts in each
-    row: all other weights are negligible beside the largest.
+    row: all other weights are negligible next to the largest.
     """
     q[...], q[..., 0] = 0, _STEEPEST
     k[..., 0] = np.arange(k.shape[2])
@@ -309,7 +309,7 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
 
 def _block_table(config: AttentionConfig, lengths: Mapping[str, Array]) -> dict[str, Array]:
     """`block_table` of sequences whose rows of K are in pages, later rows in earlier pages; none of a
-    config without pages. Entries behind the last row are of no page.
+    config without pages. Entries after the last row are of no page.
     """
     if config.page_size is None:
         return {}
@@ -443,7 +443,7 @@ def copied(array: Array) -> Array:
 
 
 def _whole(array: Array) -> Array:
-    """An array with its margins."""
+    """The whole memory of a view: the array and the margins around it."""
     whole = array.base
     assert isinstance(whole, np.ndarray)
     return whole

@@ -145,7 +145,7 @@ def _problems_of(settings: CacheSettings) -> tuple[CacheProblem, ...]:
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=kv_heads, kv_heads=1, nan_last=1))
     # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
-    # An item without keys, in front of whose cache there is nothing.
+    # An item without keys, before whose cache there is nothing.
     empty = CacheProblem(1, (0, tile + 1), heads=2, splits=1)
     # Two tiles that the diagonal cuts; the last warp's rows all see a key of the last one.
     cut = replace(
@@ -185,7 +185,7 @@ class _Results:
         self._arrays = list(arrays)
 
     def array(self, *_: object, **__: object) -> ArrayView:
-        """The next of the arrays."""
+        """The next of the arrays in the order in which they are requested."""
         return self._arrays.pop(0)
 
 
@@ -304,7 +304,7 @@ class CacheArrays:
         return None if scale is None else scale[:, None, None]
 
     def step(self) -> Step:
-        """The launch that attends."""
+        """The launch of the kernel that attends to the cache."""
         p, settings = self.problem, self.settings
         inputs = {name: view(array, name) for name, array in self.operands.items()}
         k, v = (view(x, "cache") for x in self.cache)

@@ -139,7 +139,7 @@ class _Terms:
 
     @classmethod
     def of(cls, call: GradientInputs) -> _Terms:
-        """The terms of a call."""
+        """The terms of the error bounds of a call."""
         config, inputs = call.config, call.arguments
         precision = config.precision if config.element is F32 else None
         entering, stored = _UNITS[config.element.name, precision]
@@ -221,7 +221,7 @@ class _Terms:
         return summed_to(np.abs(first), np.shape(call.arguments[name]))
 
     def terms(self, call: GradientInputs, feature: type[ScoreFeature]) -> GradientBound:
-        """What each row, or key, adds to the gradient of a feature's array."""
+        """The summand of each row, or key, of the gradient of a feature's array."""
         if feature.gradient_of == "keys":
             pair = (feature.array_gradient(x, self.at) for x in (self.gradient, self.gradient_error))
         elif feature.gradient_of == "rows":

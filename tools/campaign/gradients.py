@@ -83,7 +83,7 @@ class GradientSettings:
 
     @property
     def tile(self) -> int:
-        """Rows of a tile."""
+        """Rows of one tile."""
         return (2 if self.in_parts else 1) * self.across * _TILE
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
@@ -171,7 +171,7 @@ def _of_larger_tiles() -> Iterator[Problem]:
 
 
 def _low(tile: int) -> Iterator[Problem]:
-    """Problems in which keys behind the last one, with a score of 0, would have infinite weights: each of
+    """Problems in which keys after the last one, with a score of 0, would have infinite weights: each of
     a lane's keys in turn is the first of these. The queries of the last CTA see all keys.
     """
     for part in range(0, tile, MMA_ROWS):
@@ -199,7 +199,7 @@ def _nonfinite(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, .
 def _infinite(settings: GradientSettings) -> Iterator[Problem]:
     """Problems with scores of -inf. In kernels by queries some rows have no other; where no row is without
     a key else, also such rows with NaN and infinity in dO. In others keys are infinite, whose products with
-    queries behind the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
+    queries after the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
     of these.
     """
     tile = settings.tile
@@ -370,7 +370,7 @@ def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, A
 
 @lru_cache(maxsize=64)
 def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
-    """What the kernels of a call read, and what is right, with equal contents at each call."""
+    """The inputs of a problem and the bounds of its gradients; equal at each call."""
     config, random, of = (
         p.config(settings.config),
         np.random.default_rng(_SEED),
@@ -428,7 +428,7 @@ def _bounds_of_sequences(
     call: GradientInputs, lengths: Mapping[str, Array], wanted: Sequence[str]
 ) -> dict[str, GradientBound]:
     """The bounds of packed sequences, whose rows are those of one batch item; NaN for rows of none.
-    What rows add to gradients of arrays of scores is [sequences, heads, longest], 0 behind the last
+    What rows add to gradients of arrays of scores is [sequences, heads, longest], 0 after the last
     row.
     """
     every = list(each_sequence(**lengths))

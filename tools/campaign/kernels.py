@@ -323,7 +323,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
 
 @lru_cache(maxsize=1)
 def subjects() -> Mapping[str, KernelUnderTest]:
-    """All kernels of the campaign by name."""
+    """All kernels of the mutation campaign by name."""
     return _Subjects(
         *(partial(_forward, name, **settings) for name, settings in _FORWARD.items()),
         *(partial(_hopper, name, **settings) for name, settings in _HOPPER.items()),

@@ -38,8 +38,8 @@ class MergeProblem:
     value: float = 0.0
 
 
-# Rows that do not fill a CTA; splits of one turn, or two, of a warp, and of ragged last turns; the
-# largest LSE in the second turn; LSE of every kind.
+# Rows that do not fill a CTA; splits of one iteration, or two, of a warp, and of ragged last iterations; the
+# largest LSE in the second iteration; LSE of every kind.
 _PROBLEMS: Final = (
     MergeProblem(2, 3, 3, 70),
     *(MergeProblem(1, 2, 1, splits) for splits in (1, 2, 3, 4, 5, 31, 32, 33, 64, 66)),

@@ -159,12 +159,12 @@ def _for_tensor_maps(
         few += [replace(p, nan_from=t.tile // 4) for p in few]
     keys = more + t.tile + 3
     # In the second problem some rows of each warp have such scores, and the others have none. In the last no
-    # shift moves behind the first tile, but what rounding left of it is subtracted from the scores of each.
+    # shift moves after the first tile, but what rounding left of it is subtracted from the scores of each.
     courses = ("random", "parting", "falling") if t.checks_sums else ("random", "parting")
     queries = _few_queries(config, t.block_q)
     largest = [Problem(queries, keys, scores=name, times=LARGEST) for name in courses]
     chosen = [*chosen, *few, *largest, *_lasting(chosen, config, t)]
-    if config.causal == "top_left":  # the keys behind those that queries see begin a tile
+    if config.causal == "top_left":  # the keys after those that queries see begin a tile
         chosen.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
         chosen.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
@@ -343,7 +343,7 @@ def _hidden(config: AttentionConfig, t: AnyTiling, group: int, every: int) -> li
 def _hidden_by_window(
     config: AttentionConfig, t: AnyTiling, group: int, by_row: list[tuple[int, int]]
 ) -> list[Problem]:
-    """Problems with NaN in keys outside of windows; `turns` holds pairs of a row and the number of
+    """Problems with NaN in keys outside of windows; `by_row` holds pairs of a row and the number of
     keys beyond the queries.
     """
     tile, block = t.tile, t.block_q // group

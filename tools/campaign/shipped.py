@@ -145,7 +145,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _names(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None) -> list[str]:
-    """The kernels to judge: those asked for that `kept` says need it, if only such are wanted."""
+    """The kernels to judge. `--survivors` and `--changed` leave those that `recorded` says need it."""
     names = list(arguments.kernel or subjects())
     if recorded is not None and arguments.survivors:
         survived = {kernel for kernel, _ in _survivors(recorded)}
@@ -159,7 +159,7 @@ def _names(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None) ->
 def _chosen(
     kernel: str, arguments: argparse.Namespace, recorded: Mapping[str, Any] | None = None
 ) -> list[int]:
-    """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
+    """The indices of the mutants to judge, in order; with `recorded`, only of its survivors."""
     if recorded is not None:
         names = {name for of, name in _survivors(recorded) if of == kernel}
         return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
@@ -237,8 +237,8 @@ def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, An
 
 
 def joined(recorded: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, Any]:
-    """Both documents as one, in the order of the kernels; a kernel in `found` replaces that in
-    `kept`.
+    """Both documents as one, in the order of the kernels; a kernel in `campaign` replaces that in
+    `recorded`.
     """
     new = {kernel["name"] for kernel in campaign["kernels"]}
     order = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
@@ -251,7 +251,7 @@ def joined(recorded: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str
 
 
 def amended(recorded: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The document `kept` with new verdicts on its survivors."""
+    """The document `recorded` with new verdicts on its survivors."""
     kernels, again = deepcopy(recorded["kernels"]), {(v.kernel, v.name) for v in verdicts}
     kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(recorded)
     for v in verdicts:

@@ -74,7 +74,7 @@ def devices() -> dict[str, str]:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words of a list in a sentence."""
+    """The items as in a sentence: `a, b and c`."""
     *before, last = words
     return f"{', '.join(before)} and {last}" if before else last
 
@@ -158,7 +158,7 @@ def _of_launch(head_dim: int, seq: int, causal: bool) -> str:
 def call(
     implementation: str, head_dim: int, seq: int = 4096, *, causal: bool = False, dtype: str = "f16"
 ) -> Row:
-    """A call of the first runs."""
+    """The row of one call in the results of the first runs."""
     return one(first()["calls"], who=implementation, d=head_dim, n=seq, causal=causal, dtype=dtype)
 
 
@@ -241,7 +241,7 @@ def costs_of_clearing(head_dim: int) -> tuple[int, int]:
 
 
 def costs_of_clusters() -> tuple[int, int]:
-    """What clusters of two CTAs cost beside a grid, in %: the least and the most."""
+    """What clusters of two CTAs cost next to a grid, in %: the least and the most."""
     rows = [row for row in first()["schedulers"] if "grid, clusters of two" in row]
     least, most = spread(100 * (1 - row["grid, clusters of two"] / row["grid"]) for row in rows)
     return round(least), round(most)

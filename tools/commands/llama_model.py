@@ -188,7 +188,7 @@ class CachedAttention:
 
 def dense_attention(dtype: DTypeLike, stored: DTypeLike) -> Attend:
     """Causal attention computed in `dtype`, for calls with whole sequences; queries, keys, values
-    and results are rounded to dtype `kept`, as with a cache of this dtype.
+    and results are rounded to dtype `stored`, as with a cache of this dtype.
     """
 
     def rounded(x: Array) -> Array:

@@ -73,7 +73,7 @@ class CheckResult:
 
 def find_sanitizer(named: Path | None = None) -> Sanitizer:
     """The compute-sanitizer to use: the one at `named`, else the first found on PATH, in CUDA_HOME
-    or CUDA_PATH, beside nvcc, or in the pip package. Raises `BackendError` if there is none, or if
+    or CUDA_PATH, next to nvcc, or in the pip package. Raises `BackendError` if there is none, or if
     it does not answer.
     """
     paths = [named] if named is not None else list(_candidates())

@@ -64,7 +64,7 @@ def calls(rehearse: bool) -> Mapping[str, Call]:
 
 
 def units(arguments: argparse.Namespace) -> list[Unit]:
-    """A unit for each call."""
+    """One unit of work for each call whose counters are read."""
     how = ("--rehearse",) if arguments.rehearse else ()
     target = open_gpu(cuda_backend()).target.name
     return [
@@ -137,7 +137,7 @@ def read(output: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[
 
 
 def _number(text: str, unit: str) -> float | int:
-    """A number of ncu; times in ns."""
+    """A number as ncu prints it; times converted to ns."""
     number = float(text.replace(",", "")) * {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}.get(
         unit, 1.0
     )

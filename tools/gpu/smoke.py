@@ -31,7 +31,7 @@ _SHOWN: Final = 3  # cases that are named
 
 
 def units(arguments: argparse.Namespace) -> list[Unit]:
-    """The demo, then each family of instructions."""
+    """The units of the part: the demo, then each family of instructions."""
     with_tests()
     recording = importlib.import_module("vectors.recording")
     small = arguments.rehearse
@@ -64,8 +64,8 @@ def demonstrated(words: Sequence[str]) -> dict[str, Any]:
 
 
 def compared(recording: Any, family: str, new: Path, most: int | None) -> dict[str, Any]:
-    """The verdict on at most so many cases of a family: what the GPU gives beside what the interpreter gives,
-    and whether it is what tests/vectors has. A family that is not recorded there is, in the folder `new`.
+    """The verdict on at most `most` cases of a family: whether the GPU's results are the interpreter's,
+    and whether they are what tests/vectors has. A family that is not recorded there is, in the folder `new`.
     """
     backend = cuda_backend()
     gpu = backend.device_properties(recording.ORDINAL)

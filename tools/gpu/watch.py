@@ -23,16 +23,16 @@ _SHOWN: Final = 300  # characters of the end of a process's output
 
 
 class Process(Protocol):
-    """A process of a part."""
+    """A running process that does the units of a part."""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The process's exit code, or None while it runs."""
 
     def kill(self) -> None:
         """End it and all that it has started."""
 
     def last_output(self) -> str:
-        """The end of its output."""
+        """The last lines that the process printed."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Child:
             )
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The process's exit code, or None while it runs."""
         return self._process.poll()
 
     def kill(self) -> None:
@@ -180,5 +180,5 @@ class Child:
             self._process.stdin.close()
 
     def last_output(self) -> str:
-        """The end of its output."""
+        """The last lines that the process printed."""
         return self._output.read_text(errors="replace").strip()[-_SHOWN:]

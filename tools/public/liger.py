@@ -48,7 +48,7 @@ def rms_norm(trial: Trial) -> None:
     says="race: shared address",
 )
 def rms_norm_fused(trial: Trial) -> None:
-    """The same as Triton compiles it by default, with `enable_fp_fusion`."""
+    """`rms_norm` as Triton compiles it by default, with `enable_fp_fusion`."""
     wanted = lambda x, w: _f().rms_norm(x, _W, w, 1e-6)  # noqa: E731
     compare(trial, _normed, wanted, [_X, _W], fusion=True)
 

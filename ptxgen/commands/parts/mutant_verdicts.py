@@ -78,7 +78,7 @@ class Progress:
         self.printed_at = time.monotonic()
 
     def __call__(self, verdict: Verdict) -> Verdict:
-        """Count a verdict, and return it."""
+        """Count a verdict and report progress; returns the verdict."""
         self.done += 1
         self.holes += verdict.caught_by == HOLE
         words = f"{verdict.kernel}, {self.holes} {self.survivors}"
