@@ -47,10 +47,6 @@ def test_every_row_says_what_it_is_and_why_it_is_not_right() -> None:
         assert row.expected != WRONG
 
 
-def test_the_page_has_the_table() -> None:
-    assert gen_public_kernels.main(["--check"]) == 0
-
-
 def test_a_page_of_another_table_is_outdated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
