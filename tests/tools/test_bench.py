@@ -938,11 +938,10 @@ def test_a_warning_comes_before_the_measurements_and_the_load_into_the_result(
 def test_json_on_standard_output_is_what_is_written(tmp_path: Path, call: Command) -> None:
     path = tmp_path / "deep" / "a.json"
     arguments = ["--only", "launch,cpu", "--quick", "--json", "--output", str(path)]
-    said = call(*arguments)
-    assert said.code == 0
-    assert said.out == path.read_text()
-    assert list(json.loads(said.out)["sections"]) == ["cpu", "launch"]
-    assert json.loads(said.out)["command"] == "ptxgen bench --only cpu,launch --quick"
+    said = call.out(*arguments)
+    assert said == path.read_text()
+    assert list(json.loads(said)["sections"]) == ["cpu", "launch"]
+    assert json.loads(said)["command"] == "ptxgen bench --only cpu,launch --quick"
 
 
 def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]], tmp_path: Path) -> None:
