@@ -1,1 +1,1 @@
-"""What `ptxgen bench` measures in a checkout, and scripts beside kernels of other libraries."""
+"""What `ptxgen bench` measures in a checkout, and scripts next to kernels of other libraries."""

@@ -170,9 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         device["nvidia_smi_after"] = gpu.clocks()
     if why_not:
         sections.append(Section("gpu", ABOUT["gpu"], remarks=[f"not measured: {why_not}"]))
-    found = document(sections, quick=arguments.quick, device=device)
-    found["machine"]["load_before"] = before
-    return _deliver(sections, found, path, arguments.json)
+    result = document(sections, quick=arguments.quick, device=device)
+    result["machine"]["load_before"] = before
+    return _deliver(sections, result, path, arguments.json)
 
 
 def _parser() -> CommandParser:
@@ -225,7 +225,7 @@ def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
     if name == "gpu" and gpu:
         # The ceilings come first.
         makers = (gpu_jobs, attention_jobs, gradient_gpu_jobs, serving_gpu_jobs, gpu_decode_jobs)
-        return [with_torch(job) for made in makers for job in made(gpu, quick)]
+        return [with_torch(job) for make_jobs in makers for job in make_jobs(gpu, quick)]
     return _WITHOUT_GPU[name](quick)
 
 
@@ -244,20 +244,20 @@ def _measure(plans: Sequence[Plan]) -> list[Section]:
 def _do(job: Job, section: Section) -> None:
     """Run one job and add its results to the section; errors of this project are caught."""
     try:
-        found = job.run()
+        result = job.run()
     except PtxGenError as error:
         section.failed += 1
         section.remarks.append(f"FAILED: {job.label}: {error}")
         return
-    for item in found:
+    for item in result:
         if isinstance(item, Measurement):
             section.measurements.append(item)
         elif item not in section.remarks:
             section.remarks.append(item)
 
 
-def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path | None, as_json: bool) -> int:
-    text = as_text(found)
+def _deliver(sections: Sequence[Section], result: dict[str, Any], path: Path | None, as_json: bool) -> int:
+    text = as_text(result)
     if path is not None:
         try:
             write_file(path, text)

@@ -74,7 +74,7 @@ class Kernel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name for files."""
+        """The kernel's name in file names."""
         mask = "causal" if self.causal else "full"
         return f"d{self.head_dim}_{mask}_{self.block_q}x{self.tile}.{self.target}"
 
@@ -85,7 +85,7 @@ class Kernel(NamedTuple):
         return SOURCE.format(**self._asdict() | {"causal": _word(self.causal), "even": _word(even)})
 
     def subject(self, text: str) -> Subject:
-        """What the model reads."""
+        """The kernel's PTX and launch facts, as the issue model takes them."""
         entry = re.search(r"\.entry (\w+)", text)
         assert entry is not None, f"no kernel in the PTX of {self.name}"
         shared = F16_BYTES * self.head_dim * (self.block_q + 2 * self.tile)
@@ -113,22 +113,22 @@ KERNELS = [
 
 def compiled(kernel: Kernel, nvcc: str, sources: Path, cutlass: Path, folder: Path) -> str:
     """The PTX of a kernel, from the folder if it is there."""
-    made = folder / f"{kernel.name}.ptx"
-    if not made.exists():
+    output = folder / f"{kernel.name}.ptx"
+    if not output.exists():
         if shutil.which(nvcc) is None:
             raise SystemExit(
                 f"there is no {nvcc}; it is part of a CUDA toolkit, or of nvidia-cuda-nvcc (pip)"
             )
-        with tempfile.TemporaryDirectory() as own:
-            copied = Path(own) / "src"
+        with tempfile.TemporaryDirectory() as temporary:
+            copied = Path(temporary) / "src"
             shutil.copytree(sources, copied)
             (copied / "philox_unpack.cuh").write_text(PHILOX, encoding="utf-8")
-            program = Path(own) / "kernel.cu"
+            program = Path(temporary) / "kernel.cu"
             program.write_text(kernel.source, encoding="utf-8")
             paths = [f"-I{copied}", f"-I{cutlass / 'include'}"]
             command = [nvcc, "-ptx", f"-arch={kernel.target}", *FLAGS, "-DFLASH_NAMESPACE=flash", *paths]
-            subprocess.run([*command, str(program), "-o", str(made)], check=True)
-    return re.sub(r"(?m)^\.version .*$", f".version {PTX_VERSION}", made.read_text(encoding="utf-8"))
+            subprocess.run([*command, str(program), "-o", str(output)], check=True)
+    return re.sub(r"(?m)^\.version .*$", f".version {PTX_VERSION}", output.read_text(encoding="utf-8"))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -148,10 +148,10 @@ def main(argv: Sequence[str]) -> int:
     for n, kernel in enumerate(KERNELS, 1):
         sys.stderr.write(f"[{n}/{len(KERNELS)}] {kernel.name}\n")
         text = compiled(kernel, args.nvcc, sources, args.cutlass, args.folder)
-        found = Reading.of(kernel.subject(text), find_target(kernel.target))
-        place = kernel.target, kernel.head_dim, "f16", kernel.causal
+        reading = Reading.of(kernel.subject(text), find_target(kernel.target))
+        key = kernel.target, kernel.head_dim, "f16", kernel.causal
         tile = f"{kernel.tile}x{kernel.block_q}x{32 * kernel.warps}"
-        rows.append({"place": place, "tile": tile, "figures": figures(place, found)})
+        rows.append({"place": key, "tile": tile, "figures": figures(key, reading)})
     assembler = find_assembler()
     result = {"assembler": f"{assembler.name} {assembler.version}", "kernels": rows}
     text = json.dumps(result, indent=1) + "\n"

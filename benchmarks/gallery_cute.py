@@ -26,9 +26,9 @@ PRODUCT = (16, 8, 16)  # the shape of a product on tensor cores
 def of_block(value: Float32, combine: Constexpr, shared: Tensor) -> Float32:
     """The values of all threads of a CTA, combined; `shared` has an element for each warp."""
     value = cute.arch.warp_reduction(value, combine)
-    own = cute.arch.warp_idx()
+    warp = cute.arch.warp_idx()
     if cute.arch.lane_idx() == 0:
-        shared[own] = value
+        shared[warp] = value
     cute.arch.sync_threads()
     value = shared[0]
     for warp_index in cutlass.range_constexpr(1, cute.size(shared)):
@@ -39,7 +39,7 @@ def of_block(value: Float32, combine: Constexpr, shared: Tensor) -> Float32:
 
 @cute.kernel
 def softmax_kernel(X: Tensor, Y: Tensor, threads: Constexpr):
-    """A CTA has a row."""
+    """Each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -65,7 +65,7 @@ def softmax(X: Tensor, Y: Tensor):
 
 @cute.kernel
 def layer_norm_kernel(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32, threads: Constexpr):
-    """A CTA has a row."""
+    """Each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -93,7 +93,7 @@ def layer_norm(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32):
 
 @cute.kernel
 def gemm_kernel(A: Tensor, B: Tensor, C: Tensor, tile: Constexpr, stages: Constexpr):
-    """A CTA has a block of C."""
+    """Each CTA computes one block of C."""
     thread, _, _ = cute.arch.thread_idx()
     column, row, _ = cute.arch.block_idx()
     rows, columns, step = tile
@@ -210,13 +210,13 @@ def store(values: Tensor, to: Tensor, at: Tensor, shape: cute.Shape):
 def inside(at: Tensor, end: Int32) -> Tensor:
     """For the copies of a thread at `at`, whether their first coordinate is less than `end`."""
     _, several, along, _ = at.shape
-    found = cute.make_rmem_tensor(
+    predicate = cute.make_rmem_tensor(
         cute.make_layout((at.shape[0][1], several, along), stride=(several, 1, 0)), Boolean
     )
     for i in cutlass.range_constexpr(at.shape[0][1]):
         for j in cutlass.range_constexpr(several):
-            found[i, j, 0] = at[(0, i), j, 0, 0][0] < end
-    return found
+            predicate[i, j, 0] = at[(0, i), j, 0, 0][0] < end
+    return predicate
 
 
 @cute.jit
@@ -312,16 +312,18 @@ def attention_kernel(
     threads, vector = cute.make_layout((16, 8), stride=(8, 1)), cute.make_layout((1, 8))
     copies = cute.make_tiled_copy_tv(copied, threads, vector)
     mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, PRODUCT), (4, 1, 1), (64, 16, 16))
-    own = copies.get_slice(thread)
+    slice_of_thread = copies.get_slice(thread)
     q_from, q_at = [
-        own.partition_S(cute.local_tile(whole, (rows, d), (row, 0)))
+        slice_of_thread.partition_S(cute.local_tile(whole, (rows, d), (row, 0)))
         for whole in (Q, cute.make_identity_tensor(Q.shape))
     ]
     k_from, v_from, k_at = [
-        own.partition_S(cute.local_tile(whole, (step, d), (None, 0)))
+        slice_of_thread.partition_S(cute.local_tile(whole, (step, d), (None, 0)))
         for whole in (K, V, cute.make_identity_tensor(K.shape))
     ]
-    q_to, k_to, v_to = [own.partition_D(shared) for shared in (q_shared[None, None, 0], k_shared, v_shared)]
+    q_to, k_to, v_to = [
+        slice_of_thread.partition_D(shared) for shared in (q_shared[None, None, 0], k_shared, v_shared)
+    ]
     end, whole = keys, keys // step
     if cutlass.const_expr(causal):
         end = cutlass.min(keys, (row + 1) * rows)
@@ -457,5 +459,5 @@ def compiled(name: str, capability: int) -> Mapping[str, Any]:
     variant = KERNELS[name]
     with tempfile.TemporaryDirectory() as folder:
         options = f"--gpu-arch=sm_{capability} --keep-ptx --keep-cubin --dump-dir={folder}"
-        made = cute.compile(variant.functions[0], *variant.arguments(), options=options)
-        return {"ptx": made.__ptx__, "cubin": made.__cubin__}
+        kernel = cute.compile(variant.functions[0], *variant.arguments(), options=options)
+        return {"ptx": kernel.__ptx__, "cubin": kernel.__cubin__}

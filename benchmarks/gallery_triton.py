@@ -161,18 +161,18 @@ def compiled(name: str, capability: int) -> Mapping[str, Any]:
     variant = KERNELS[name]
     kernel = variant.functions[0]
     signature = dict(variant.signature) | dict.fromkeys(variant.constants, "constexpr")
-    places = {parameter: (n,) for n, parameter in enumerate(kernel.arg_names)}
-    made = triton.compile(
+    indices = {parameter: (n,) for n, parameter in enumerate(kernel.arg_names)}
+    compilation = triton.compile(
         ASTSource(
             fn=kernel,
             signature=signature,
-            constexprs={places[constant]: value for constant, value in variant.constants.items()},
-            attrs={places[parameter]: [["tt.divisibility", 16]] for parameter in variant.aligned},
+            constexprs={indices[constant]: value for constant, value in variant.constants.items()},
+            attrs={indices[parameter]: [["tt.divisibility", 16]] for parameter in variant.aligned},
         ),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": variant.warps, "num_stages": variant.stages},
     )
-    return dict(made.asm)
+    return dict(compilation.asm)
 
 
 triton.knobs.compilation.always_compile = True

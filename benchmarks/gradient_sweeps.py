@@ -64,8 +64,8 @@ def clocks_of(step: Step) -> dict[str, float]:
     """The clocks of a multiprocessor's units that a launch takes."""
     counters = step.interpret(profile=True).counters
     ctas = step.plan.grid[0]
-    found = limits(step.made.target, step.made.threads, 0, 0, ctas, counters).bounds
-    return {bound.unit: bound.cycles * ctas for bound in found}
+    bounds = limits(step.made.target, step.made.threads, 0, 0, ctas, counters).bounds
+    return {bound.unit: bound.cycles * ctas for bound in bounds}
 
 
 def ordered(
@@ -76,7 +76,7 @@ def ordered(
     may add `handover` clocks after it has. `up`: CTAs walk from the first query to the last. CTAs get
     `slots` in their order; what one that waits leaves to its neighbour is not counted.
     """
-    turns: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile, whose turn it is
+    next_block: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile, whose turn it is
     since: dict[tuple[int, int], float] = defaultdict(float)
     waiting: dict[tuple[int, int, int], tuple[float, Iterator[int]]] = {}
     free, events, end = [0.0] * slots, list[tuple[float, int, int, int, Iterator[int]]](), 0.0
@@ -93,15 +93,15 @@ def ordered(
         begin(time)
     while events:
         time, head, block, tile, walk = heapq.heappop(events)
-        place = head, tile
-        if turns[place] < block:
+        index = head, tile
+        if next_block[index] < block:
             waiting[head, tile, block] = time, walk
             continue
-        time = max(time, since[place])
-        turns[place], since[place] = block + 1, time + handover
+        time = max(time, since[index])
+        next_block[index], since[index] = block + 1, time + handover
         follower = waiting.pop((head, tile, block + 1), None)
         if follower is not None:
-            again = max(follower[0], since[place])
+            again = max(follower[0], since[index])
             heapq.heappush(events, (again, head, block + 1, tile, follower[1]))
         end = max(end, time)
         following = next(walk, None)
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
         work = _CTAS_PER_SM * total["one sweep"] * tile / _TILE
         blocks, tiles = how.long // _TILE, how.long // tile
         for causal in (False, True):
-            free, turns = (
+            free, in_order = (
                 min(
                     ordered(blocks, tiles, work, n, slots, causal=causal, up=up) / work
                     for up in (True, False)
@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
             )
             say(
                 f"d {head_dim}, {'causal' if causal else 'full'}, {how.long} keys: in a fixed order "
-                f"{turns / alone:.2f} times one sweep with atomics ({free / alone:.2f} with handovers "
+                f"{in_order / alone:.2f} times one sweep with atomics ({free / alone:.2f} with handovers "
                 f"that take no time), two sweeps {total['two sweeps'] / total['one sweep']:.2f} times"
             )
     return 0

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from command_line import call  # noqa: F401  # a fixture of all tests
 from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
 from kernel_runs import Kernels

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from command_line import Command
 
 from ptxgen import interpreter
 
@@ -130,3 +131,8 @@ def evaluated(of: Any, sizes: Mapping[str, int]) -> int:
     above, below = values
     assert how == "ceil_div" or above % below == 0
     return -(-above // below)
+
+
+def emitted_host(call: Command, *argv: str) -> Host:
+    """The host of the kernel that `ptxgen emit` emits for these options."""
+    return Host(call.quiet(*argv), call.quiet(*argv, "--json"))

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the picture")
     arguments = parser.parse_args(argv)
     try:
-        found = growth(json.loads(arguments.result.read_text(encoding="utf-8")))
-        draw(found, arguments.output)
+        points = growth(json.loads(arguments.result.read_text(encoding="utf-8")))
+        draw(points, arguments.output)
     except (OSError, ValueError) as error:
         return fail(NAME, FAILED, f"{arguments.result}: {error}")
     tell(str(arguments.output))
@@ -74,7 +74,7 @@ def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
                 axis = config["along"]
                 work = one["median"] * 1e-3 / each[str(config)]["median"]  # in 10**9
                 points[axis].append(Point(config[axis], work, one["median"] * 1e-3))
-    empty = [axis for axis, found in points.items() if len(found) < 2]
+    empty = [axis for axis, samples in points.items() if len(samples) < 2]
     if empty:
         raise ValueError(
             f"the result has no growth along {' and '.join(empty)}; "
@@ -90,14 +90,14 @@ def draw(points: dict[str, list[Point]], output: Path) -> None:
 
     mpl.rcParams["svg.hashsalt"] = "interpreter-cost"  # the same data give the same file
     figure = Figure(figsize=(8, 3.2), layout="constrained")
-    for panel, (axis, found) in zip(figure.subplots(1, len(points)), points.items(), strict=True):
-        work, times = [p.work for p in found], [p.seconds for p in found]
+    for panel, (axis, samples) in zip(figure.subplots(1, len(points)), points.items(), strict=True):
+        work, times = [p.work for p in samples], [p.seconds for p in samples]
         slope, start = np.polyfit(work, times, 1)
         line = [0.0, max(work)]
         label = f"{start:.2f} s + {slope:.1f} ns per thread-instruction"
         panel.plot(line, [start + slope * x for x in line], "--", color="tab:orange", label=label)
         panel.plot(work, times, "o", color="tab:blue")
-        for p in found:
+        for p in samples:
             panel.annotate(f"{axis} = {p.size}", (p.work, p.seconds), (6, -10), textcoords=_OFFSET)
         panel.set(title=_AXES[axis], xlabel="10⁹ thread-instructions", ylabel="s")
         panel.set(xlim=(0, max(work) * 1.3), ylim=(0, max(times) * 1.2))

@@ -38,12 +38,12 @@ def architecture(name: str) -> str | None:
 
 def main() -> int:
     """Print the names of kernels to test, one on each line."""
-    own = architecture("")
+    default = architecture("")
     for name in NAMES:
-        found = architecture(name)
-        if found is None:
+        actual = architecture(name)
+        if actual is None:
             print(f"blas_kernels: {name} is left out; this CPU lacks its instructions", file=sys.stderr)
-        elif found != own:
+        elif actual != default:
             print(name)
     return 0
 

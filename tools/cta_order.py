@@ -93,7 +93,7 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
 
 def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
     """The time of the launch, in tiles, with a CTA for each of `splits` parts of the keys of a block, one
-    behind the other (`flash/device/cta_coordinates.py`).
+    after the other (`flash/device/cta_coordinates.py`).
     """
     running: list[int] = []  # end times
     now = 0
@@ -121,20 +121,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
-    given = _arguments(argv)
+    arguments = _arguments(argv)
     try:
-        config = AttentionConfig(given.head_dim, dtype=given.dtype, causal=given.causal, target=given.target)
+        config = AttentionConfig(
+            arguments.head_dim, dtype=arguments.dtype, causal=arguments.causal, target=arguments.target
+        )
         resources = build(config.kernel()).resources
     except (ConfigError, UnsupportedTargetError) as error:
         return fail("cta_order.py", UNSUPPORTED, error)
-    one_head = given.seq * 2 * config.head_dim * config.element.nbytes
-    tiles = tuple(int(n) for n in resources.tiles_of_blocks(given.queries, given.seq))
-    group = given.heads // given.kv_heads
-    heads = given.batch * given.heads
-    fit = heads_per_section(heads, group, one_head, given.l2_mib * MIB)
+    one_head = arguments.seq * 2 * config.head_dim * config.element.nbytes
+    tiles = tuple(int(n) for n in resources.tiles_of_blocks(arguments.queries, arguments.seq))
+    group = arguments.heads // arguments.kv_heads
+    heads = arguments.batch * arguments.heads
+    fit = heads_per_section(heads, group, one_head, arguments.l2_mib * MIB)
     launch = Launch(heads, group, tiles, fit)
-    slots = given.multiprocessors * resources.ctas_per_sm
-    if given.schedulers:
+    slots = arguments.multiprocessors * resources.ctas_per_sm
+    if arguments.schedulers:
         order: Order = sections if config.causal else by_head_from_first
         tell(
             f"{resources.config.name}, {launch.heads * len(tiles)} blocks, {slots} at a time; times in tiles"
@@ -145,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             gains = plain["grid"] / time, plain["grid"] / overlapped[name]
             tell(f"{name:10} {time:9.1f} {gains[0]:6.3f} {overlapped[name]:13.1f} {gains[1]:6.3f}")
         return OK
-    if given.splits:
-        _tell_splits(given, resources, one_head)
+    if arguments.splits:
+        _tell_splits(arguments, resources, one_head)
         return OK
     tell(f"{resources.config.name}, {launch.heads * len(tiles)} CTAs, {slots} at a time")
     tell(f"{'order':32} {'time / even':>11} {'live K, V':>12}")
@@ -156,19 +158,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _tell_splits(given: argparse.Namespace, resources: KernelResources, one_head: int) -> None:
+def _tell_splits(arguments: argparse.Namespace, resources: KernelResources, one_head: int) -> None:
     """Print a line for each number of heads up to the given one: what the rule of
     `flash/launch/key_splits.py` divides, into how many splits, and the times with and without.
     """
     config = resources.config
-    slots = Slots(given.multiprocessors, resources.ctas_per_sm)
+    slots = Slots(arguments.multiprocessors, resources.ctas_per_sm)
     tell(f"{config.name}, {slots.total} CTAs at a time; times in tiles of keys")
     tell("heads   CTAs divided splits   without      with  of it merging   gain")
-    tiles = resources.tiles_of_blocks(given.queries, given.seq)
+    tiles = resources.tiles_of_blocks(arguments.queries, arguments.seq)
     cost = Cost(int(tiles.max()), float(tiles.mean()))
-    merging = merging_of(config, given.queries, slots)
-    for heads in range(1, given.batch * given.heads + 1):
-        fit = heads_per_section(heads, 1, one_head, given.l2_mib * MIB)
+    merging = merging_of(config, arguments.queries, slots)
+    for heads in range(1, arguments.batch * arguments.heads + 1):
+        fit = heads_per_section(heads, 1, one_head, arguments.l2_mib * MIB)
         launch = Launch(heads, 1, tuple(map(int, tiles)), fit)
         division = choose_division(Grid(heads, len(tiles)), slots, cost, merging)
         plain = time_of(launch, sections if config.causal else by_head_from_first, slots.total)
@@ -215,12 +217,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--l2-mib", type=whole(1), default=_L2_MIB, metavar="MIB", help="the cache (50)")
     add("--splits", action="store_true", help="for 1 to --heads heads: splits of the keys, and their gain")
     add("--schedulers", action="store_true", help="a CTA for each block of queries beside persistent ones")
-    given = parser.parse_args(argv)
-    given.queries = given.queries or given.seq
-    given.kv_heads = given.kv_heads or given.heads
-    if given.heads % given.kv_heads:
-        parser.error(f"--heads must be a multiple of --kv-heads, got {given.heads}")
-    return given
+    arguments = parser.parse_args(argv)
+    arguments.queries = arguments.queries or arguments.seq
+    arguments.kv_heads = arguments.kv_heads or arguments.heads
+    if arguments.heads % arguments.kv_heads:
+        parser.error(f"--heads must be a multiple of --kv-heads, got {arguments.heads}")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -71,9 +71,9 @@ def _module(name: str) -> dict[str, Any]:
     public: Sequence[str] = getattr(module, "__all__", ())
     if module is errors:
         public = [n for n, of in vars(errors).items() if inspect.isclass(of) and issubclass(of, PtxGenError)]
-    found = {each: getattr(module, each) for each in public}
+    values = {each: getattr(module, each) for each in public}
     entries = [
-        _entry(name, each, of) for each, of in found.items() if callable(of) or isinstance(of, ScalarType)
+        _entry(name, each, of) for each, of in values.items() if callable(of) or isinstance(of, ScalarType)
     ]
     return {"name": name, "doc": _doc(module), "entries": entries}
 
@@ -97,11 +97,11 @@ def _members(of: type) -> Iterator[dict[str, str]]:
     """The public methods and properties of a class and its bases in this project, by name. Instructions,
     which are methods of a builder, too, are in docs/isa.md.
     """
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(of.__mro__):
         if base.__module__.partition(".")[0] in _OURS:
-            found |= vars(base)
-    for name, member in sorted(found.items()):
+            members |= vars(base)
+    for name, member in sorted(members.items()):
         code = getattr(member, "__func__", member)  # of a classmethod
         is_property = isinstance(member, property) or hasattr(member, "func")
         if name.startswith("_") or name in rows() or not (is_property or inspect.isfunction(code)):
@@ -113,14 +113,14 @@ def _members(of: type) -> Iterator[dict[str, str]]:
 
 def _signature(name: str, of: Any, owner: type | None = None) -> str:
     """Names and defaults; what types they have, the text says."""
-    found = inspect.signature(of)
+    signature = inspect.signature(of)
     parameters = [
         p.replace(annotation=p.empty, default=_SOME if inspect.isroutine(p.default) else p.default)
-        for p in found.parameters.values()
+        for p in signature.parameters.values()
     ]
     if owner is not None and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
-    text = f"{name}{found.replace(parameters=parameters, return_annotation=found.empty)}"
+    text = f"{name}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
     if owner is not None or len(text) <= _MOST_COLUMNS:
         return text
     lines, line = [], f"{name}("

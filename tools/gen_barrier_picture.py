@@ -42,13 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def rounds() -> list[Round]:
     """A barrier completes when the last of its warps has arrived."""
-    found: list[Round] = []
+    drawn: list[Round] = []
     for loads in _LOAD:
-        arrived = found[-1].loaded if found else _ENTRY
-        empty = max(*arrived, found[-1].full if found else 0)
+        arrived = drawn[-1].loaded if drawn else _ENTRY
+        empty = max(*arrived, drawn[-1].full if drawn else 0)
         full = empty + _STORE
-        found.append(Round(empty, full, tuple(full + load for load in loads)))
-    return found
+        drawn.append(Round(empty, full, tuple(full + load for load in loads)))
+    return drawn
 
 
 def render() -> str:
@@ -58,11 +58,11 @@ def render() -> str:
     )
     for warp in range(4):
         d.text(f"warp {warp}", 64, _TOP + warp * _ROW + 20, anchor="end")
-    found = rounds()
+    drawn = rounds()
     bottom = _TOP + 4 * _ROW - 8
     before: Sequence[int] = _ENTRY
-    for number, one in enumerate(found, 1):
-        started = found[number - 2].full if number > 1 else 0
+    for number, one in enumerate(drawn, 1):
+        started = drawn[number - 2].full if number > 1 else 0
         _bar(d, 0, "wait", started, one.empty)
         _bar(d, 0, "blue", one.empty, one.full, "store")
         d.dot(_x(one.full), _TOP + 15)
@@ -77,7 +77,7 @@ def render() -> str:
         before = one.loaded
     for warp, arrived in enumerate(before, 1):
         d.dot(_x(arrived), _TOP + warp * _ROW + 15)
-    first = found[0]
+    first = drawn[0]
     high, low = _TOP + 26, _TOP + 2 * _ROW + 26
     full, last = _x(first.full), _x(first.loaded[1])
     d.line("path", [(_x(first.empty), high), (full, high), (full, low), (last - 4, low)])
@@ -102,14 +102,14 @@ def render() -> str:
 
 
 def _bar(d: Drawing, warp: int, kind: str, first: int, last: int, words: str = "") -> None:
-    """What a warp does from one step to another."""
+    """Draw what a warp does from one step to another as a bar."""
     if last > first:
         d.box(kind, _x(first), _TOP + warp * _ROW, (last - first) * _STEP, 30)
         d.text(words, (_x(first) + _x(last)) / 2, _TOP + warp * _ROW + 19, "small", "middle")
 
 
 def _x(step: int) -> int:
-    """Where a step begins."""
+    """The x coordinate at which a step begins."""
     return _LEFT + step * _STEP
 
 

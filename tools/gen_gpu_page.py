@@ -73,7 +73,7 @@ def render(families: Callable[[str], Table] = gpu_figures.of_families) -> str:
 
 
 def _rate(row: Row) -> str:
-    """The TFLOP/s of a call."""
+    """The TFLOP/s of a call, as the page prints it."""
     return f"{row['tflops']:.0f}"
 
 

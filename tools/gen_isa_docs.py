@@ -66,13 +66,13 @@ def _cells(row: Inst) -> dict[str, str]:
 
 def _slot(row: Inst, slot: str) -> str:
     """The slot with its choices, each followed by requirements beyond those of the row."""
-    given = [
+    choices = [
         (slot if value is True else str(value), gate)
         for value, gate in row.choices[slot].items()
         if value is not None and value is not False
     ]
     groups = []
-    for gate, members in itertools.groupby(given, key=lambda pair: pair[1]):
+    for gate, members in itertools.groupby(choices, key=lambda pair: pair[1]):
         names = [name for name, _ in members]
         if len(names) > _MANY:
             names = [*names[:2], "…", names[-1]]

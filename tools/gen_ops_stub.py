@@ -95,7 +95,7 @@ class Signature:
         )
 
     def merge(self, other: Signature) -> Signature:
-        """One signature for both."""
+        """One signature that accepts the calls of both; only if `merges_with`."""
         slots = tuple(a.join(b) for a, b in zip(self.slots, other.slots, strict=True))
         lines = tuple(dict.fromkeys((*self.lines, *other.lines)))
         return replace(self, slots=slots, lines=lines)
@@ -152,14 +152,14 @@ def method_of(name: str, named: Sequence[Inst]) -> Method:
                 break
         else:
             signatures.append(signature)
-    kept = list(signatures)
+    remaining = list(signatures)
     for signature in signatures:
-        others = [s for s in kept if s is not signature]
+        others = [s for s in remaining if s is not signature]
         wider = next((s for s in others if signature.covered_by(s)), None)
         if wider is not None:
             lines = tuple(dict.fromkeys((*wider.lines, *signature.lines)))
-            kept = [replace(s, lines=lines) if s is wider else s for s in others]
-    return Method(name, tuple(kept))
+            remaining = [replace(s, lines=lines) if s is wider else s for s in others]
+    return Method(name, tuple(remaining))
 
 
 def _emit_forms(methods: Sequence[Method]) -> list[EmitForm]:

@@ -150,7 +150,7 @@ def _time(d: Drawing, tiles: Sequence[Tile]) -> None:
 
 
 def _x(step: int) -> int:
-    """Where a step begins."""
+    """The x coordinate at which a step begins."""
     return _LEFT + step * _STEP
 
 

@@ -42,25 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def render() -> str:
     """The picture as SVG."""
-    found = recorded()
-    chart = charts.timeline(found)
+    recording = recorded()
+    chart = charts.timeline(recording)
     key = list(_key(chart["used"], chart["flying"]))
     return load_template("timeline.svg.j2").render(c=chart, classes=NAMES, key=key, title=_TITLE)
 
 
 def recorded() -> Pipeline:
     """The timeline of the first CTA of the kernel."""
-    made, plan, args = dense_launch(CONFIG, SEQ)
+    build, plan, args = dense_launch(CONFIG, SEQ)
     recorder = Recorder()
     interpreter.run(
-        made.module,
+        build.module,
         grid=plan.grid,
         block=plan.block,
         args=args,
         dynamic_smem=plan.dynamic_shared,
         recorder=recorder,
     )
-    return pipeline(recorder.recording, made.module.kernels[0], {})
+    return pipeline(recorder.recording, build.module.kernels[0], {})
 
 
 def _key(used: Sequence[int], flying: bool) -> Iterator[tuple[str, str, float, int]]:

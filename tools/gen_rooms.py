@@ -51,10 +51,10 @@ def _rows() -> Iterator[str]:
 
 def _sentences(module: Path) -> str:
     """The first paragraph of a module's docstring, in one line."""
-    found = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
-    if found is None:
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
+    if docstring is None:
         raise ValueError(f"{module.relative_to(ROOT)}: a docstring must explain it")
-    return " ".join(found.partition("\n\n")[0].split()).replace("|", "\\|")
+    return " ".join(docstring.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

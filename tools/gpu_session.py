@@ -87,8 +87,8 @@ class Session:
         except subprocess.TimeoutExpired:
             return {"why": f"the driver did not answer within {_ASKED_S:g} s"}
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "") or str(error)
-            return {"why": said.strip().splitlines()[-1]}
+            message = getattr(error, "stderr", "") or str(error)
+            return {"why": message.strip().splitlines()[-1]}
         summary: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         return summary
 
@@ -268,7 +268,7 @@ def _rates(calls: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _predictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was predicted of a row beside what was measured."""
+    """Lines with the predicted and the measured figures of each row."""
     return [
         f"predicted  {row['unit']}: {name} {ahead:.4g}, measured {row[name]:.4g}"
         for row in rows
@@ -278,7 +278,7 @@ def _predictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _listed() -> str:
-    """The parts and what each needs."""
+    """The lines of `--list`: each part and what it needs."""
     lines = []
     for part in PARTS:
         needs = ", ".join((*part.modules, *part.programs))

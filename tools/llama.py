@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _arguments(argv)
     try:
-        found = _found(arguments)
+        result = _result(arguments)
     except (ConfigError, BackendError) as error:
         return _fail(UNSUPPORTED, error)
     except ImportError as error:
@@ -97,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except PtxGenError as error:
         return _fail(FAILED, error)
-    tell(json.dumps(found, indent=2) if arguments.json else _report(found))
-    return OK if found["passed"] else FAILED
+    tell(json.dumps(result, indent=2) if arguments.json else _report(result))
+    return OK if result["passed"] else FAILED
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -161,7 +161,7 @@ def _lengths(text: str) -> list[int]:
 # ---------------------------------------------------------------------------------------- the runs
 
 
-def _found(arguments: argparse.Namespace) -> dict[str, Any]:
+def _result(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the model in each way; the model, its cache and the results, ready for JSON."""
     weights = random_weights(
         Sizes(
@@ -205,7 +205,7 @@ def _ways(
     """
     tokens = arguments.tokens
     ways: dict[str, Callable[[Progress], Array]] = {
-        "own lengths": lambda begin: own_lengths(weights, prompts, tokens, _cache(arguments), begin),
+        "own lengths": lambda begin: unpadded(weights, prompts, tokens, _cache(arguments), begin),
         "left-padded": lambda begin: left_padded(weights, prompts, tokens, _cache(arguments), begin),
     }
     if arguments.transformers:
@@ -247,7 +247,7 @@ def _cache(arguments: argparse.Namespace) -> flash.KVCache:
     )
 
 
-def own_lengths(
+def unpadded(
     weights: Weights, prompts: Sequence[Array], tokens: int, cache: flash.KVCache, begin: Progress
 ) -> Array:
     """Logits [prompts, tokens, vocab] of greedy decoding; sequences keep different lengths."""
@@ -286,11 +286,11 @@ def _last(weights: Weights, tokens: Array, attend: CachedAttention) -> Array:
 
 
 def _decoded(weights: Weights, first: Array, tokens: int, attend: CachedAttention, begin: Progress) -> Array:
-    found = [first]
+    logits = [first]
     for number in range(1, tokens):
         begin(f"token {number + 1}")
-        found.append(_last(weights, found[-1].argmax(axis=1)[:, None], attend))
-    return np.stack(found, axis=1)
+        logits.append(_last(weights, logits[-1].argmax(axis=1)[:, None], attend))
+    return np.stack(logits, axis=1)
 
 
 # ------------------------------------------------------------------------------------- judging
@@ -327,22 +327,22 @@ def judged(weights: Weights, prompts: Sequence[Array], logits: Array, dtype: str
     }
 
 
-def _whole(weights: Weights, prompts: Sequence[Array], written: Array, dtype: Any, kept: Any) -> Array:
+def _whole(weights: Weights, prompts: Sequence[Array], written: Array, dtype: Any, stored: Any) -> Array:
     """Logits of the written tokens, computed without a cache from each whole sequence alone."""
-    found = []
+    written_logits = []
     for prompt, text in zip(prompts, written, strict=True):
         read = np.concatenate([prompt, text[:-1]])[None]
-        logits = forward(weights, read, dense_attention(dtype, kept), dtype)
-        found.append(logits[0, len(prompt) - 1 :])
-    return np.stack(found)
+        logits = forward(weights, read, dense_attention(dtype, stored), dtype)
+        written_logits.append(logits[0, len(prompt) - 1 :])
+    return np.stack(written_logits)
 
 
 # -------------------------------------------------------------------------------------- the report
 
 
-def _report(found: Mapping[str, Any]) -> str:
+def _report(result: Mapping[str, Any]) -> str:
     """The results as a table for a reader."""
-    model, cache = found["model"], found["cache"]
+    model, cache = result["model"], result["cache"]
     pages = "contiguous" if cache["page_size"] is None else f"pages of {cache['page_size']}"
     keys = ("error", "allowed_error", "closest_choice")
     rows = [
@@ -354,17 +354,17 @@ def _report(found: Mapping[str, Any]) -> str:
                 str(run["equal"]),
                 *(f"{run[key]:.1e}" for key in keys),
             )
-            for run in found["runs"]
+            for run in result["runs"]
         ),
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    failed = [f"FAILED: {run['run']}: {why}" for run in found["runs"] for why in run["failures"]]
+    failed = [f"FAILED: {run['run']}: {why}" for run in result["runs"] for why in run["failures"]]
     return "\n".join(
         [
             f"Llama of {model['layers']} layers, {model['heads']} heads, {model['kv_heads']} of "
             f"keys, head_dim {model['head_dim']}; prompts of "
-            f"{', '.join(map(str, found['prompts']))} tokens",
+            f"{', '.join(map(str, result['prompts']))} tokens",
             f"cache: {cache['dtype']}, {pages}, on {cache['backend']}",
             "",
             *table,

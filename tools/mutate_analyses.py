@@ -98,14 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"cannot write {arguments.output}: {why}")
     try:
         known = reasons()
-        kept = _kept(arguments)
+        recorded = _known_rows(arguments)
     except (OSError, ValueError) as error:
         return _fail(str(error))
     gone = unmatched(known)
     if gone:
         return _fail(f"a reason is about no mutant: {', '.join(gone[0])}")
     chosen = sample(arguments.files, arguments.count, arguments.seed, arguments.kind)
-    rows = _valid(kept)
+    rows = _valid(recorded)
     if arguments.survivors:
         of_modules = (m for m in rows if m.file in arguments.files and m.kind in arguments.kind)
         wanted = [m for m in of_modules if not rows[m]["caught_by"] and m.key not in known]
@@ -114,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     every = _in_order({*chosen, *rows})
     try:
         _campaign(arguments, wanted, rows)
-        found = document(every, rows, known)
-        text = json.dumps(found, indent=1) + "\n"
+        campaign = document(every, rows, known)
+        text = json.dumps(campaign, indent=1) + "\n"
     except (OSError, ValueError, RuntimeError, NotPrivateError) as error:
         return _fail(str(error))
     if arguments.output is not None:
@@ -124,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except FileError as error:
             tell(text, end="")
             return _fail(f"{error}; the result is on standard output")
-    tell(text if arguments.json else report(found), end="")
-    counts = found["counts"]
+    tell(text if arguments.json else report(campaign), end="")
+    counts = campaign["counts"]
     return FAILED if counts[_SURVIVOR] or counts["judged"] < len(every) else OK
 
 
@@ -227,7 +227,7 @@ _Done = queue.Queue[tuple[Mutant, Outcome] | BaseException | None]
 def _outcomes(
     jobs: Sequence[_Pair], processes: int, end: float, step: Progress
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """What comes of each job that begins in time."""
+    """The outcome of each job that begins before the deadline."""
     todo: queue.Queue[_Pair] = queue.Queue()
     for job in jobs:
         todo.put(job)
@@ -236,14 +236,14 @@ def _outcomes(
     for _ in range(left):
         threading.Thread(target=_work, args=(todo, done, end), daemon=True).start()
     while left:
-        found = done.get()
-        if isinstance(found, BaseException):
-            raise found
-        if found is None:
+        result = done.get()
+        if isinstance(result, BaseException):
+            raise result
+        if result is None:
             left -= 1
             continue
-        step(f"{found[0].file}: {found[1].caught_by or 'SURVIVES'}")
-        yield found
+        step(f"{result[0].file}: {result[1].caught_by or 'SURVIVES'}")
+        yield result
 
 
 def _work(todo: queue.Queue[_Pair], done: _Done, end: float) -> None:
@@ -269,7 +269,7 @@ def _next(todo: queue.Queue[_Pair]) -> _Pair | None:
 
 
 def row_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
-    """What the JSON says of a mutant that was judged."""
+    """The JSON row of a judged mutant."""
     return {
         "file": mutant.file,
         "function": mutant.function,
@@ -288,27 +288,27 @@ def row_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
 # --------------------------------------------------------------------------------- what comes of it
 
 
-def _kept(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _known_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of the file to update. Raises `OSError` or `ValueError` if it cannot be read."""
     if not arguments.update or not arguments.output.exists():
         return []
-    kept: Any = json.loads(arguments.output.read_text())
-    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+    recorded: Any = json.loads(arguments.output.read_text())
+    if not isinstance(recorded, dict) or recorded.get("schema") != SCHEMA:
         raise ValueError(f"cannot update {arguments.output}: it is no campaign of schema {SCHEMA}")
-    rows: list[dict[str, Any]] = kept["mutants"]
+    rows: list[dict[str, Any]] = recorded["mutants"]
     return rows
 
 
-def _valid(kept: Sequence[dict[str, Any]]) -> _Rows:
-    """What was said of mutants whose function is as it was then."""
-    said = {_name(row): row for row in kept}
-    found: _Rows = {}
-    for file in sorted({row["file"] for row in kept} & set(files())):
+def _valid(recorded: Sequence[dict[str, Any]]) -> _Rows:
+    """The known rows of mutants whose function has not changed since."""
+    by_name = {_name(row): row for row in recorded}
+    valid: _Rows = {}
+    for file in sorted({row["file"] for row in recorded} & set(files())):
         for mutant in mutants(file):
-            row = said.get(_name(row_of(mutant, Outcome("", 0, 0.0))))
+            row = by_name.get(_name(row_of(mutant, Outcome("", 0, 0.0))))
             if row is not None:
-                found[mutant] = {**row, "line": mutant.line}
-    return found
+                valid[mutant] = {**row, "line": mutant.line}
+    return valid
 
 
 def _in_order(chosen: Collection[Mutant]) -> list[Mutant]:
@@ -351,7 +351,7 @@ def _is_argued(mutant: Mutant, rows: Mapping[Mutant, Mapping[str, Any]], known: 
     return not rows[mutant]["caught_by"] and mutant.key in known
 
 
-def _who(row: Mapping[str, Any]) -> str:
+def _catcher(row: Mapping[str, Any]) -> str:
     caught_by = row["caught_by"]
     if not caught_by:
         return _REASON if "reason" in row else _SURVIVOR
@@ -359,27 +359,27 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found = Counter(_who(row) for row in rows)
-    return {"judged": len(rows), **{column: found[column] for column in _COLUMNS}}
+    count = Counter(_catcher(row) for row in rows)
+    return {"judged": len(rows), **{column: count[column] for column in _COLUMNS}}
 
 
-def report(found: Mapping[str, Any]) -> str:
+def report(campaign: Mapping[str, Any]) -> str:
     """The table by module, the reasons and the survivors, for a reader."""
     columns = ("mutants", "judged", *_COLUMNS)
     lines = [f"{'':<38}" + "".join(f"{column:>10}" for column in columns)]
-    for row in (*found["modules"], {"name": "all", **found["counts"]}):
+    for row in (*campaign["modules"], {"name": "all", **campaign["counts"]}):
         cells = "".join(f"{row[column] or '':>10}" for column in columns)
         lines.append(f"{row['name']:<38}{cells}".rstrip())
     lines += [
         f"\n{row['file']}:{row['line']}, in {row['function']}: {row['kind']}, {row['what']}; "
         f"{row['tests']} tests pass\n  before  {row['before']}\n  after   {row['after']}"
-        for row in found["mutants"]
-        if _who(row) == _SURVIVOR
+        for row in campaign["mutants"]
+        if _catcher(row) == _SURVIVOR
     ]
-    counts = found["counts"]
+    counts = campaign["counts"]
     caught = counts[_TEST] + counts[_TIME] + counts[_CRASH]
     lines.append(
-        f"\n{counts['judged']} of {found['chosen']} mutants judged: {caught} are caught, "
+        f"\n{counts['judged']} of {campaign['chosen']} mutants judged: {caught} are caught, "
         f"{counts[_REASON]} change no verdict, {counts[_SURVIVOR]} survive\n"
     )
     return "\n".join(lines)

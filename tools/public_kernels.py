@@ -61,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [row for row in rows if not arguments.kernel or row.name in arguments.kernel]
     if not rows:
         return _fail("; ".join(missing.values()) or f"there is no kernel {', '.join(arguments.kernel)}")
-    found = document(list(_judged(rows)), missing)
-    tell(json.dumps(found, indent=1) if arguments.json else report(found))
-    return FAILED if not all(row["as_expected"] for row in found["kernels"]) else OK
+    result = document(list(_judged(rows)), missing)
+    tell(json.dumps(result, indent=1) if arguments.json else report(result))
+    return FAILED if not all(row["as_expected"] for row in result["kernels"]) else OK
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -84,7 +84,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _judged(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """What came of each row, as plain data."""
+    """The verdict on each row, as plain data for JSON."""
     with progress(len(rows)) as step:
         for row in rows:
             step(f"{row.source.name}: {row.name}")
@@ -117,17 +117,17 @@ def document(kernels: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict
     }
 
 
-def report(found: dict[str, Any]) -> str:
+def report(result: dict[str, Any]) -> str:
     """The verdicts as a table, and what is unexpected about them."""
     lines = []
-    for row in found["kernels"]:
+    for row in result["kernels"]:
         unexpected = not row["as_expected"]
         why = f"expected {row['expected']}" if unexpected else row["reason"]
         lines.append(f"{row['source']:<24}{row['kernel']:<42}{row['verdict']:<10}{why}".rstrip())
         lines += [f"    {detail}" for detail in row["details"][:_SHOWN] if unexpected]
-    lines += [f"not run: {why}" for why in found["missing"].values()]
-    twins = [row for row in found["kernels"] if row["twin"]]
-    counted = ", ".join(f"{count} {kind}" for kind, count in found["counts"].items() if count)
+    lines += [f"not run: {why}" for why in result["missing"].values()]
+    twins = [row for row in result["kernels"] if row["twin"]]
+    counted = ", ".join(f"{count} {kind}" for kind, count in result["counts"].items() if count)
     caught = sum(row["as_expected"] for row in twins)
     lines.append(f"{counted or 'none'}; made wrong on purpose {len(twins)}, reported {caught}")
     return "\n".join(lines)

@@ -51,14 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known = read(arguments.ledger)
         if arguments.merge:
-            said = _merged(known, arguments.merge, arguments.ledger)
+            result = _merged(known, arguments.merge, arguments.ledger)
         elif arguments.list:
-            said = _listed(known)
+            result = _listed(known)
         else:
-            said = _missing(known, arguments.target or TARGETS)
+            result = _missing(known, arguments.target or TARGETS)
     except (OSError, LedgerError) as error:
         return fail(NAME, FAILED, str(error))
-    tell(json.dumps({"schema": SCHEMA, **said[0]}, indent=1) if arguments.json else "\n".join(said[1]))
+    tell(json.dumps({"schema": SCHEMA, **result[0]}, indent=1) if arguments.json else "\n".join(result[1]))
     return OK
 
 
@@ -84,22 +84,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-_Said = tuple[dict[str, Any], list[str]]  # for JSON, and lines
+_Output = tuple[dict[str, Any], list[str]]  # for JSON, and lines
 
 
-def _merged(known: Sequence[Entry], files: Sequence[Path], ledger: Path) -> _Said:
-    """What became of the entries of some files."""
+def _merged(known: Sequence[Entry], files: Sequence[Path], ledger: Path) -> _Output:
+    """Merge the entries of some files into the ledger; how many were new and how many changed."""
     for file in files:
         if not file.is_file():
             raise LedgerError(f"{file}: there is no such file")
     new = [entry for file in files for entry in entries_of(read_runs(file))]
     merged = merge(known, new)
     write(merged, ledger)
-    found = {"runs": len(new), "changed": len(set(merged) - set(known)), "entries": len(merged)}
-    return found, [f"{found['changed']} entries are new or changed, {found['entries']} in all"]
+    counts = {"runs": len(new), "changed": len(set(merged) - set(known)), "entries": len(merged)}
+    return counts, [f"{counts['changed']} entries are new or changed, {counts['entries']} in all"]
 
 
-def _listed(known: Sequence[Entry]) -> _Said:
+def _listed(known: Sequence[Entry]) -> _Output:
     lines = [
         f"{e.verdict:6} {e.where}, {(e.text or 'text unknown')[:_SHOWN_DIGITS]:12} {e.kernel} ({e.source})"
         for e in known
@@ -107,7 +107,7 @@ def _listed(known: Sequence[Entry]) -> _Said:
     return {"entries": [asdict(entry) for entry in known]}, lines
 
 
-def _missing(known: Sequence[Entry], targets: Sequence[str]) -> _Said:
+def _missing(known: Sequence[Entry], targets: Sequence[str]) -> _Output:
     """The shipped kernels whose text is in the ledger for no device."""
     ledger, rows, count = Ledger(known), [], 0
     with progress(len(targets)) as step:

@@ -41,7 +41,16 @@ from tools.campaign.judging import judge, judge_of, mutants_of
 from tools.campaign.kernels import subjects
 from tools.commands import witness_launch
 from tools.commands.witness_launch import ORDINAL
-from tools.commands.witness_sanitizer import HANGS, NONE, TOOLS, Said, Sanitizer, examine, find_sanitizer, run
+from tools.commands.witness_sanitizer import (
+    HANGS,
+    NONE,
+    TOOLS,
+    CheckResult,
+    Sanitizer,
+    examine,
+    find_sanitizer,
+    run,
+)
 
 OK, FAILED, USAGE = range(3)
 
@@ -101,21 +110,21 @@ class Row:
     ours: str
     what: str
     value: str
-    theirs: tuple[Said, ...] = field(default=())
+    theirs: tuple[CheckResult, ...] = field(default=())
 
     @property
     def agreement(self) -> str:
-        """One of AGREEMENTS."""
-        noticed = any(said.noticed for said in self.theirs)
-        if not noticed and any(said.verdict == NONE for said in self.theirs):
+        """How the two verdicts compare, one of AGREEMENTS."""
+        noticed = any(check.noticed for check in self.theirs)
+        if not noticed and any(check.verdict == NONE for check in self.theirs):
             return "no verdict"
-        found = self.ours in CATCHERS
+        ours = self.ours in CATCHERS
         return {
             (True, True): "both",
             (True, False): "ours only",
             (False, True): "theirs only",
             (False, False): "neither",
-        }[found, noticed]
+        }[ours, noticed]
 
     @property
     def bad(self) -> bool:
@@ -125,7 +134,9 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain data for JSON."""
-        theirs = {said.tool: {k: v for k, v in asdict(said).items() if k != "tool"} for said in self.theirs}
+        theirs = {
+            check.tool: {k: v for k, v in asdict(check).items() if k != "tool"} for check in self.theirs
+        }
         return {
             "kernel": self.kernel,
             "mutant": self.mutant,
@@ -255,7 +266,7 @@ class Bench:
 
     def _on_gpu(
         self, kernel: str, module: ir.Module, problem: Any, folder: Path
-    ) -> tuple[str, tuple[Said, ...]]:
+    ) -> tuple[str, tuple[CheckResult, ...]]:
         """The error of the GPU's results, and the result of each check."""
         device = self.backend.device_properties(ORDINAL)
         if not target(module.target).runs_on(device.major, device.minor):
@@ -265,7 +276,7 @@ class Bench:
             program = self.backend.compile(render(module), wanted)
         except AssemblerError as error:
             return f"{_REFUSED}: {error}", ()
-        theirs: list[Said] = []
+        theirs: list[CheckResult] = []
         trouble: list[str] = []
         launch = partial(self._launch, folder, program, theirs, trouble)
         ran = subjects()[kernel].run(module, problem, launch=launch)
@@ -275,7 +286,7 @@ class Bench:
         self,
         folder: Path,
         program: bytes,
-        theirs: list[Said],
+        theirs: list[CheckResult],
         trouble: list[str],
         module: ir.Module,
         entry: str,
@@ -331,17 +342,17 @@ def report(rows: Sequence[Row]) -> str:
         width = max(len(row.mutant) for row in mine)
         lines.append(f"{kernel:<{width + 2}}  {'ours':<12}{'theirs':<22}{'results':<10}agreement")
         for row in mine:
-            noticed = ", ".join(said.tool for said in row.theirs if said.noticed) or "-"
+            noticed = ", ".join(check.tool for check in row.theirs if check.noticed) or "-"
             results = _RIGHT if row.value == _RIGHT else "wrong"
             lines.append(f"  {row.mutant:<{width}}  {row.ours:<12}{noticed:<22}{results:<10}{row.agreement}")
         lines.append("")
     for row in rows:
         if row.bad:
             lines += [f"{row.kernel}: {row.mutant}: {row.agreement}; results: {row.value}"]
-            for said in row.theirs:
-                for text in (*said.findings, *([said.why] if said.why else [])):
+            for check in row.theirs:
+                for text in (*check.findings, *([check.why] if check.why else [])):
                     shown = text.replace("\n", "\n    ")
-                    lines.append(f"  {said.tool}: {shown}")
+                    lines.append(f"  {check.tool}: {shown}")
             lines.append("")
     agreements = Counter(row.agreement for row in rows)
     counts = ", ".join(f"{agreements[name]} {name}" for name in AGREEMENTS)

@@ -94,14 +94,14 @@ def assemble_jobs(quick: bool) -> list[Job]:
 
 def _settings(kernel: KernelConfig) -> dict[str, Setting]:
     t = kernel.tiling
-    found: dict[str, Setting] = {
+    settings: dict[str, Setting] = {
         "d": t.head_dim,
         "tile": t.tile,
         "block_q": t.block_q,
         "target": kernel.target.name,
     }
-    found |= {"dtype": kernel.dtype.name} if kernel.dtype is not F32 else {}
-    return found | ({"causal": kernel.causal} if kernel.causal else {})
+    settings |= {"dtype": kernel.dtype.name} if kernel.dtype is not F32 else {}
+    return settings | ({"causal": kernel.causal} if kernel.causal else {})
 
 
 def _emit(kernel: KernelConfig) -> str:
@@ -178,23 +178,23 @@ def _cold_with(bytecode: str, repeats: int) -> Found:
             stderr=subprocess.PIPE,
         )
 
-    found: Found = []
+    results: Found = []
     works: dict[str, Work] = {}
     for name, command in _PROGRAMS.items():
         try:
             run(*command)  # which writes the bytecode
         except subprocess.SubprocessError as error:
-            found.append(f"{_shown(command)} could not be measured: {_why(error)}")
+            results.append(f"{_shown(command)} could not be measured: {_why(error)}")
         else:
             works[name] = functools.partial(run, *command)
     samples = interleaved(works, rounds=repeats, batch=1, dropped=0, timer=_processor_seconds)
     for name, times in samples.items():
-        found.append(measured(f"cold: {_shown(_PROGRAMS[name])}", "ms", [t * MS for t in flat(times)]))
+        results.append(measured(f"cold: {_shown(_PROGRAMS[name])}", "ms", [t * MS for t in flat(times)]))
     if _OURS in samples and _LIBRARIES in samples:
         ratio = ratios(samples[_OURS], samples[_LIBRARIES])
         goal = Goal("<=", COLD_GOAL)
-        found.append(measured(f"cold: {_OURS} / {_LIBRARIES}", "x", ratio, goal=goal, headline=True))
-    return found
+        results.append(measured(f"cold: {_OURS} / {_LIBRARIES}", "x", ratio, goal=goal, headline=True))
+    return results
 
 
 def _shown(command: Sequence[str]) -> str:
@@ -223,7 +223,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 def _imports() -> Found:
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", _LIST_MODULES, *_EMIT[1:]],
             cwd=ROOT,
             capture_output=True,
@@ -233,7 +233,7 @@ def _imports() -> Found:
         )
     except subprocess.SubprocessError as error:
         return [f"what ptxgen emit imports is not known: {_why(error)}"]
-    heavy = heavy_among(json.loads(said.stdout))
+    heavy = heavy_among(json.loads(done.stdout))
     return [
         measured(
             "heavy modules imported by ptxgen emit",
@@ -253,14 +253,14 @@ def heavy_among(modules: list[str]) -> list[str]:
 
 def _why(error: subprocess.SubprocessError) -> str:
     """The last line that a failed process wrote, else what happened to it."""
-    said = getattr(error, "stderr", None) or ""
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    message = getattr(error, "stderr", None) or ""
+    text = message.decode(errors="replace") if isinstance(message, bytes) else message
     return text.strip().splitlines()[-1] if text.strip() else str(error)
 
 
 def _assemble(config: AttentionConfig, repeats: int) -> Found:
     kernel = config.kernel()
-    made = build(kernel)
+    built = build(kernel)
     settings = _settings(kernel)
     try:
         assembler = find_assembler(target=kernel.target.name)
@@ -268,11 +268,11 @@ def _assemble(config: AttentionConfig, repeats: int) -> Found:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     assemblies: list[Assembly] = []
     times = [
-        seconds(lambda: assemblies.append(assembler.assemble(made.text, kernel.target.name)))
+        seconds(lambda: assemblies.append(assembler.assemble(built.text, kernel.target.name)))
         for _ in range(repeats)
     ]
-    usage = assemblies[-1].kernel(made.kernel.name)
-    resources = KernelResources(kernel, usage.registers, True, made.kernel.dynamic_shared_bytes)
+    usage = assemblies[-1].kernel(built.kernel.name)
+    resources = KernelResources(kernel, usage.registers, True, built.kernel.dynamic_shared_bytes)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes
     facts = {
         "registers": (usage.registers, "per thread"),

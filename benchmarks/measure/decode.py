@@ -84,7 +84,7 @@ STEPS: Final = (
 
 
 def decode_jobs(quick: bool) -> list[Job]:
-    """A job for every step."""
+    """One job for each decode step that is measured."""
     return [
         Job(
             f"decode {step.dtype} page {step.page_size}" + (" append" if step.new else ""),
@@ -158,7 +158,7 @@ def _call(step: Decoding) -> CacheCall:
     new = (1, step.heads, 1, step.head_dim)
     shapes = (new, (*shape, step.head_dim), (*shape, step.head_dim), new)
     q, k, v, out = (view(x.astype(config.element.numpy), "array") for x in normal(*shapes))
-    given = {name: view(array, name) for name, array in operands.items()}
+    inputs = {name: view(array, name) for name, array in operands.items()}
     return CacheCall(
         config,
         q,
@@ -166,7 +166,7 @@ def _call(step: Decoding) -> CacheCall:
         v,
         out,
         {},
-        given | (_new_rows(step, config) if step.new else {}),
+        inputs | (_new_rows(step, config) if step.new else {}),
         step.page_size,
         step.seq_k,
         config.scale,

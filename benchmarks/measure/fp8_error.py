@@ -83,9 +83,9 @@ def drawn(head_dim: int, keys: int, kind: Numbers) -> tuple[Array, Array, Array]
     return (q * kind.spread).astype(of), k.astype(of), (v + kind.mean).astype(of)
 
 
-def relative_error(found: Array, exact: Array) -> float:
+def relative_error(result: Array, exact: Array) -> float:
     """|found - exact| / |exact| of all elements."""
-    return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+    return float(np.linalg.norm(result.astype(np.float64) - exact) / np.linalg.norm(exact))
 
 
 def one_sum(q: Array, k: Array, v: Array, tile: int) -> Array:
@@ -110,12 +110,12 @@ def product(a: Array, b: Array, c: Array) -> Array:
     for first in range(0, a.shape[1], _DEPTH):
         some = slice(first, first + _DEPTH)
         left, right = a[:, some].T.view(np.uint8), b[some].view(np.uint8)
-        found = multiplied(
+        sums = multiplied(
             how,
             E4M3.name,
             factors(E4M3.name, np.ascontiguousarray(left)[..., None], how),
             factors(E4M3.name, np.ascontiguousarray(right)[..., None], how),
             np.ascontiguousarray(c)[..., None],
         )
-        c = found[..., 0]
+        c = sums[..., 0]
     return c

@@ -28,7 +28,7 @@ FP8_SCALE_REMARKS: Final = (
     "2^(-fall * key / 128)",
 )
 _ROWS: Final = 1024
-_WINDOW: Final = 127  # keys before a query that it sees beside its own
+_WINDOW: Final = 127  # keys before a query that it sees next to its own
 _HEAD_DIM: Final = 128
 _BLOCKS: Final = (None, 128, 64)  # rows that share a scale; None: all
 _FALLS: Final = (0, 2, 4)  # powers of two by which 128 rows of V are smaller than those before them
@@ -47,26 +47,26 @@ def _errors(fall: int) -> Found:
     v = v * np.exp2(-fall / 128 * np.arange(_ROWS, dtype=np.float32))[:, None]
     wide = (x.astype(np.float64) for x in (q, k, v))
     exact, _ = attention_reference(*wide, causal=True, window=(_WINDOW, 0))
-    found: Found = []
+    results: Found = []
     errors: list[float] = []
     for block in _BLOCKS:
         config = AttentionConfig(
             _HEAD_DIM, dtype="e4m3", target=WGMMA_TARGET, scale_block=block, causal=True, window=(_WINDOW, 0)
         )
-        made = [narrowed(x, block) for x in (q, k, v)]
-        scales: Any = dict(zip(SCALES, (scale for _, scale in made), strict=True))
-        narrow = (x for x, _ in made)
+        inputs = [narrowed(x, block) for x in (q, k, v)]
+        scales: Any = dict(zip(SCALES, (scale for _, scale in inputs), strict=True))
+        narrow = (x for x, _ in inputs)
         out = AttentionKernel(config).launch(*narrow, backend="interpreter", **scales)
         errors.append(error_of_rows(out, exact))
         settings: dict[str, Setting] = {"d": _HEAD_DIM, "keys": _ROWS, "fall": fall}
         if block is None:
-            found.append(measured("error with a scale of each head", "of O", errors, config=settings))
+            results.append(measured("error with a scale of each head", "of O", errors, config=settings))
             continue
         settings["scale_block"] = block
-        found.append(measured("error with scales of blocks", "of O", errors[-1:], config=settings))
+        results.append(measured("error with scales of blocks", "of O", errors[-1:], config=settings))
         ratio = errors[-1] / errors[0]
-        found.append(measured("error, blocks / heads", "", [ratio], config=settings, goal=_NOT_WORSE))
-    return found
+        results.append(measured("error, blocks / heads", "", [ratio], config=settings, goal=_NOT_WORSE))
+    return results
 
 
 def narrowed(x: Array, block: int | None) -> tuple[Array, Array]:
@@ -77,7 +77,7 @@ def narrowed(x: Array, block: int | None) -> tuple[Array, Array]:
     return (blocks / scale).astype(E4M3.numpy).reshape(x.shape), scale[:, :, 0 if block is None else ..., 0]
 
 
-def error_of_rows(found: Array, exact: Array) -> float:
+def error_of_rows(result: Array, exact: Array) -> float:
     """The root of the mean square of |found - exact| / |exact| of all rows."""
-    wrong = np.linalg.norm(found.astype(np.float64) - exact, axis=-1)
+    wrong = np.linalg.norm(result.astype(np.float64) - exact, axis=-1)
     return float(np.sqrt(np.mean((wrong / np.linalg.norm(exact, axis=-1)) ** 2)))

@@ -1,4 +1,4 @@
-"""The kernels of the documentation beside the same in Triton and CuTe DSL: code, time to a cubin,
+"""The kernels of the documentation next to the same in Triton and CuTe DSL: code, time to a cubin,
 machine code.
 """
 
@@ -53,9 +53,9 @@ GALLERY_REMARKS: Final = (
 
 
 def gallery_jobs(quick: bool) -> list[Job]:
-    """A job for each kernel."""
+    """One job for each kernel of the gallery."""
     repeats = 2 if quick else 7
-    return [Job(name, functools.partial(beside, name, repeats)) for name in KERNELS]
+    return [Job(name, functools.partial(compared, name, repeats)) for name in KERNELS]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Figures:
 
     @property
     def per_product(self) -> float:
-        """Machine instructions of a warp in a turn of the main loop, for each tensor-core product; 0
+        """Machine instructions of a warp in an iteration of the main loop, for each tensor-core product; 0
         without products.
         """
         return len(self.loop.path) / self.loop.products if self.loop else 0.0
@@ -84,25 +84,25 @@ class _Figures:
     def rows(self, settings: Mapping[str, Setting], *, ours: bool) -> Found:
         """The figures as measurements; only ours have a goal."""
         goal = Goal("<=", 0) if ours else None
-        found: Found = [
+        rows_out: Found = [
             measured("lines", "lines", [self.lines], config=settings),
             measured("from a function to a cubin", "ms", self.ms, config=settings),
             measured("registers", "per thread", [self.registers], config=settings),
             measured("spilled", "bytes", [self.spilled_bytes], config=settings, goal=goal),
         ]
         if self.why:
-            return [*found, f"machine code was not counted: {self.why}"]
-        found.append(measured("machine instructions", "instr.", [len(self.sass)], config=settings))
+            return [*rows_out, f"machine code was not counted: {self.why}"]
+        rows_out.append(measured("machine instructions", "instr.", [len(self.sass)], config=settings))
         if self.loop:
-            found += [
+            rows_out += [
                 measured("main loop", "instr.", [len(self.loop.path)], config=settings),
                 measured("HMMA in a turn of the main loop", "instr.", [self.loop.products], config=settings),
                 measured("main loop", "instr. per HMMA", [self.per_product], config=settings),
             ]
-        return found
+        return rows_out
 
 
-def beside(name: str, repeats: int) -> Found:
+def compared(name: str, repeats: int) -> Found:
     """The figures of one kernel, and those of the peers that are installed."""
     source, target = sources()[name], f"sm_{CAPABILITY}"
     settings: dict[str, Setting] = {"kernel": name, "target": target}
@@ -112,16 +112,16 @@ def beside(name: str, repeats: int) -> Found:
         return find_assembler(target=target).assemble(text, target).cubin
 
     ours = _figures(source, to_cubin, function(name).build(target=target).text, repeats)
-    found: Found = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
+    results: Found = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
     for by, (_, package) in PEERS.items():
         try:
             peer = peer_module(by)
         except ImportError as error:
-            found.append(f"{by}'s kernels were not measured: {error}; pip install {package}")
+            results.append(f"{by}'s kernels were not measured: {error}; pip install {package}")
             continue
         compile_it = functools.partial(peer.compiled, name, CAPABILITY)
         its = _figures(peer.source(name), compile_it, compile_it()["ptx"], repeats)
-        found += its.rows(settings | {"by": by}, ours=False)
+        results += its.rows(settings | {"by": by}, ours=False)
         if ours.loop and its.loop:
             ratio = measured(
                 f"main loop, instructions per HMMA: ours / {by}",
@@ -131,18 +131,18 @@ def beside(name: str, repeats: int) -> Found:
                 goal=Goal("<=", MOST_RATIO),
                 headline=True,
             )
-            found.append(ratio)
-    return found
+            results.append(ratio)
+    return results
 
 
 def _figures(source: str, to_cubin: Callable[[], object], ptx: str, repeats: int) -> _Figures:
     target = f"sm_{CAPABILITY}"
-    made = find_assembler(target=target).assemble(ptx, target)
-    (usage,) = made.kernels
+    assembly = find_assembler(target=target).assemble(ptx, target)
+    (usage,) = assembly.kernels
     sass: list[SassInstr] = []
     why = ""
     try:
-        sass = find_disassembler().instructions(made.cubin)
+        sass = find_disassembler().instructions(assembly.cubin)
     except BackendError as error:
         why = str(error)
     return _Figures(
@@ -157,7 +157,7 @@ def _figures(source: str, to_cubin: Callable[[], object], ptx: str, repeats: int
 
 def lines_of_code(source: str) -> int:
     """The lines of a Python source with code: no comments, docstrings and blank lines."""
-    said = {
+    lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type not in _NO_CODE
@@ -166,8 +166,8 @@ def lines_of_code(source: str) -> int:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             text = node.body[0]
-            said -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
-    return len(said)
+            lines -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    return len(lines)
 
 
 @functools.cache
@@ -182,15 +182,15 @@ def function(name: str) -> KernelFunction:
     scope: dict[str, Any] = {}
     for text in (*imports, source):
         exec(compile(text, f"<{name} of the documentation>", "exec"), scope)  # this repository's own text
-    found = scope[name]
-    assert isinstance(found, KernelFunction)
-    return found
+    kernel = scope[name]
+    assert isinstance(kernel, KernelFunction)
+    return kernel
 
 
 @functools.cache
 def _examples() -> dict[str, tuple[str, tuple[str, ...]]]:
     """For each kernel of the pages, its source and the imports of its page."""
-    found = {}
+    by_name = {}
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         examples = [example.source for example in doctest.DocTestParser().get_examples(text)]
@@ -199,8 +199,8 @@ def _examples() -> dict[str, tuple[str, tuple[str, ...]]]:
             if source.startswith("@px.kernel"):
                 (node,) = ast.parse(source).body
                 assert isinstance(node, ast.FunctionDef)
-                found[node.name] = source, imports
-    return found
+                by_name[node.name] = source, imports
+    return by_name
 
 
 @functools.cache
@@ -232,13 +232,13 @@ _COLUMNS: Final = (  # name and unit of a measurement, and the heading and forma
 
 def as_markdown(document: Mapping[str, Any]) -> str:
     """The table of a result of this section, as docs/gallery.md has it."""
-    found = document["sections"]["gallery"]["measurements"]
+    measurements = document["sections"]["gallery"]["measurements"]
     lines = [
         f"| {' | '.join(['kernel', 'by', *(heading for _, _, heading, _ in _COLUMNS)])} |",
         f"|{'---|' * (2 + len(_COLUMNS))}",
     ]
     for kernel in KERNELS:
-        of = {by: _values(found, kernel, by) for by in ("ptxgen", *PEERS)}
+        of = {by: _values(measurements, kernel, by) for by in ("ptxgen", *PEERS)}
         for by, values in of.items():
             if _TIME in values:
                 values = {**values, _TIME: values[_TIME] / of["ptxgen"][_TIME]}
@@ -250,10 +250,10 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _values(found: Sequence[Mapping[str, Any]], kernel: str, by: str) -> dict[tuple[str, str], float]:
+def _values(measurements: Sequence[Mapping[str, Any]], kernel: str, by: str) -> dict[tuple[str, str], float]:
     """The medians of a kernel, by name and unit."""
     return {
         (m["name"], m["unit"]): m["median"]
-        for m in found
+        for m in measurements
         if (m["config"].get("kernel"), m["config"].get("by")) == (kernel, by)
     }

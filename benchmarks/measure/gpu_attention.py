@@ -1,4 +1,4 @@
-"""Measures attention on a GPU as users call it: f16, bf16, fp8, and f32 by every precision, beside
+"""Measures attention on a GPU as users call it: f16, bf16, fp8, and f32 by every precision, next to
 PyTorch's backends and the rate of a product of matrices.
 """
 
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def config(self) -> AttentionConfig:
-        """The config, with default tiles."""
+        """The kernel's config with default tiles."""
         settings: dict[str, Any] = {"precision": self.precision} if self.precision else {}
         if self.window is not None:
             settings["window"] = (self.window - 1, 0)
@@ -109,10 +109,10 @@ class Call:
     @property
     def settings(self) -> dict[str, Setting]:
         """The call as the settings of a measurement."""
-        found: dict[str, Setting] = {"dtype": self.precision or self.dtype, "d": self.head_dim}
+        settings: dict[str, Setting] = {"dtype": self.precision or self.dtype, "d": self.head_dim}
         shape = {"dv": self.head_dim_v, "heads": self.heads, "kv_heads": self.kv_heads, "window": self.window}
-        found |= {"N": self.seq, "causal": self.causal}
-        return found | {name: number for name, number in shape.items() if number is not None}
+        settings |= {"N": self.seq, "causal": self.causal}
+        return settings | {name: number for name, number in shape.items() if number is not None}
 
     @property
     def label(self) -> str:
@@ -131,7 +131,7 @@ class Call:
 
     @property
     def for_hopper(self) -> bool:
-        """Whether only kernels for Hopper compute it."""
+        """Whether only the kernels for Hopper compute this call."""
         return self.config.target == WGMMA_TARGET
 
 
@@ -175,7 +175,7 @@ def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 
 
 def calls(quick: bool) -> list[Call]:
-    """The calls that are measured."""
+    """The calls that this GPU is measured with."""
     if quick:
         return [Call("f16", 128, 4096, True)]
     of_f16 = [
@@ -204,21 +204,24 @@ def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
         return [why_not]
     where = f"cuda:{gpu.ordinal}"
     a, b = (torch.randn(_MATRIX, _MATRIX, device=where, dtype=torch.bfloat16) for _ in range(2))
-    turns = race(gpu, {"product": lambda: a @ b}, repeats, 1)["product"]
-    found = measured(
-        "tensor core ceiling", "TFLOP/s", [2 * _MATRIX**3 / t / 1e12 for t in flat(turns)], headline=True
+    times = race(gpu, {"product": lambda: a @ b}, repeats, 1)["product"]
+    measurement = measured(
+        "tensor core ceiling", "TFLOP/s", [2 * _MATRIX**3 / t / 1e12 for t in flat(times)], headline=True
     )
-    gpu.tensor_flops = found.median * 1e12
+    gpu.tensor_flops = measurement.median * 1e12
     clock = gpu.most_clock_mhz()
     paper = tensor_peak_flops(gpu.target, gpu.device.multiprocessors, clock) / 1e12
     if not paper:
-        return [found]
-    return [found, measured("tensor core peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
+        return [measurement]
+    return [
+        measurement,
+        measured("tensor core peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock}),
+    ]
 
 
 @functools.lru_cache(maxsize=4)
 def _drawn(count: int, dtype: str) -> tuple[Any, ...]:
-    """The numbers of Q, K and V."""
+    """Normally distributed Q, K and V of a call."""
     return tuple(x.astype(INPUT_DTYPES[dtype].numpy) for x in normal(*[(count,)] * 3))
 
 
@@ -287,15 +290,17 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
         errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
     contestants |= others
     samples = race(gpu, contestants, rounds, batch)
-    found: Found = [*remarks]
-    for name, turns in samples.items():
-        found += _rates(gpu, call, name, flat(turns))
-        found.append(measured(f"{name}, error", "", [errors[name]], config=call.settings))
+    results: Found = [*remarks]
+    for name, times in samples.items():
+        results += _rates(gpu, call, name, flat(times))
+        results.append(measured(f"{name}, error", "", [errors[name]], config=call.settings))
     for name in contestants:
         if not name.startswith("ours"):
             ratio = ratios(samples[name], samples["ours"])
-            found.append(measured(f"speed of ours / {name}", "x", ratio, config=call.settings, headline=True))
-    return found
+            results.append(
+                measured(f"speed of ours / {name}", "x", ratio, config=call.settings, headline=True)
+            )
+    return results
 
 
 def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], list[str]]:
@@ -314,22 +319,22 @@ def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], li
     return torch_contestants(torch, tensors, call.causal, backends, tf32)
 
 
-def _largest(found: Any, exact: Any) -> float:
-    """The largest error of some rows."""
-    return float(np.abs(found.astype(np.float64) - exact).max())
+def _largest(result: Any, exact: Any) -> float:
+    """The largest absolute error of sampled rows of the output."""
+    return float(np.abs(result.astype(np.float64) - exact).max())
 
 
 def _rates(gpu: Gpu, call: Call, name: str, times: Sequence[float]) -> list[Measurement]:
     """Times and rates of a contestant."""
     rates = [call.flops / t / 1e12 for t in times]
-    found = [
+    results = [
         measured(name, "ms", [t * MS for t in times], config=call.settings),
         measured(f"{name}, useful", "TFLOP/s", rates, config=call.settings),
     ]
     if gpu.tensor_flops and call.dtype in ("f16", "bf16"):
         part = [100 * rate * 1e12 / gpu.tensor_flops for rate in rates]
-        found.append(measured(f"{name}, of the tensor core ceiling", "%", part, config=call.settings))
-    return found
+        results.append(measured(f"{name}, of the tensor core ceiling", "%", part, config=call.settings))
+    return results
 
 
 def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAST_TILE) -> Found:
@@ -342,7 +347,7 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
     works = {name: arrays.launches(gpu, of) for name, of in configs.items()}
     at_once(works.values())
     contestants: dict[str, Callable[[], Any]] = {}
-    found: Found = []
+    results: Found = []
     for name, launch in works.items():
         try:
             launch()
@@ -350,16 +355,16 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
         except PtxGenError as error:
             if name == _CHOSEN:
                 raise
-            found.append(f"tile {name} of {call.settings} was not launched: {first_line(error)}")
+            results.append(f"tile {name} of {call.settings} was not launched: {first_line(error)}")
     samples = race(gpu, contestants, rounds, batch)
-    for name, turns in samples.items():
-        rates = [call.flops / t / 1e12 for t in flat(turns)]
-        found.append(measured("tile, useful", "TFLOP/s", rates, config=call.settings | {"tile": name}))
-    best = min(samples.values(), key=lambda turns: min(flat(turns)))
+    for name, times in samples.items():
+        rates = [call.flops / t / 1e12 for t in flat(times)]
+        results.append(measured("tile, useful", "TFLOP/s", rates, config=call.settings | {"tile": name}))
+    best = min(samples.values(), key=lambda times: min(flat(times)))
     goal = Goal("<=", 1.05)
     slower = ratios(samples[_CHOSEN], best)
     name = "time of the chosen tile / the best"
-    return [*found, measured(name, "x", slower, config=call.settings, goal=goal, headline=True)]
+    return [*results, measured(name, "x", slower, config=call.settings, goal=goal, headline=True)]
 
 
 def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:

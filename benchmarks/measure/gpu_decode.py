@@ -126,11 +126,11 @@ def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
         wide = [_in_pages(x, one.page_size)[order] for x in wide]
     with Staging(gpu.backend, 0, gpu.ordinal) as staging:
         there = [staging.copy_of(view(np.ascontiguousarray(x), "array")) for x in (q, *wide)]
-        given = {name: staging.copy_of(view(x, name)) for name, x in operands.items()}
+        inputs = {name: staging.copy_of(view(x, name)) for name, x in operands.items()}
         out = staging.room_for(view(np.empty_like(q), "out"))
         staging.wait()
         call = CacheCall(
-            config, there[0], there[1], there[2], out, {}, given, one.page_size, one.seq_k, config.scale
+            config, there[0], there[1], there[2], out, {}, inputs, one.page_size, one.seq_k, config.scale
         )
         yield OnDevice(call, staging, (q[:1], k[None], v[None]))
 
@@ -154,7 +154,7 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
         arrays.staging.wait()
     settings, nbytes = step.settings(splits), step.nbytes(splits)
     rates = [nbytes / t / 1e12 for t in times]
-    found: Found = [
+    results: Found = [
         measured("decoding", "us", [t * US for t in times], config=settings),
         measured("decoding, read + written", "TB/s", rates, config=settings),
         measured(
@@ -167,7 +167,7 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
     ]
     if gpu.copy_rate:
         part = [100 * rate * 1e12 / gpu.copy_rate for rate in rates]
-        found.append(
+        results.append(
             measured(
                 "decoding, of the copy ceiling",
                 "%",
@@ -177,7 +177,7 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
                 headline=True,
             )
         )
-    return found
+    return results
 
 
 def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
@@ -199,7 +199,7 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
 
 
 def _judge(first: tuple[Array, Array, Array]) -> Judge:
-    """The judge of the first sequence's result."""
+    """The reference that judges the output of the first sequence."""
     exact, _ = attention_reference(*first, causal=True)
     return Judge(exact, float(np.abs(_same_roundings(*first) - exact).max()))
 
@@ -246,13 +246,13 @@ def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
         "torch, graph": graphed(torch, theirs),
     }
     samples = race(gpu, contestants, rounds, batch)
-    found = _latencies(step, samples)
+    results = _latencies(step, samples)
     for how in ("", ", graph"):
         ratio = ratios(samples[f"ours{how}"], samples[f"torch{how}"])
-        found.append(
+        results.append(
             measured(f"latency of ours / torch{how}", "x", ratio, config=_settings(step), headline=True)
         )
-    return found
+    return results
 
 
 def _heads_and_rows(one: Decoding) -> tuple[tuple[int, int], ...]:
@@ -292,8 +292,8 @@ def _settings(step: Batch) -> dict[str, Setting]:
 
 def _latencies(step: Batch, samples: Mapping[str, list[list[float]]]) -> Found:
     return [
-        measured(f"a token, {name}", "us", [t * US for t in flat(turns)], config=_settings(step))
-        for name, turns in samples.items()
+        measured(f"a token, {name}", "us", [t * US for t in flat(rounds)], config=_settings(step))
+        for name, rounds in samples.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Measures gradients of attention on a GPU, as users call them, beside those of PyTorch's backends."""
+"""Measures gradients of attention on a GPU, as users call them, next to those of PyTorch's backends."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def gradient_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     rounds, batch = (3, 2) if quick else (5, 3)
     dims = (128,) if quick else (64, 128)
     calls = [Call("f16", dim, 4096, causal) for dim in dims for causal in (False, True)]
-    found = [Job("assemble the kernels of gradients", lambda: prepared(gpu, calls))]
+    jobs = [Job("assemble the kernels of gradients", lambda: prepared(gpu, calls))]
     for call in calls:
         run = functools.partial(backward, gpu, call, rounds, batch)
-        found.append(Job(f"gradients d={call.head_dim} causal={call.causal}", run))
-    return found
+        jobs.append(Job(f"gradients d={call.head_dim} causal={call.causal}", run))
+    return jobs
 
 
 def prepared(gpu: Gpu, calls: Sequence[Call]) -> Found:
@@ -70,10 +70,10 @@ def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
     launch, into = _ours(gpu, call, host)
     contestants: dict[str, Callable[[], Any]] = {"ours": launch}
     ours = [into[name].numpy().astype(np.float32) for name in into]
-    found: Found = []
+    results: Found = []
     torch, why_not = torch_with_gpu()
     if torch is None:
-        found.append(why_not)
+        results.append(why_not)
     else:
         attention = importlib.import_module("torch.nn.attention")
         tensors = [on_gpu(torch, x, gpu.ordinal) for x in host]
@@ -82,25 +82,25 @@ def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
                 gradients = _of_torch(torch, getattr(attention.SDPBackend, name), attention, tensors, call)
                 theirs = [x.float().cpu().numpy() for x in gradients()]
             except (AttributeError, RuntimeError) as error:
-                found.append(f"gradients by torch {name} were not measured: {first_line(error)}")
+                results.append(f"gradients by torch {name} were not measured: {first_line(error)}")
                 continue
             contestants[f"torch {name}"] = gradients
             far = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
-            found.append(measured(f"largest difference from torch {name}", "", [far], config=call.settings))
+            results.append(measured(f"largest difference from torch {name}", "", [far], config=call.settings))
     samples = race(gpu, contestants, rounds, batch)
-    for name, turns in samples.items():
-        times = flat(turns)
+    for name, rounds_of_one in samples.items():
+        times = flat(rounds_of_one)
         rates = [PRODUCTS * call.flops / t / 1e12 for t in times]
-        found.append(measured(f"gradients, {name}", "ms", [t * MS for t in times], config=call.settings))
-        found.append(measured(f"gradients, {name}, useful", "TFLOP/s", rates, config=call.settings))
+        results.append(measured(f"gradients, {name}", "ms", [t * MS for t in times], config=call.settings))
+        results.append(measured(f"gradients, {name}, useful", "TFLOP/s", rates, config=call.settings))
         if name != "ours":
-            ratio = ratios(turns, samples["ours"])
-            found.append(
+            ratio = ratios(rounds_of_one, samples["ours"])
+            results.append(
                 measured(
                     f"gradients, speed of ours / {name}", "x", ratio, config=call.settings, headline=True
                 )
             )
-    return found
+    return results
 
 
 def _of_torch(torch: Any, backend: Any, attention: Any, tensors: Any, call: Call) -> Callable[[], Any]:

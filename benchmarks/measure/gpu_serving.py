@@ -59,11 +59,11 @@ class Tokens:
 
     @property
     def flops(self) -> float:
-        """Operations that the result needs."""
+        """Floating-point operations that the output needs."""
         return 2.0 * self.items * self.heads * self.keys * (self.columns + self.values)
 
 
-# Prompts in parts beside tokens of long sequences, and tokens alone; heads as in models of 70 G parameters.
+# Prompts in parts next to tokens of long sequences, and tokens alone; heads as in models of 70 G parameters.
 _TOKENS: Final = tuple((1, keys) for keys in (1000, 2000, 4000, 8000) * 16)
 STEPS: Final = (
     Serving("bf16", 128, 64, 8, 16, ((1024, 4096), (512, 512), *_TOKENS)),
@@ -162,13 +162,13 @@ def _rates(
     gpu: Gpu,
     name: str,
     launch: Work,
-    turns: tuple[int, int],
+    rounds: tuple[int, int],
     work: tuple[int, float],
     settings: dict[str, Setting],
     error: float,
 ) -> Found:
     """Time, rates and the share of the copy bandwidth; `work` is (bytes, operations) of a call."""
-    times = flat(race(gpu, {name: launch}, *turns)[name])
+    times = flat(race(gpu, {name: launch}, *rounds)[name])
     nbytes, flops = work
     result: Found = [
         measured(name, "ms", [t * MS for t in times], config=settings),

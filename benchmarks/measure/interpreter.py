@@ -84,13 +84,13 @@ def launch(
     q, k, v, out = arrays
     geometry = check(config, q, k, v, out)
     pointers = tuple(array.pointer for array in arrays)
-    made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    plan = make_plan(made, geometry, config.scale, pointers)
+    built = build(config.kernel(None, alignment(config, geometry, *pointers)))
+    plan = make_plan(built, geometry, config.scale, pointers)
     memory = [np.asarray(array.owner) for array in arrays]
 
     def run(**how: Any) -> interpreter.Result:
         return interpreter.run(
-            made.module,
+            built.module,
             grid=plan.grid,
             block=plan.block,
             args=plan.on_host(memory),
@@ -185,7 +185,7 @@ def growth(shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: 
     `shape` begins with head_dim; `along` holds the values of `N` and `H`.
     """
     (head_dim,) = shape
-    found = []
+    results = []
     for what, sizes in along.items():
         for size in sizes:
             heads, seq = (_MANY_HEADS, size) if what == "N" else (size, 256)
@@ -193,23 +193,23 @@ def growth(shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: 
             times = timed(run, max(repeats // 2, 1))
             done = run().counters.thread_instructions
             settings: dict[str, Setting] = {"along": what, "H": heads, "N": seq, "CTAs": ctas}
-            found.append(measured("time", "ms", [t * MS for t in times], config=settings))
+            results.append(measured("time", "ms", [t * MS for t in times], config=settings))
             each = [t * 1e9 / done for t in times]
-            found.append(measured("time / work", "ns/thread-instr.", each, config=settings))
-    return found
+            results.append(measured("time / work", "ns/thread-instr.", each, config=settings))
+    return results
 
 
 def parsing(texts: Mapping[str, str], repeats: int) -> list[Measurement]:
     """The speed of parsing PTX texts, given by name."""
-    found = []
+    results = []
     for name, text in texts.items():
         count = _instructions(parse(text))
         times = timed(functools.partial(parse, text), 4 * repeats)
         speed = [count / t for t in times]
         settings: dict[str, Setting] = {"text": name, "instructions": count}
         goal = Goal(">=", PARSE_GOAL)
-        found.append(measured("parsing", "instr./s", speed, config=settings, goal=goal, headline=True))
-    return found
+        results.append(measured("parsing", "instr./s", speed, config=settings, goal=goal, headline=True))
+    return results
 
 
 def _growth(heads: Sequence[int], repeats: int) -> Found:

@@ -62,11 +62,11 @@ def launch_jobs(quick: bool) -> list[Job]:
         Job("torch operator", functools.partial(operator_calls, samples)),
         *(
             Job(
-                f"decode page {page_size}" + (" turned" if turned else ""),
-                functools.partial(decoding, page_size, turned, samples),
+                f"decode page {page_size}" + (" turned" if rotary else ""),
+                functools.partial(decoding, page_size, rotary, samples),
             )
             for page_size in PAGE_SIZES
-            for turned in (False, True)
+            for rotary in (False, True)
         ),
     ]
 
@@ -101,10 +101,10 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     ]
 
 
-def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     """Microseconds of a token of one sequence: the host makes room in the cache, copies lengths to
     the device, and launches the kernels that append, attend and merge. Measured for a `DecodeStep`
-    and for `attention_with_kvcache`. `page_size` 0 is contiguous; `turned`: with rotary embedding.
+    and for `attention_with_kvcache`. `page_size` 0 is contiguous; `rotary`: with rotary embedding.
     """
     try:
         driver = _fake_driver()
@@ -117,7 +117,7 @@ def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_
     shapes = [(1, heads, 1, DIM) for heads in (HEADS, HEADS, KV_HEADS, KV_HEADS)]
     q, out, k, v = (_CupyLike(driver.place(np.zeros(shape, np.float32)), shape) for shape in shapes)
     how: dict[str, Any] = {"layer": 0, "out": out, "stream": 0, "splits": SPLITS}
-    if turned:
+    if rotary:
         for name in ("rotary_cos", "rotary_sin"):
             shape = (room, DIM // 2)
             how[name] = _CupyLike(driver.place(np.zeros(shape, np.float32)), shape)
@@ -126,18 +126,18 @@ def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_
     def once() -> None:
         attention_with_kvcache(q, cache, k, v, **how)
 
-    found: Found = []
+    results: Found = []
     for name, work, goal in (
         ("Python of one decode step", step, Goal("<=", STEP_GOAL_US)),
         ("Python of one attention_with_kvcache", once, None),
     ):
         times, names = _measured(driver, work, True, samples, calls)
-        settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS, "turned": turned}
-        found += [
+        settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS, "turned": rotary}
+        results += [
             measured(name, "us", times, config=settings, goal=goal, headline=goal is not None),
-            f"driver calls of it with page={page_size}, turned={turned}: {', '.join(names)}",
+            f"driver calls of it with page={page_size}, turned={rotary}: {', '.join(names)}",
         ]
-    return found
+    return results
 
 
 def _fake_driver() -> Any:
@@ -163,7 +163,7 @@ def _measured(
 
 @contextlib.contextmanager
 def _recording(driver: Any) -> Iterator[None]:
-    """Restore the simulating fake driver afterwards."""
+    """Have the fake driver record calls inside the `with` block, and simulate again after it."""
     try:
         yield
     finally:

@@ -1,14 +1,14 @@
 """How long a launch takes: blocks of queries on multiprocessors, by the clocks of the issue model.
 
 A block of a kernel with warpgroups takes a CTA the clocks of its instructions, from first to last
-(`ptxgen.report.issue_block`), and beside them
+(`ptxgen.report.issue_block`), and next to them
 
 * Q and O once through DRAM at the multiprocessor's share of its bandwidth, because multiprocessors begin
   and end their blocks at about the same time: the memory of Q is free for the next block when O has left it;
 * DRAM_CLOCKS until Q comes, and where the kernel waits until O is in memory, CACHE_CLOCKS until it is.
 
 A persistent CTA prepares its barriers once. A block of n tiles of other kernels takes n iterations of the
-main loop (`issue_model`), and beside them the rows of Q and O, the last product, half of the clocks that a
+main loop (`issue_model`), and next to them the rows of Q and O, the last product, half of the clocks that a
 warp keeps tensor cores busy in an iteration, and half an iteration, which persistent CTAs hide.
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
@@ -88,22 +88,22 @@ def in_sections(launch: Launch, width: int) -> list[Cta]:
     ]
 
 
-def time_in_turn(costs: Sequence[float], slots: int) -> float:
+def time_static(costs: Sequence[float], slots: int) -> float:
     """The time of CTAs that take every so many of these blocks (`flash/problem/persistence.py`, static)."""
     return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
 
 
 def times_of_schedulers(
-    launch: Launch, order: Order, slots: int, hidden: float, beside: float = BESIDE
+    launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = BESIDE
 ) -> dict[str, float]:
-    """The time of a launch with each scheduler, in tiles, of which a block costs `beside` more than it
+    """The time of a launch with each scheduler, in tiles, of which a block costs `next to` more than it
     visits. Of each block but a CTA's first, `hidden` of a tile passes while the block before is finished.
     """
-    grid = [launch.tiles[block] + beside for _, block in order(launch)]
-    kept = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
+    grid = [launch.tiles[block] + hidden_share for _, block in order(launch)]
+    persistent = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
     return {
         "grid": time_of_grid(grid, slots),
-        "static": time_in_turn(kept, slots),
+        "static": time_static(persistent, slots),
         "mirrored": time_mirrored(np.asarray(grid), slots, hidden * BESIDE),
     }
 
@@ -159,16 +159,16 @@ def estimate(
     launch = Launch(heads, group, tiles, heads_per_section(heads, group, one_head, CACHE_BYTES))
     order = sections if kernel.hides_keys else by_head_from_first
     memory = t.block_q * (t.head_dim * kernel.dtype.nbytes + t.head_dim_v * kernel.output.nbytes)
-    beside = memory / device.bytes_per_clock
+    overhead = memory / device.bytes_per_clock
     if block is None:
-        beside += busy.tensor * iteration / 2 + iteration * HIDDEN * BESIDE * (kernel.scheduler == GRID)
-        costs = [beside + iteration * n for n in tiles]
+        overhead += busy.tensor * iteration / 2 + iteration * HIDDEN * BESIDE * (kernel.scheduler == GRID)
+        costs = [overhead + iteration * n for n in tiles]
     else:
-        beside += DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows
+        overhead += DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows
         cut = cut_tiles(launch, t.block_q, t.tile, sizes) if kernel.hides_keys else (0,) * len(tiles)
         persistent = kernel.scheduler != GRID
         costs = [
-            beside + block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)
+            overhead + block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)
         ]
     slots = device.multiprocessors * ctas
     clocks = _time(kernel.scheduler, [costs[nth] for _, nth in order(launch)], slots)
@@ -180,7 +180,7 @@ def estimate(
 def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
     return {
         "grid": lambda: time_of_grid(costs, slots),
-        "static": lambda: time_in_turn(costs, slots),
+        "static": lambda: time_static(costs, slots),
         "mirrored": lambda: time_mirrored(np.asarray(costs), slots, 0.0),
     }[scheduler]()
 
@@ -196,8 +196,8 @@ def cut_tiles(launch: Launch, block_q: int, tile: int, sizes: Sizes) -> tuple[in
 @functools.lru_cache(maxsize=1)
 def machine_code(text: str, target: Target) -> list[SassInstr]:
     """The instructions of a kernel's text. Raises `BackendError` without the tools for it."""
-    made = find_assembler(target=target.name).assemble(text, target.name)
-    return find_disassembler().instructions(made.cubin)
+    assembly = find_assembler(target=target.name).assemble(text, target.name)
+    return find_disassembler().instructions(assembly.cubin)
 
 
 def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks | None:

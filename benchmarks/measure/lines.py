@@ -45,24 +45,24 @@ LINE_REMARKS: Final = (
 
 
 def line_jobs(quick: bool) -> list[Job]:
-    """A job for each kernel."""
+    """One job for each kernel whose emission is timed."""
     repeats = 5 if quick else 25
     return [Job(name, functools.partial(per_line, name, emit, repeats)) for name, emit in emitters().items()]
 
 
 def emitters() -> dict[str, Callable[[], ir.Module]]:
     """By the name of a kernel, the function that emits it anew."""
-    found: dict[str, Callable[[], ir.Module]] = {}
+    table: dict[str, Callable[[], ir.Module]] = {}
     for name in sources():
-        found[name] = functools.partial(function(name).emit, **SIZES.get(name, {}))
+        table[name] = functools.partial(function(name).emit, **SIZES.get(name, {}))
     for name, config in FLASH.items():
-        found[f"flash: {name}"] = functools.partial(emit, config.kernel())
+        table[f"flash: {name}"] = functools.partial(emit, config.kernel())
     sm_80, f32, f16 = target("sm_80"), DTYPES["f32"], DTYPES["f16"]
     append = AppendConfig(sm_80, 128, 128, f16, Features(), 64, False, False)
     merge = MergeConfig(sm_80, 128, f16, f32, 16, 16, False)
-    found["flash: append"] = functools.partial(append_kernel, append)
-    found["flash: merge"] = functools.partial(merge_kernel, merge)
-    return found
+    table["flash: append"] = functools.partial(append_kernel, append)
+    table["flash: merge"] = functools.partial(merge_kernel, merge)
+    return table
 
 
 def per_line(name: str, emit: Callable[[], ir.Module], repeats: int) -> Found:

@@ -1,7 +1,7 @@
 """What the models say of kernels before a GPU has run them: `benchmarks/results/predictions.json`.
 
 `tools/gen_predictions.py` writes the file; a run on a GPU reads it with `predictions` and prints what it
-measures beside it, found by the hash of the emitted text. Each entry has
+measures next to it, found by the hash of the emitted text. Each entry has
 
 * `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`; kernels of
   gradients also `owner`, keys or queries;
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def words(self) -> dict[str, Any]:
-        """The config in plain data."""
+        """The kernel's config as plain data for JSON."""
         c = self.config
         words = {"head_dim": c.head_dim, "dtype": c.dtype, "causal": bool(c.causal), "target": self.on}
         return words | ({"precision": c.precision} if c.dtype == "f32" else {}) | self._owner
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def cases() -> Iterator[Case]:
-    """The kernels that are predicted."""
+    """The kernels whose launches are predicted."""
     hopper = "sm_90a"
     for d, causal in product((64, 96, 128, 192, 256), (False, True)):
         yield Case(AttentionConfig(d, dtype="f16", causal=causal, target=hopper), hopper)
@@ -117,10 +117,10 @@ def predict(case: Case) -> dict[str, Any]:
     for n in LENGTHS:
         heads = COLUMNS // case.config.head_dim
         sizes = Sizes(TOKENS // n, heads, heads, n, n)
-        said = estimate(forward, busy, ctas, sizes, device, block)
+        estimated = estimate(forward, busy, ctas, sizes, device, block)
         launches.append(
             {"batch": sizes.batch, "heads": heads, "queries": n, "keys": n}
-            | {"clocks": round(said.clocks), "tflops": round(said.tflops(device), 1)}
+            | {"clocks": round(estimated.clocks), "tflops": round(estimated.tflops(device), 1)}
         )
     return _entry(forward.config.name, case, forward.text, busy, busy.clocks_of_ctas(threads, ctas), launches)
 

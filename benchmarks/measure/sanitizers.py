@@ -68,10 +68,10 @@ def sanitizer_jobs(quick: bool) -> list[Job]:
 def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Found:
     """Seconds for the proofs of the default causal kernel."""
     kernel = AttentionConfig(head_dim, dtype=dtype, causal=True, return_lse=True).kernel()
-    made = build(kernel)
-    module = made.module
+    built = build(kernel)
+    module = built.module
     settings: dict[str, Setting] = {"d": head_dim, "dtype": dtype}
-    block, contract = made.threads, made.promised
+    block, contract = built.threads, built.promised
     shared = timed(lambda: prove_shared(module, block=block), repeats)
     whole = timed(lambda: prove_global(module, block=block, contract=contract), repeats)
     goal = Goal("<=", PROOF_GOAL_S)

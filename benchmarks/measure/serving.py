@@ -68,13 +68,13 @@ class Serving:
 
     @property
     def config(self) -> AttentionConfig:
-        """The config of the step."""
+        """The kernel's config: causal attention of packed sequences to paged keys and values."""
         return AttentionConfig(
             self.head_dim, dtype=self.dtype, causal=True, varlen=True, page_size=self.page_size
         )
 
 
-# A part of a prompt behind a prefix, a short prompt, and single tokens; then single tokens alone.
+# A part of a prompt after a prefix, a short prompt, and single tokens; then single tokens alone.
 MIXED: Final = ((1, 3000), (96, 1500), (1, 1111), (1, 40), (40, 40))
 TOKENS: Final = ((1, 2048), (1, 777), (1, 1500))
 STEPS: Final = (
@@ -88,7 +88,7 @@ STEPS: Final = (
 
 
 def serving_jobs(quick: bool) -> list[Job]:
-    """A job for every step."""
+    """One job for each batch of sequences that is measured."""
     return [
         Job(f"serving {step.dtype} d{step.head_dim} page {step.page_size}", functools.partial(traffic, step))
         for step in (STEPS[:1] if quick else STEPS)

@@ -34,12 +34,12 @@ from ptxgen.runtime.sass import mix
 from ptxgen.target import target as find_target
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-# The most machine instructions that a turn of the main loop may have, by head_dim: 16-bit types, sm_90a.
+# Most machine instructions of an iteration of the main loop, by head_dim: 16-bit types, sm_90a.
 LONGEST_LOOP: Final = {64: 400, 128: 440, 256: 410}
 DTYPES: Final = ("f16", "bf16", "f32")
 HEAD_DIMS: Final = (64, 128)
 SEQ: Final = {"f16": 1024, "bf16": 1024, "f32": 256}  # on the interpreter: queries, and keys
-TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 TRITON_DTYPE: Final = "f16"
 COMPARED: Final = {  # figures that should be at most, or at least, Triton's
     "registers": "<=",
@@ -101,7 +101,7 @@ def quality(config: AttentionConfig) -> Found:
         theirs = triton(t.head_dim, bool(config.causal), target.name)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    return [*ours.rows(), *theirs.rows(headline=False), *ours.beside(theirs)]
+    return [*ours.rows(), *theirs.rows(headline=False), *ours.compared(theirs)]
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ class _Quality:
         """The figures as measurements; only our kernels have goals."""
         a, c = self.assembled, self.counted
         least = Goal("<=", 0) if headline else None
-        found: Found = [
+        results: Found = [
             measured("spilled", "bytes", [a.spilled_bytes], config=self.settings, goal=least),
             measured("bank conflicts", "turns", [c.conflicts], config=self.settings, goal=least),
         ]
-        found += [
+        results += [
             measured(name, unit, [value], config=self.settings)
             for name, (value, unit) in self._figures().items()
         ]
-        return [*found, self._mix()]
+        return [*results, self._mix()]
 
     def length(self, most: int) -> Found:
-        """The machine instructions of a turn of the main loop, with a goal."""
+        """The machine instructions of an iteration of the main loop, with a goal."""
         if self.assembled.loop is None:
             return []
         taken = len(self.assembled.loop.path)
@@ -160,7 +160,7 @@ class _Quality:
         parts = ", ".join(f"{n} {name}" for name, n in mix(a.loop.path).items())
         return f"main loop of {self.name} for {target}, {len(a.loop.path)} instructions: {parts}"
 
-    def beside(self, other: _Quality) -> list[Measurement]:
+    def compared(self, other: _Quality) -> list[Measurement]:
         """Ratios of this kernel's figures to the other's."""
         mine, its = self._figures(), other._figures()
         problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "target")}

@@ -1,5 +1,5 @@
-"""Main loops of the kernels that attend to a cache, in machine code: what a turn costs beside the bytes
-of K and V that it takes in, and how many bytes are on their way meanwhile.
+"""Main loops of the kernels that attend to a cache, in machine code: the instructions of an iteration for
+the bytes of K and V that it reads, and the bytes in flight meanwhile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Stored:
 
 
 def loop_jobs(quick: bool) -> list[Job]:
-    """A job for every kernel and target."""
+    """One job for each kernel and each target that has it."""
     targets = TARGETS[1:2] if quick else TARGETS
     return [
         Job(
@@ -75,9 +75,9 @@ def loop_jobs(quick: bool) -> list[Job]:
 
 
 def loop_quality(stored: Stored, target: str) -> Found:
-    """The figures of one kernel."""
-    made = stored.kernel(target)
-    t = MMA.require(made.config.tiling)
+    """Registers, instructions of the main loop and bytes in flight of one decode kernel."""
+    built = stored.kernel(target)
+    t = MMA.require(built.config.tiling)
     settings: dict[str, Setting] = {
         "target": target,
         "d": stored.head_dim,
@@ -88,29 +88,29 @@ def loop_quality(stored: Stored, target: str) -> Found:
         "threads": t.threads,
     }
     try:
-        found = assembled(Subject.of(made), find_target(target))
+        assembly = assembled(Subject.of(built), find_target(target))
     except BackendError as error:
-        return [f"{made.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    if found.loop is None:
-        return [f"{made.kernel.name}: {found.why_no_loop}"]
-    turn_bytes = 2 * t.tile * stored.head_dim * made.config.element_of("K").nbytes
-    return _rows(found, settings, turn_bytes, t)
+        return [f"{built.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+    if assembly.loop is None:
+        return [f"{built.kernel.name}: {assembly.why_no_loop}"]
+    iteration_bytes = 2 * t.tile * stored.head_dim * built.config.element_of("K").nbytes
+    return _rows(assembly, settings, iteration_bytes, t)
 
 
-def _rows(found: Assembled, settings: dict[str, Setting], turn_bytes: int, t: MmaTiling) -> Found:
-    assert found.loop is not None
-    path = found.loop.path
-    spilled = found.spilled_bytes
-    ctas = max(found.ctas_per_sm, 1)
+def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: int, t: MmaTiling) -> Found:
+    assert assembly.loop is not None
+    path = assembly.loop.path
+    spilled = assembly.spilled_bytes
+    ctas = max(assembly.ctas_per_sm, 1)
     # All stages of K and V but the one that is multiplied.
-    ahead = (2 * t.stages - 1) * turn_bytes / 2
+    ahead = (2 * t.stages - 1) * iteration_bytes / 2
     of_warps = len(path) * (t.threads // WARP_SIZE)
 
     def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Found:
         return [measured(name, unit, [value], config=settings, goal=goal, headline=headline)]
 
     return [
-        *row("registers", "", found.registers),
+        *row("registers", "", assembly.registers),
         *row("spilled", "bytes", spilled, goal=Goal("<=", 0), headline=bool(spilled)),
         *row("CTAs", "per SM", ctas),
         *row("instructions of a turn", "", len(path)),
@@ -118,7 +118,7 @@ def _rows(found: Assembled, settings: dict[str, Setting], turn_bytes: int, t: Mm
         *row(
             f"instructions for {_ACCESS} bytes of K and V",
             "",
-            of_warps / (turn_bytes / _ACCESS),
+            of_warps / (iteration_bytes / _ACCESS),
             headline=True,
         ),
         *row("in flight", "KiB per SM", ctas * ahead / 1024, headline=True),

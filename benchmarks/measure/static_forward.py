@@ -1,4 +1,4 @@
-"""Main loops of the forward kernels on tensor cores, in machine code and by the issue model, beside those
+"""Main loops of the forward kernels on tensor cores, in machine code and by the issue model, next to those
 of Triton's kernels and FlashAttention-2's; and those of f32 by products of f16.
 """
 
@@ -31,7 +31,7 @@ DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
 PRECISE: Final[Precision] = "f32_grade"
 PRECISE_TARGETS: Final = ("sm_80", "sm_90")
-TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 PEER_DTYPE: Final = "f16"
 FLASH_ATTENTION_2: Final = "benchmarks/results/flash-attn-2.json"
 TRITON_HEAD_DIMS: Final = (64, 128)
@@ -83,64 +83,64 @@ def forward_jobs(quick: bool) -> list[Job]:
 
 
 def _job(config: AttentionConfig) -> Job:
-    target, d, kind, causal = _place(config)
+    target, d, kind, causal = _problem_of(config)
     return Job(f"forward d={d} {kind} {_mask(causal)} {target}", functools.partial(forward_quality, config))
 
 
 def forward_quality(config: AttentionConfig) -> Found:
     """The row of one kernel, with its goals, and those of the peers that have such a kernel."""
     kernel = config.kernel()
-    t, place = kernel.tiling, _place(config)
-    _, _, dtype, causal = place
+    t, problem = kernel.tiling, _problem_of(config)
+    _, _, dtype, causal = problem
     try:
         ours = Reading.of(Subject.of(build(kernel)), kernel.target)
-        rows: Found = [_line(place, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(place, ours))]
+        rows: Found = [_line(problem, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(problem, ours))]
         if dtype == PEER_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
             tile, theirs = triton(config.head_dim, causal, kernel.target.name)
-            rows.append(_line(place, "Triton", tile, figures(place, theirs)))
-            rows += _beside(place, "Triton", ours, theirs.tensor)
+            rows.append(_line(problem, "Triton", tile, figures(problem, theirs)))
+            rows += _ratios(problem, "Triton", ours, theirs.tensor)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    peer = flash_attention_2().get(place)
+    peer = flash_attention_2().get(problem)
     if peer:
         tile, known = peer
-        rows.append(_line(place, "FlashAttention-2", tile, known))
-        rows += _beside(place, "FlashAttention-2", ours, known[_FIGURES.index("tensor cores %")])
-    return [*rows, *_goals(place, ours)]
+        rows.append(_line(problem, "FlashAttention-2", tile, known))
+        rows += _ratios(problem, "FlashAttention-2", ours, known[_FIGURES.index("tensor cores %")])
+    return [*rows, *_goals(problem, ours)]
 
 
 @dataclass(frozen=True)
 class Reading:
     """What the machine code of a kernel says, and the model of its main loop."""
 
-    made: Assembled
+    assembly: Assembled
     path: tuple[SassInstr, ...]
     tensor: float  # the share of the clocks in which tensor cores are busy, %
     memory: float  # and shared memory
-    clocks: float  # of a scheduler, for a turn of one warp
+    clocks: float  # of a scheduler, for an iteration of one warp
     waits: Mapping[Wait, float]  # shares of a warp's clocks
 
     @classmethod
     def of(cls, subject: Subject, target: Target) -> Reading:
         """Assemble a kernel and model its loop. Raises `BackendError` without the tools for it."""
-        made = assembled(subject, target)
-        if made.loop is None:
-            raise BackendError(made.why_no_loop)
-        busy = modelled(made.loop, target, subject.threads, max(made.ctas_per_sm, 1))
+        assembly = assembled(subject, target)
+        if assembly.loop is None:
+            raise BackendError(assembly.why_no_loop)
+        busy = modelled(assembly.loop, target, subject.threads, max(assembly.ctas_per_sm, 1))
         shares = 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY]
-        return cls(made, made.loop.path, *shares, busy.clocks_of_turn, busy.waits)
+        return cls(assembly, assembly.loop.path, *shares, busy.clocks_of_iteration, busy.waits)
 
     @property
     def instructions(self) -> float:
         """Instructions of a warp in the main loop for `SCORES` scores."""
-        return SCORES * len(self.path) / self.made.scores
+        return SCORES * len(self.path) / self.assembly.scores
 
-    def tflops(self, place: _Place) -> float:
+    def tflops(self, problem: _Problem) -> float:
         """TFLOP/s of the model: a multiply-add of each of two products is two operations for a column."""
-        target, head_dim, _, _ = place
+        target, head_dim, _, _ = problem
         device = DEVICES[find_target(target).sm]
         clocks = device.multiprocessors * device.mhz * 1e6
-        return 4 * head_dim * self.made.scores * SCHEDULERS * clocks / self.clocks / 1e12
+        return 4 * head_dim * self.assembly.scores * SCHEDULERS * clocks / self.clocks / 1e12
 
 
 def exponentials_near(path: Sequence[SassInstr]) -> tuple[int, int]:
@@ -148,16 +148,16 @@ def exponentials_near(path: Sequence[SassInstr]) -> tuple[int, int]:
     apart, and how many there are; the loop is closed.
     """
     products = [n for n, instr in enumerate(path) if instr.name == _PRODUCT]
-    places = [n for n, instr in enumerate(path) if instr.opcode.startswith(_EXP2)]
+    indices = [n for n, instr in enumerate(path) if instr.opcode.startswith(_EXP2)]
     if not products:
-        return 0, len(places)
+        return 0, len(indices)
     round_trip = [products[-1] - len(path), *products, products[0] + len(path)]
 
-    def gap(place: int) -> int:
-        behind = bisect.bisect(round_trip, place)
-        return round_trip[behind] - round_trip[behind - 1] - 1
+    def gap(index: int) -> int:
+        after = bisect.bisect(round_trip, index)
+        return round_trip[after] - round_trip[after - 1] - 1
 
-    return sum(gap(place) <= NEAR for place in places), len(places)
+    return sum(gap(index) <= NEAR for index in indices), len(indices)
 
 
 def longest_without_products(path: Sequence[SassInstr]) -> int:
@@ -181,16 +181,16 @@ def triton(head_dim: int, causal: bool, target: str) -> tuple[str, Reading]:
 
 
 @functools.cache
-def flash_attention_2() -> dict[_Place, tuple[str, list[Any]]]:
+def flash_attention_2() -> dict[_Problem, tuple[str, list[Any]]]:
     """The tile and the figures of each of FlashAttention-2's kernels."""
     known = json.loads((ROOT / FLASH_ATTENTION_2).read_text(encoding="utf-8"))
     return {tuple(kernel["place"]): (kernel["tile"], kernel["figures"]) for kernel in known["kernels"]}
 
 
-_Place = tuple[str, int, str, bool]  # target, head_dim, type of elements or precision, whether causal
+_Problem = tuple[str, int, str, bool]  # target, head_dim, type of elements or precision, whether causal
 
 
-def _place(config: AttentionConfig) -> _Place:
+def _problem_of(config: AttentionConfig) -> _Problem:
     kind = PRECISE if config.precision == PRECISE else config.element.name
     return config.kernel().target.name, config.head_dim, kind, bool(config.causal)
 
@@ -199,54 +199,54 @@ def _mask(causal: bool) -> str:
     return "causal" if causal else "full"
 
 
-def figures(place: _Place, found: Reading) -> list[float | str]:
+def figures(problem: _Problem, reading: Reading) -> list[float | str]:
     """The figures of a row of the table, in the order of `_FIGURES`."""
-    a = found.made
-    near, count = exponentials_near(found.path)
+    a = reading.assembly
+    near, count = exponentials_near(reading.path)
     return [
-        *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
-        *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
-        found.tflops(place),
-        *(100 * found.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
+        *(a.registers, a.spilled_bytes, a.ctas_per_sm, reading.instructions, 100 * a.loop_share),
+        *(f"{near}/{count}", longest_without_products(reading.path), reading.tensor, reading.memory),
+        reading.tflops(problem),
+        *(100 * reading.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
     ]
 
 
-def _line(place: _Place, name: str, tile: str, figures: Sequence[float | str]) -> str:
-    """A row of the table."""
-    target, d, dtype, causal = place
+def _line(problem: _Problem, name: str, tile: str, figures: Sequence[float | str]) -> str:
+    """One row of the printed table, its cells separated by ` | `."""
+    target, d, dtype, causal = problem
     shown = [f"{figure:.1f}" if isinstance(figure, float) else str(figure) for figure in figures]
     return " | ".join([target, str(d), dtype, _mask(causal), name, tile, *shown])
 
 
-def _settings(place: _Place) -> dict[str, Setting]:
-    target, d, dtype, causal = place
+def _settings(problem: _Problem) -> dict[str, Setting]:
+    target, d, dtype, causal = problem
     return {"target": target, "d": d, "dtype": dtype, "causal": causal}
 
 
-def _beside(place: _Place, peer: str, ours: Reading, tensor: float) -> Found:
-    """How busy tensor cores are beside a peer's, which are busy for `tensor` % of the clocks."""
+def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Found:
+    """How busy tensor cores are next to a peer's, which are busy for `tensor` % of the clocks."""
     return [
         measured(
             f"tensor cores: ours / {peer}",
             "x",
             [ours.tensor / tensor],
-            config=_settings(place),
+            config=_settings(problem),
             goal=Goal(">=", 1.0),
             headline=True,
         )
     ]
 
 
-def _goals(place: _Place, ours: Reading) -> Found:
-    target, d, kind, _ = place
-    settings = _settings(place)
-    spilled, unit = ours.made.spilled_bytes, f"per {SCORES} scores"
+def _goals(problem: _Problem, ours: Reading) -> Found:
+    target, d, kind, _ = problem
+    settings = _settings(problem)
+    spilled, unit = ours.assembly.spilled_bytes, f"per {SCORES} scores"
     of_spills = measured(
         "spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0), headline=bool(spilled)
     )
     if kind == PRECISE:
         least = Goal(">=", PRECISE_GOAL) if target == "sm_80" else None
-        rate = ours.tflops(place)
+        rate = ours.tflops(problem)
         return [
             of_spills,
             measured("modelled", "TFLOP/s", [rate], config=settings, goal=least, headline=True),

@@ -39,7 +39,7 @@ def gathered_jobs(quick: bool) -> list[Job]:
 
 
 def gathered_quality(head_dim: int, page_size: int) -> Found:
-    """The figures of one kernel."""
+    """Registers and spills of one kernel whose producer gathers pages."""
     config = AttentionConfig(
         head_dim,
         dtype=DTYPE,
@@ -49,19 +49,19 @@ def gathered_quality(head_dim: int, page_size: int) -> Found:
         page_size=page_size,
         pack_gqa=True,
     )
-    made = build(config.kernel())
-    t = WGMMA.require(made.config.tiling)
+    built = build(config.kernel())
+    t = WGMMA.require(built.config.tiling)
     try:
-        assembly = find_assembler(target=WGMMA_TARGET).assemble(made.text, WGMMA_TARGET)
+        assembly = find_assembler(target=WGMMA_TARGET).assemble(built.text, WGMMA_TARGET)
         instrs = find_disassembler().instructions(assembly.cubin)
     except BackendError as error:
-        return [f"{made.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+        return [f"{built.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     copying = (loop for loop in loops(instrs) if any(instr.name == _COPY for instr in loop.path))
     producer = max(copying, key=lambda loop: len(loop.path), default=None)
     consumer = main_loop(instrs)
     if producer is None or consumer is None:
-        return [f"{made.kernel.name}: no loop copies tiles, or none multiplies them"]
-    usage = assembly.kernel(made.kernel.name)
+        return [f"{built.kernel.name}: no loop copies tiles, or none multiplies them"]
+    usage = assembly.kernel(built.kernel.name)
     settings: dict[str, Setting] = {
         "target": WGMMA_TARGET,
         "d": head_dim,

@@ -25,7 +25,7 @@ from ptxgen.target import target as find_target
 TARGETS: Final = ("sm_80", "sm_90", "sm_120")
 DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
-TRITON: Final = "tests/ptx/triton/backward/{owner}_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/backward/{owner}_d{d}{suffix}.sm_80"  # .ptx, and .json next to it
 TRITON_DTYPE: Final = "f16"
 LEAST_RATIO: Final = 1.1  # of the modelled shares of tensor cores
 NEARLY_ALL: Final = 97.0  # % of tensor cores, of which 1.1 times Triton's share may be more
@@ -67,16 +67,16 @@ def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Found:
         "threads": t.threads,
     }
     try:
-        made = gradient_build(kernel)
-        shared = made.kernel.dynamic_shared_bytes
-        subject = Subject(made.text, made.kernel.name, t.threads, shared, _columns(t, owner))
+        built = gradient_build(kernel)
+        shared = built.kernel.dynamic_shared_bytes
+        subject = Subject(built.text, built.kernel.name, t.threads, shared, _columns(t, owner))
         ours = _Quality.of(kernel.name, settings, subject, _needed(t, owner), target)
         if config.element.name != TRITON_DTYPE:
             return ours.rows()
         theirs = triton(config.head_dim, bool(config.causal), owner, on)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    return [*ours.rows(), *theirs.rows(headline=False), *ours.beside(theirs)]
+    return [*ours.rows(), *theirs.rows(headline=False), *ours.compared(theirs)]
 
 
 def _needed(t: GradientTiling, owner: str) -> int:
@@ -88,8 +88,8 @@ def _needed(t: GradientTiling, owner: str) -> int:
 def _columns(t: GradientTiling, owner: str) -> int:
     """The multiply-adds that a score takes: those of scores once for each slice of columns."""
     scores, weights = t.of_scores, t.of_weights
-    made = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
-    return t.slices * (scores.score_columns + weights.score_columns + t.across * made)
+    columns = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
+    return t.slices * (scores.score_columns + weights.score_columns + t.across * columns)
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class _Quality:
         cls, name: str, settings: Mapping[str, Setting], subject: Subject, needed: int, target: Target
     ) -> _Quality:
         """Assemble a kernel and model its loop. Raises `BackendError` without the tools for it."""
-        found = assembled(subject, target)
-        if found.loop is None:
-            raise BackendError(found.why_no_loop)
-        busy = 100 * modelled(found.loop, target, subject.threads, max(found.ctas_per_sm, 1)).tensor
-        return cls(name, settings, found, busy, busy * needed / subject.columns)
+        assembly = assembled(subject, target)
+        if assembly.loop is None:
+            raise BackendError(assembly.why_no_loop)
+        busy = 100 * modelled(assembly.loop, target, subject.threads, max(assembly.ctas_per_sm, 1)).tensor
+        return cls(name, settings, assembly, busy, busy * needed / subject.columns)
 
     def _figures(self) -> dict[str, tuple[float, str]]:
         a = self.assembled
@@ -142,7 +142,7 @@ class _Quality:
         parts = ", ".join(f"{n} {name}" for name, n in mix(path).items())
         return [spilled, *figures, f"main loop of {self.name}, {len(path)} instructions: {parts}"]
 
-    def beside(self, other: _Quality) -> Found:
+    def compared(self, other: _Quality) -> Found:
         """Ratios of this kernel's figures to the other's, of which a CTA fits a multiprocessor."""
         if not other.assembled.ctas_per_sm:
             bytes_, on = other.assembled.shared_bytes, self.settings["target"]

@@ -1,4 +1,4 @@
-"""Main loops of the forward kernels for Hopper, in machine code and by the issue model, beside those of
+"""Main loops of the forward kernels for Hopper, in machine code and by the issue model, next to those of
 Triton's kernels and of flash-attn-4's, where it is installed.
 """
 
@@ -32,7 +32,7 @@ from ptxgen.target import target as find_target
 
 HEAD_DIMS: Final = (64, 128, 256)
 DTYPE: Final = "bf16"
-TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json beside it
+TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json next to it
 PEER: Final = "benchmarks/flash_attn_4_forward.py"
 # Goals, % of the clocks: in which tensor cores are busy; which special functions need for an exponential of
 # each score, of which kernels may compute some without them.
@@ -73,16 +73,16 @@ def hopper_quality(head_dim: int) -> Found:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    found: Found = [row(head_dim, "ours", ours)]
+    results: Found = [row(head_dim, "ours", ours)]
     for name, read in (("Triton", triton), ("flash-attn-4", flash_attn_4)):
         try:
             peer = read(head_dim)
         except BackendError as error:
-            found.append(f"{head_dim} | {name}: {str(error).splitlines()[0]}")
+            results.append(f"{head_dim} | {name}: {str(error).splitlines()[0]}")
             continue
-        found.append(row(head_dim, name, peer))
-        found += _beside(head_dim, name, ours, peer)
-    return [*found, *_goals(head_dim, ours)]
+        results.append(row(head_dim, name, peer))
+        results += _ratios(head_dim, name, ours, peer)
+    return [*results, *_goals(head_dim, ours)]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Reading:
     that of the clocks which special functions need for an exponential of each score.
     """
 
-    made: Assembled
+    assembly: Assembled
     tile: str
     tensor: float
     special: float
@@ -103,31 +103,31 @@ class Reading:
         `modelled`. Raises `BackendError` without the tools for it.
         """
         target = find_target(WGMMA_TARGET)
-        made = assembled(subject, target)
-        if made.loop is None:
-            raise BackendError(made.why_no_loop)
-        busy = modelled(made.loop, target, warpgroups * WARPGROUP, max(made.ctas_per_sm, 1), copied)
-        of_scores = made.scores * SCHEDULERS / SPECIAL_LANES / busy.clocks_of_turn
-        return cls(made, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL], 100 * of_scores)
+        assembly = assembled(subject, target)
+        if assembly.loop is None:
+            raise BackendError(assembly.why_no_loop)
+        busy = modelled(assembly.loop, target, warpgroups * WARPGROUP, max(assembly.ctas_per_sm, 1), copied)
+        of_scores = assembly.scores * SCHEDULERS / SPECIAL_LANES / busy.clocks_of_iteration
+        return cls(assembly, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL], 100 * of_scores)
 
     @property
     def instructions(self) -> int:
-        """Instructions of a warp in a turn of the main loop."""
-        assert self.made.loop is not None  # see `of`
-        return len(self.made.loop.path)
+        """Instructions of a warp in an iteration of the main loop."""
+        assert self.assembly.loop is not None  # see `of`
+        return len(self.assembly.loop.path)
 
     @property
     def moves_to_uniform(self) -> int:
-        """Moves from registers to uniform registers in a turn."""
-        assert self.made.loop is not None
-        return sum(instr.name == "R2UR" for instr in self.made.loop.path)
+        """Moves from registers to uniform registers in an iteration."""
+        assert self.assembly.loop is not None
+        return sum(instr.name == "R2UR" for instr in self.assembly.loop.path)
 
     @property
     def exponentials_in_flight(self) -> str:
-        """How many exponentials of a turn are computed while a product is under way, of how many."""
-        assert self.made.loop is not None
+        """How many exponentials of an iteration are computed while a product is under way, of how many."""
+        assert self.assembly.loop is not None
         pending, covered, count = False, 0, 0
-        for instr in self.made.loop.path * 2:
+        for instr in self.assembly.loop.path * 2:
             if instr.name == "HGMMA":
                 pending = True
             elif instr.opcode.startswith("WARPGROUP.DEPBAR") and instr.operands.endswith(" 0x0"):
@@ -173,11 +173,11 @@ def flash_attn_4_text(head_dim: int, *options: str) -> str:
             )
         except subprocess.TimeoutExpired as error:
             raise BackendError(f"it was not compiled within {_TIMEOUT_S:.0f} s") from error
-        made = sorted(Path(folder).glob("*.ptx"))
-        if done.returncode or not made:
-            said = done.stderr.strip().splitlines() or ["it left no PTX"]
-            raise BackendError(f"it was not compiled: {said[-1]}")
-        return made[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
+        files = sorted(Path(folder).glob("*.ptx"))
+        if done.returncode or not files:
+            message = done.stderr.strip().splitlines() or ["it left no PTX"]
+            raise BackendError(f"it was not compiled: {message[-1]}")
+        return files[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
 
 
 @functools.cache
@@ -198,10 +198,10 @@ def flash_attn_4(head_dim: int) -> Reading:
 
 def row(head_dim: int, name: str, of: Reading) -> str:
     """The row of a kernel in the table."""
-    made = of.made
+    assembly = of.assembly
     figures: Sequence[str | int] = (
-        *(head_dim, name, of.tile, made.registers, made.spilled_bytes, of.instructions),
-        f"{_SCORES * of.instructions / made.scores:.0f}",
+        *(head_dim, name, of.tile, assembly.registers, assembly.spilled_bytes, of.instructions),
+        f"{_SCORES * of.instructions / assembly.scores:.0f}",
         *(of.moves_to_uniform, of.exponentials_in_flight, f"{of.tensor:.1f}", f"{of.special:.1f}"),
     )
     return " | ".join(map(str, figures))
@@ -212,8 +212,8 @@ def settings_of(head_dim: int, kind: str = DTYPE) -> dict[str, Setting]:
     return {"target": WGMMA_TARGET, "d": head_dim, "dtype": kind, "causal": False}
 
 
-def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
-    per_score = [of.instructions / of.made.scores for of in (ours, theirs)]
+def _ratios(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
+    per_score = [of.instructions / of.assembly.scores for of in (ours, theirs)]
     of = {"tensor cores": ours.tensor / theirs.tensor, "instructions": per_score[0] / per_score[1]}
     goals = {"tensor cores": Goal(">=", 1.0), "instructions": Goal("<=", 1.0)}
     return [
@@ -233,21 +233,21 @@ def _goals(head_dim: int, ours: Reading) -> Found:
     settings = settings_of(head_dim)
     tensor, bound = BUSY_TENSOR.get(head_dim), BOUND_OF_EXPONENTIALS.get(head_dim)
     few = Goal("<=", LONGEST_LOOP[head_dim])
-    found: Found = [
+    results: Found = [
         measured("main loop", "instructions", [ours.instructions], config=settings, goal=few, headline=True),
         measured("R2UR", "in a turn", [ours.moves_to_uniform], config=settings, goal=Goal("<=", 0)),
-        measured("spilled", "bytes", [ours.made.spilled_bytes], config=settings, goal=Goal("<=", 0)),
+        measured("spilled", "bytes", [ours.assembly.spilled_bytes], config=settings, goal=Goal("<=", 0)),
     ]
     if tensor is not None:
         goal = Goal(">=", tensor)
-        found.append(
+        results.append(
             measured("tensor cores busy", "%", [ours.tensor], config=settings, goal=goal, headline=True)
         )
     if bound is not None:
         goal = Goal(">=", bound)
-        found.append(
+        results.append(
             measured(
                 "bound of exponentials", "%", [ours.exponentials], config=settings, goal=goal, headline=True
             )
         )
-    return found
+    return results

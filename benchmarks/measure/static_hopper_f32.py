@@ -44,15 +44,15 @@ def precise_quality(head_dim: int) -> Found:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", t.moved_bytes)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    found: Found = [row(head_dim, f"ours, {PRECISE}", ours)]
+    results: Found = [row(head_dim, f"ours, {PRECISE}", ours)]
     config = settings_of(head_dim, PRECISE)
     clocks = {"issue model": tensor_clocks(t) / (ours.tensor / 100), "shared memory": shared_clocks(t)}
     for name, of_tile in clocks.items():
         rate = tflops(t, of_tile)
         goal = Goal(">=", GOAL)
-        found.append(measured(f"by the {name}", "TFLOP/s", [rate], config=config, goal=goal, headline=True))
-    spilled = [ours.made.spilled_bytes]
-    return [*found, measured("spilled", "bytes", spilled, config=config, goal=Goal("<=", 0))]
+        results.append(measured(f"by the {name}", "TFLOP/s", [rate], config=config, goal=goal, headline=True))
+    spilled = [ours.assembly.spilled_bytes]
+    return [*results, measured("spilled", "bytes", spilled, config=config, goal=Goal("<=", 0))]
 
 
 def tensor_clocks(t: SplitWgmmaTiling) -> float:

@@ -57,7 +57,7 @@ def workload_quality(name: str, tile: int) -> Found:
             measured(f"tensor cores {of}", "%", [share], config=settings, goal=goal, headline=is_default)
             for of, share in shares.items()
         ),
-        measured("spilled", "bytes", [ours.made.spilled_bytes], config=settings, goal=none),
+        measured("spilled", "bytes", [ours.assembly.spilled_bytes], config=settings, goal=none),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The models of loops and launches beside what an H200 said: its counters, and rates of short launches."""
+"""The models of loops and launches next to what an H200 said: its counters, and rates of short launches."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Tiles:
 
     @property
     def config(self) -> AttentionConfig:
-        """The config that emits it."""
+        """The config whose kernel has this name."""
         return AttentionConfig(
             self.head_dim,
             dtype=DTYPE,
@@ -101,7 +101,7 @@ def model_jobs(quick: bool) -> list[Job]:
     counted = runs()["counters"][: 1 if quick else None]
     dims = () if quick else HEAD_DIMS
     return [
-        *(Job(f"counters {c['kernel']} N={c['N']}", functools.partial(beside_counters, c)) for c in counted),
+        *(Job(f"counters {c['kernel']} N={c['N']}", functools.partial(against_counters, c)) for c in counted),
         *(
             Job(f"short launches d={d}{' causal' * causal}", functools.partial(short_launches, d, causal))
             for d, causal in itertools.product(dims, (False, True))
@@ -111,12 +111,12 @@ def model_jobs(quick: bool) -> list[Job]:
 
 @functools.cache
 def runs() -> dict[str, Any]:
-    """What the H200 said."""
-    said: dict[str, Any] = json.loads(RUNS.read_text(encoding="utf-8"))
-    return said
+    """The recorded counters and rates of an H200."""
+    recorded: dict[str, Any] = json.loads(RUNS.read_text(encoding="utf-8"))
+    return recorded
 
 
-def beside_counters(counted: Mapping[str, Any]) -> Found:
+def against_counters(counted: Mapping[str, Any]) -> Found:
     """The row of a kernel that was counted, and by how many points the model of its loop differs. Raises
     `BackendError` without the tools for it.
     """
@@ -125,7 +125,7 @@ def beside_counters(counted: Mapping[str, Any]) -> Found:
     points = loop - share
     row = f"{counted['kernel']} | {n} | {share:.1f} | {loop:.1f} | {launch:.1f}"
     if n < LONG:
-        return [f"{row} | -"]  # what is beside the loop counts there
+        return [f"{row} | -"]  # what is next to the loop counts there
     settings: dict[str, Setting] = {"d": tiles.head_dim, "causal": tiles.causal, "N": n}
     goal = Goal("<=", POINTS)
     return [
@@ -138,15 +138,15 @@ def short_launches(head_dim: int, causal: bool) -> Found:
     """The relations of short launches, how many are within a tenth, and the largest difference. Raises
     `BackendError` without the tools for it.
     """
-    said_of = runs()["tiles_by_length"]
-    rows = {r["N"]: r for r in said_of if (r["d"], r["causal"]) == (head_dim, causal)}
+    rates = runs()["tiles_by_length"]
+    rows = {r["N"]: r for r in rates if (r["d"], r["causal"]) == (head_dim, causal)}
     lines: Found = []
     off: list[float] = []
     for key in filter(_TILES.match, rows[LONG]):
         cells = []
-        for n, said in rows.items():
+        for n, measured_rates in rows.items():
             ratio = relation(head_dim, key, n, causal)
-            clock = said[key] / rows[LONG][key]
+            clock = measured_rates[key] / rows[LONG][key]
             off += [abs(ratio / clock - 1)] * (n != LONG)
             cells.append(f"{n}: {ratio:.2f}, {clock:.2f}")
         lines.append(f"d={head_dim} {'causal ' * causal}{key}, model, clock | {' | '.join(cells)}")

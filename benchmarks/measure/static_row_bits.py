@@ -130,11 +130,11 @@ def _clocks(call: Call, kernel: KernelConfig) -> float:
     """The clocks of a multiprocessor for `_SCORES` scores of a launch. Raises `BackendError` without the
     tools for it.
     """
-    made, t = assembled(Subject.of(build(kernel)), kernel.target), kernel.tiling
-    if made.loop is None:
-        raise BackendError(made.why_no_loop)
+    assembly, t = assembled(Subject.of(build(kernel)), kernel.target), kernel.tiling
+    if assembly.loop is None:
+        raise BackendError(assembly.why_no_loop)
     threads = t.computing_threads
-    busy = modelled(made.loop, kernel.target, threads, max(made.ctas_per_sm, 1))
+    busy = modelled(assembly.loop, kernel.target, threads, max(assembly.ctas_per_sm, 1))
     group = _GROUP if kernel.packed else 1
     scores = min(call.queries * group, t.block_q) * t.tile
-    return _SCORES * busy.clocks_of_turn * (threads // WARP_SIZE) / (SCHEDULERS * scores)
+    return _SCORES * busy.clocks_of_iteration * (threads // WARP_SIZE) / (SCHEDULERS * scores)

@@ -144,17 +144,17 @@ def _verify(disk: DiskCache, fix: bool, as_json: bool) -> int:
 
 
 def _clear(disk: DiskCache, as_json: bool) -> int:
-    removed, kept = disk.clear()
+    removed, skipped = disk.clear()
     if as_json:
         _print_json(
             directory=str(disk.directory),
             removed=removed.entries,
             bytes=removed.nbytes,
-            kept=[path.name for path in kept],
+            kept=[path.name for path in skipped],
         )
         return OK
     tell(f"{disk.directory}: removed {removed.entries} files, {removed.nbytes:,} bytes")
-    for path in kept:
+    for path in skipped:
         tell(f"kept {path}: it does not begin as an entry does")
     return OK
 

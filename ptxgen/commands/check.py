@@ -30,7 +30,14 @@ from ptxgen.commands.parts.exits import FAILED, OK, USAGE, fail
 from ptxgen.commands.parts.files import FileError
 from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.commands.parts.numbers import whole
-from ptxgen.commands.parts.run_arguments import Given, bound, check_type, extents, given, ptx_text
+from ptxgen.commands.parts.run_arguments import (
+    ArgumentText,
+    argument_text,
+    bound,
+    check_type,
+    extents,
+    ptx_text,
+)
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
@@ -99,18 +106,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
-    found: list[FileFindings] = []
+    files: list[FileFindings] = []
     code = OK
     for path in arguments.ptx:
         try:
-            found.append(_file(path, arguments))
+            files.append(_file(path, arguments))
         except LaunchError as error:
             return _fail(USAGE, _of_file(path, error, arguments))
         except (PtxGenError, FileError) as error:
             code = _fail(FAILED, _of_file(path, error, arguments))
     if arguments.format == SARIF:
-        tell(json.dumps(sarif(found), indent=2))
-    wrong = [f for file in found for f in file.findings if arguments.strict or f.severity == ERROR]
+        tell(json.dumps(sarif(files), indent=2))
+    wrong = [f for file in files for f in file.findings if arguments.strict or f.severity == ERROR]
     return FAILED if wrong else code
 
 
@@ -122,7 +129,7 @@ def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
     except ParseError as error:
         if arguments.format not in REVIEW:
             raise
-        return _told(
+        return _printed(
             FileFindings(path, text, [Finding(ERROR, "parse", str(error), line=error.line)]), arguments
         )
     findings, entries = _checked(text, module, arguments)
@@ -132,14 +139,14 @@ def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
     elif arguments.format == TEXT:
         head = f"{path}: " if len(arguments.ptx) > 1 else ""
         tell(head + _report(module, entries, everything))
-    return _told(FileFindings(path, text, everything), arguments)
+    return _printed(FileFindings(path, text, everything), arguments)
 
 
-def _told(found: FileFindings, arguments: argparse.Namespace) -> FileFindings:
+def _printed(file: FileFindings, arguments: argparse.Namespace) -> FileFindings:
     if arguments.format == GITHUB:
-        for line in github([found]):
+        for line in github([file]):
             tell(line)
-    return found
+    return file
 
 
 def _of_file(path: str, error: Exception, arguments: argparse.Namespace) -> str:
@@ -175,7 +182,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="ask an assembler, and fail without one; or never ask (default: if one is at hand)",
     )
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="run it with so many blocks")
-    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="of the run")
+    add("--arg", type=argument_text, action="append", default=[], metavar="ARGUMENT", help="of the run")
     add_max_instructions(add)
     add("--strict", action="store_true", help="unproved accesses and lints give exit code 1, too")
     add(
@@ -201,8 +208,8 @@ def _checked(text: str, module: Module, arguments: argparse.Namespace) -> tuple[
     """The findings about the module and, if there are none, about each of its kernels."""
     kernels = _kernels(module, arguments.entry)
     findings = module_findings(module)
-    assembly, said = _assembled(text, module.target, arguments.assemble)
-    findings += said
+    assembly, refusals = _assembled(text, module.target, arguments.assemble)
+    findings += refusals
     if any(f.severity == ERROR for f in findings):
         return findings, []
     entries = []
@@ -223,19 +230,19 @@ def _checked(text: str, module: Module, arguments: argparse.Namespace) -> tuple[
 
 
 def _bounds(
-    kernel: Kernel, asked: Sequence[tuple[str, int | tuple[int, int] | Given]], launch: Launch | None
+    kernel: Kernel, asked: Sequence[tuple[str, int | tuple[int, int] | ArgumentText]], launch: Launch | None
 ) -> dict[str, Bound]:
     """Bounds of parameters, by name: the tensor maps of a run, and the bounds of the user."""
     names = [param.name for param in kernel.params]
-    found: dict[str, Bound] = {}
+    bounds: dict[str, Bound] = {}
     if launch is not None:
         maps = zip(names, launch.args, strict=False)
-        found |= {name: of for name, of in maps if isinstance(of, TensorMap)}
+        bounds |= {name: of for name, of in maps if isinstance(of, TensorMap)}
     for name, value in asked:
-        made = value.make(0) if isinstance(value, Given) else value
-        assert isinstance(made, (int, tuple, TensorMap))  # no other form is accepted
-        found[name] = made
-    return found
+        argument = value.make(0) if isinstance(value, ArgumentText) else value
+        assert isinstance(argument, (int, tuple, TensorMap))  # no other form is accepted
+        bounds[name] = argument
+    return bounds
 
 
 def _assembled(text: str, target: str, wanted: bool | None) -> tuple[Assembly | None, list[Finding]]:
@@ -289,8 +296,8 @@ def _document(
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:
-    found = Counter(f.severity for f in findings)
-    return {severity: found[severity] for severity in (ERROR, UNPROVED, LINT)}
+    count = Counter(f.severity for f in findings)
+    return {severity: count[severity] for severity in (ERROR, UNPROVED, LINT)}
 
 
 def _report(module: Module, entries: Sequence[Entry], findings: Sequence[Finding]) -> str:

@@ -85,15 +85,15 @@ def commands(wanted: str = "") -> Mapping[str, Command]:
     package does not replace a command that is there. No package is imported after the one that has the
     command `wanted`.
     """
-    found = dict(TOOLKIT)
-    order = list(found)
+    known = dict(TOOLKIT)
+    order = list(known)
     tables = registry.registered(registry.COMMANDS)
-    while wanted not in found and (table := next(tables, None)) is not None:
+    while wanted not in known and (table := next(tables, None)) is not None:
         for name, added in table.items():
-            if name not in found:
-                order.insert(order.index(added.before) if added.before in found else len(order), name)
-                found[name] = added
-    return {name: found[name] for name in order}
+            if name not in known:
+                order.insert(order.index(added.before) if added.before in known else len(order), name)
+                known[name] = added
+    return {name: known[name] for name in order}
 
 
 def _module(full: str) -> ModuleType:
@@ -122,6 +122,6 @@ def _without_command(words: Sequence[str]) -> int:
 
 def _epilog(known: Mapping[str, Command]) -> str:
     lines = ["commands (ptxgen COMMAND --help has options, examples and exit codes):"]
-    lines += [f"  {name:<18}{found.about}" for name, found in known.items()]
+    lines += [f"  {name:<18}{entry.about}" for name, entry in known.items()]
     lines += ["", "examples:"]
-    return "\n".join(lines + [f"  {found.example}" for found in known.values() if found.example]) + "\n"
+    return "\n".join(lines + [f"  {entry.example}" for entry in known.values() if entry.example]) + "\n"

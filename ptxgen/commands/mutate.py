@@ -22,7 +22,7 @@ from ptxgen.commands.parts.mutant_tables import by_kind, counts, table
 from ptxgen.commands.parts.mutant_verdicts import progress, verdicts
 from ptxgen.commands.parts.mutate_problems import is_text, judges, problem
 from ptxgen.commands.parts.numbers import tolerance, whole
-from ptxgen.commands.parts.run_arguments import extents, given
+from ptxgen.commands.parts.run_arguments import argument_text, extents
 from ptxgen.commands.parts.run_program import add_compilation
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.commands.parts.static_parameters import static
@@ -100,12 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     _judges.cache_clear()  # a caller in Python may have changed the files
     try:
-        found = _judges(tuple(words))
-        for judge in found.values():
+        judges = _judges(tuple(words))
+        for judge in judges.values():
             judge.require_right()
         chosen = [
             (name, n)
-            for name, judge in found.items()
+            for name, judge in judges.items()
             for n in sample(judge, arguments.kind, short=arguments.short)
         ]
         with progress(NAME, len(chosen), _SURVIVED) as step:
@@ -120,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
     if not judged:
         note(NAME, "no mutation operator of these kinds changes anything in this kernel")
-    _note_stale(found)
-    tell(json.dumps(document(found, judged), indent=2) if arguments.json else report(found, judged))
+    _note_stale(judges)
+    tell(json.dumps(document(judges, judged), indent=2) if arguments.json else report(judges, judged))
     return FAILED if any(v.caught_by == HOLE for v in judged) else OK
 
 
@@ -147,10 +147,10 @@ def _judge(words: tuple[str, ...], kernel: str, number: int) -> Verdict:
     return _judges(words)[kernel].verdict(number)
 
 
-def _note_stale(found: Mapping[str, Judge]) -> None:
+def _note_stale(judges: Mapping[str, Judge]) -> None:
     """Tell of reasons that are about no mutant of these kernels."""
-    for reason in {reason: None for judge in found.values() for reason in judge.reasons}:
-        if not any(reason.fits(mutant) for judge in found.values() for mutant in judge.mutants):
+    for reason in {reason: None for judge in judges.values() for reason in judge.reasons}:
+        if not any(reason.fits(mutant) for judge in judges.values() for mutant in judge.mutants):
             what = f"{reason.kind}: {reason.change}"
             note(NAME, f"a reason is about no mutant: {what}, {reason.why}")
 
@@ -193,7 +193,7 @@ def _add_problems(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--example", metavar="MODULE:FUNCTION", help="returns a problem, or a list of them, see below")
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs of a problem")
-    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of ptxgen run")
+    add("--arg", type=argument_text, action="append", default=[], metavar="ARGUMENT", help="as of ptxgen run")
     add(
         "--problem",
         type=problem,
@@ -228,13 +228,13 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 # --------------------------------------------------------------------------------------- the report
 
 
-def document(found: Mapping[str, Judge], judged: Sequence[Verdict]) -> dict[str, Any]:
+def document(judges: Mapping[str, Judge], judged: Sequence[Verdict]) -> dict[str, Any]:
     """The verdicts as plain data for JSON."""
     return {
         "schema": SCHEMA,
-        "kernels": [_kernel(name, judge, judged) for name, judge in found.items()],
+        "kernels": [_kernel(name, judge, judged) for name, judge in judges.items()],
         "counts": _called(counts(judged)),
-        "mutants": [_mutant(found[v.kernel], v) for v in judged],
+        "mutants": [_mutant(judges[v.kernel], v) for v in judged],
     }
 
 
@@ -250,8 +250,8 @@ def _kernel(name: str, judge: Judge, judged: Sequence[Verdict]) -> dict[str, Any
     }
 
 
-def _called(found: Mapping[str, int]) -> dict[str, int]:
-    return {_CALLED.get(name, name): count for name, count in found.items()}
+def _called(counted: Mapping[str, int]) -> dict[str, int]:
+    return {_CALLED.get(name, name): count for name, count in counted.items()}
 
 
 def _mutant(judge: Judge, verdict: Verdict) -> dict[str, Any]:
@@ -276,9 +276,9 @@ def _table(name: str, judged: Sequence[Verdict]) -> str:
     return table(name, judged, {column: _CALLED.get(column, column) for column in shown})
 
 
-def report(found: Mapping[str, Judge], judged: Sequence[Verdict]) -> str:
+def report(judges: Mapping[str, Judge], judged: Sequence[Verdict]) -> str:
     """The tables, the reasons and the survivors, for a reader."""
-    parts = [_table(name, [v for v in judged if v.kernel == name]) for name in found]
+    parts = [_table(name, [v for v in judged if v.kernel == name]) for name in judges]
     equivalent: dict[tuple[str, str], list[str]] = {}
     for v in judged:
         if v.caught_by == EQUIVALENT:
@@ -287,10 +287,10 @@ def report(found: Mapping[str, Judge], judged: Sequence[Verdict]) -> str:
         more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
         lines = [f"{kernel}: {len(names)} equivalent, {why}", *names[:_SHOWN], *more]
         parts.append("\n  ".join(lines) + "\n")
-    parts += [survivor(found[v.kernel], v) for v in judged if v.caught_by == HOLE]
+    parts += [survivor(judges[v.kernel], v) for v in judged if v.caught_by == HOLE]
     total = counts(judged)
     wrong = total["judged"] - total[EQUIVALENT]
-    problems = sum(len(judge.kernel.problems) for judge in found.values())
+    problems = sum(len(judge.kernel.problems) for judge in judges.values())
     parts.append(
         f"{total['judged']} mutants, {problems} problem{'s' * (problems != 1)}, {total[EQUIVALENT]} "
         f"equivalent; of the other {wrong}, {wrong - total[HOLE]} are noticed and {total[HOLE]} survive"

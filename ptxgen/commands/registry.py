@@ -47,7 +47,7 @@ class ReportKernels(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names of the kernels."""
+        """The names by which `ptxgen report` takes these kernels."""
         return [name for names in self.about for name in names.split(", ")]
 
 
@@ -58,13 +58,13 @@ def registered(group: str) -> Iterator[Any]:
     for owner, reference in _references(group):
         module, _, attribute = reference.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            value = getattr(importlib.import_module(module), attribute)
         except (AttributeError, ImportError) as error:
             from ptxgen.distribution import why_not_imported
 
             note(NAME, why_not_imported(module, owner, error))
         else:
-            yield found
+            yield value
 
 
 def _references(group: str) -> Iterator[tuple[str, str]]:
@@ -89,6 +89,6 @@ def _of_checkout(group: str) -> list[str] | None:
 
     try:
         project = tomllib.loads(text).get("project", {})
-    except tomllib.TOMLDecodeError:  # another distribution has put its file beside this package
+    except tomllib.TOMLDecodeError:  # another distribution has put its file next to this package
         return None
     return list(project["entry-points"].get(group, {}).values()) if project.get("name") == NAME else None

@@ -19,7 +19,7 @@ from ptxgen.commands.parts.numbers import whole
 from ptxgen.commands.parts.progress import progress
 from ptxgen.commands.parts.report_options import add_output, report_parser
 from ptxgen.commands.parts.report_subjects import of_function, of_text
-from ptxgen.commands.parts.run_arguments import extents, given
+from ptxgen.commands.parts.run_arguments import argument_text, extents
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.commands.parts.static_parameters import static
 from ptxgen.commands.registry import REPORT, ReportKernels, registered
@@ -78,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.output != STDOUT:
             check_writable([Path(arguments.output)])
         with progress(STEPS) as step:
-            found = collect(replace(subject, assemble=arguments.assemble), step)
-        deliver(_json(found) if arguments.json else page(found), arguments.output)
+            result = collect(replace(subject, assemble=arguments.assemble), step)
+        deliver(_json(result) if arguments.json else page(result), arguments.output)
     except LaunchError as error:
         return _fail(USAGE, error)
     except (ConfigError, UnsupportedTargetError) as error:
@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PtxGenError, FileError, StopError) as error:
         return _fail(FAILED, error)
     if arguments.output != STDOUT:
-        tell(_summary(found, arguments.output))
-    return FAILED if found.wrong else OK
+        tell(_summary(result, arguments.output))
+    return FAILED if result.wrong else OK
 
 
 def _subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
@@ -125,7 +125,7 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     add = launch.add_argument
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs")
     add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
-    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of ptxgen run")
+    add("--arg", type=argument_text, action="append", default=[], metavar="ARGUMENT", help="as of ptxgen run")
     add("--dynamic-smem", type=whole(0), metavar="BYTES", help="of shared memory (default: as needed)")
     add(
         "--dynamic-align",
@@ -157,12 +157,12 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     return arguments
 
 
-def _json(found: Report) -> str:
-    return json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
+def _json(result: Report) -> str:
+    return json.dumps({"schema": SCHEMA, **asdict(result)}, indent=1) + "\n"
 
 
-def _summary(found: Report, output: str) -> str:
+def _summary(result: Report, output: str) -> str:
     counts = [
-        sum(f.severity == severity for f in found.findings) for severity in ("error", "unproved", "lint")
+        sum(f.severity == severity for f in result.findings) for severity in ("error", "unproved", "lint")
     ]
-    return "{}: {} errors, {} unproved, {} lints; written to {}".format(found.kernel, *counts, output)
+    return "{}: {} errors, {} unproved, {} lints; written to {}".format(result.kernel, *counts, output)

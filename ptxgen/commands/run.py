@@ -25,13 +25,13 @@ from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.commands.parts.numbers import whole
 from ptxgen.commands.parts.progress import cta_lines
 from ptxgen.commands.parts.run_arguments import (
+    ArgumentText,
     Array,
-    Given,
+    argument_text,
+    argument_value,
     array_of,
     check_type,
     extents,
-    given,
-    made,
     npy,
     values_of,
 )
@@ -120,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = program_of(arguments)
         readable = program.readable
         if arguments.entry is None:
-            found = _listed(program)
-            tell(json.dumps(found, indent=2) if arguments.json else _listing(found))
+            listing = _listed(program)
+            tell(json.dumps(listing, indent=2) if arguments.json else _listing(listing))
             return OK
         return _run(program, arguments)
     except LaunchError as error:
@@ -180,7 +180,7 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
     add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
     add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
-    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="see below")
+    add("--arg", type=argument_text, action="append", default=[], metavar="ARGUMENT", help="see below")
     add(
         "--symbol",
         type=_symbol,
@@ -214,11 +214,11 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
     add_max_instructions(add)
 
 
-def _symbol(text: str) -> tuple[str, Given]:
+def _symbol(text: str) -> tuple[str, ArgumentText]:
     name, equals, words = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    value = given(words)
+    value = argument_text(words)
     if value.output is not None:
         raise argparse.ArgumentTypeError(f"a variable is not written to a file, got {text!r}")
     return name, value
@@ -249,7 +249,9 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
-            symbols=program.symbols({name: _contents(made(0, what)) for name, what in arguments.symbol}),
+            symbols=program.symbols(
+                {name: _contents(argument_value(0, what)) for name, what in arguments.symbol}
+            ),
             raise_on_report=False,
             progress=progress,
         )
@@ -260,7 +262,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
     )
     written = {} if reports or unwritten else files
     if arguments.json:
-        tell(json.dumps(_found(entry.name, arguments, result, reports, written), indent=2))
+        tell(json.dumps(_document(entry.name, arguments, result, reports, written), indent=2))
     else:
         tell(result.printed, end="")
         if arguments.counters:
@@ -283,7 +285,7 @@ def _unwritten(contents: Mapping[Path, bytes]) -> str:
     return ""
 
 
-def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
+def _files(arguments: Sequence[ArgumentText], folder: Path | None) -> dict[int, Path]:
     """The output files of array arguments, by the index of the argument."""
     if folder is not None:
         try:
@@ -323,7 +325,7 @@ def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | Non
 # --------------------------------------------------------------------------------------- the report
 
 
-def _found(
+def _document(
     name: str,
     arguments: argparse.Namespace,
     result: Result,
@@ -348,15 +350,15 @@ def _counters(counters: Counters) -> dict[str, Any]:
         "by_opcode": dict(counters.by_opcode.most_common()),
         "traffic_not_counted": list(counters.traffic_not_counted),
         "memory_by_instruction": [
-            {"number": number, **_figures(found)}
-            for number, found in sorted((counters.memory_by_instruction or {}).items())
+            {"number": number, **_figures(traffic)}
+            for number, traffic in sorted((counters.memory_by_instruction or {}).items())
         ],
     }
 
 
-def _figures(found: MemoryTraffic) -> dict[str, Any]:
-    excess = {name: getattr(found, name) for name in ("shared_conflicts", "sectors_excess")}
-    return {**asdict(found), **excess}
+def _figures(traffic: MemoryTraffic) -> dict[str, Any]:
+    excess = {name: getattr(traffic, name) for name in ("shared_conflicts", "sectors_excess")}
+    return {**asdict(traffic), **excess}
 
 
 def _counted(counters: Counters) -> str:
@@ -429,9 +431,9 @@ def _entry(program: Program, entry: ProgramKernel) -> dict[str, Any]:
     }
 
 
-def _listing(found: Mapping[str, Any]) -> str:
-    lines = [f"PTX {found['ptx_version']} for {found['target']}"]
-    for entry in found["entries"]:
+def _listing(listing: Mapping[str, Any]) -> str:
+    lines = [f"PTX {listing['ptx_version']} for {listing['target']}"]
+    for entry in listing["entries"]:
         lines += ["", entry["entry"]]
         lines += [f"  {what:<8}  {words}" for what, words in _facts(entry).items() if words]
         for n, param in enumerate(entry["parameters"]):
@@ -439,9 +441,9 @@ def _listing(found: Mapping[str, Any]) -> str:
             lines.append(
                 f"  {'arg ' + str(n):<8}  {param['name']}: {param['type']}{count}, {param['bytes']} bytes"
             )
-    if found["variables"]:
+    if listing["variables"]:
         lines += ["", "variables"]
-        lines += [f"  {v['space']:<8}  {v['name']}, {v['bytes']} bytes" for v in found["variables"]]
+        lines += [f"  {v['space']:<8}  {v['name']}, {v['bytes']} bytes" for v in listing["variables"]]
     return "\n".join(lines)
 
 

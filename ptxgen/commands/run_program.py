@@ -69,9 +69,9 @@ def _result(ended: Ended, sanitize: bool) -> int:
         return ended.code
     for report in ended.reports:
         print(f"{NAME}: {report}", file=sys.stderr)
-    found = len(ended.reports) + len(ended.faults)
-    if found:
-        _tell(f"{found} problem{'s' * (found > 1)} found in {_launches(ended)}")
+    problems = len(ended.reports) + len(ended.faults)
+    if problems:
+        _tell(f"{problems} problem{'s' * (problems > 1)} found in {_launches(ended)}")
         return FAILED
     _tell(f"nothing was found in {_launches(ended)}")
     return ended.code

@@ -17,12 +17,12 @@ _Array = NDArray[Any]
 _Described = TypeVar("_Described", TensorMap, Texture, Surface)
 
 
-def copies(given: Sequence[Argument]) -> list[Argument]:
+def copies(arguments: Sequence[Argument]) -> list[Argument]:
     """Copies of arguments, for one run. Arrays keep their strides, and share memory as they did; memory
     around their elements is copied, too.
     """
     memory: dict[int, _Array] = {}
-    return [_copy(value, memory) for value in given]
+    return [_copy(value, memory) for value in arguments]
 
 
 def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
@@ -39,10 +39,10 @@ def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
 
 def _with(value: _Described, **fields: _Array) -> _Described:
     """A copy of a frozen value with other arrays; what was derived from their layout stays right."""
-    made = copy.copy(value)
+    copied = copy.copy(value)
     for name, array in fields.items():
-        object.__setattr__(made, name, array)
-    return made
+        object.__setattr__(copied, name, array)
+    return copied
 
 
 def _copied(array: _Array, memory: dict[int, _Array]) -> _Array:
@@ -50,15 +50,15 @@ def _copied(array: _Array, memory: dict[int, _Array]) -> _Array:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     if not (owner.flags.c_contiguous or owner.flags.f_contiguous):
-        made = array.copy()
+        copied = array.copy()
     else:
         if id(owner) not in memory:
             # Bytes, because numpy makes arrays of other packages' types from no other buffer.
             memory[id(owner)] = np.frombuffer(owner.tobytes("A"), np.uint8).copy()
         offset = array.ctypes.data - owner.ctypes.data
-        made = np.ndarray(array.shape, array.dtype, memory[id(owner)], offset, array.strides)
-    made.setflags(write=array.flags.writeable)
-    return made
+        copied = np.ndarray(array.shape, array.dtype, memory[id(owner)], offset, array.strides)
+    copied.setflags(write=array.flags.writeable)
+    return copied
 
 
 def words_of(value: Argument) -> str:

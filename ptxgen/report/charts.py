@@ -42,7 +42,7 @@ def short(count: int | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share as a number of percent with one digit behind the point; of nothing it is 0."""
+    """A share as a number of percent with one digit after the point; of nothing it is 0."""
     return f"{100 * part / whole:.1f}" if whole else "0"
 
 
@@ -71,7 +71,7 @@ class Chunk:
 
 
 def chunks(rows: Sequence[Any]) -> Iterator[Chunk]:
-    """A listing in chunks of CHUNK lines."""
+    """The lines of a listing in chunks of CHUNK lines."""
     for start in range(0, len(rows), CHUNK):
         yield Chunk(rows[start : start + CHUNK])
 
@@ -143,16 +143,16 @@ def bank_class(words: int) -> str:
     return ("none", "free", "some")[words] if words <= 2 else "many"
 
 
-def shared_chart(found: SharedMap, most_rows: int = 40) -> dict[str, Any]:
+def shared_chart(shared: SharedMap, most_rows: int = 40) -> dict[str, Any]:
     """Regions of shared memory to scale, and a bar for the bytes of each access."""
-    scale = (WIDTH - LEFT - 12) / max(found.nbytes, 1)
+    scale = (WIDTH - LEFT - 12) / max(shared.nbytes, 1)
 
     def box(first: int, nbytes: int) -> tuple[float, float]:
         return round(LEFT + first * scale, 1), max(round(nbytes * scale, 1), 1.5)
 
-    rows = [a for a in found.accesses if a.first >= 0][:most_rows]
+    rows = [a for a in shared.accesses if a.first >= 0][:most_rows]
     regions = []
-    for n, region in enumerate(found.regions):
+    for n, region in enumerate(shared.regions):
         x, width = box(region.offset, region.nbytes)
         room = int(width / _CHARACTER) - 1
         regions.append((region, x, width, _fit(region.name, room), n % 2))
@@ -160,8 +160,8 @@ def shared_chart(found: SharedMap, most_rows: int = 40) -> dict[str, Any]:
         "width": WIDTH, "height": 62 + 18 * len(rows), "left": LEFT,
         "regions": regions,
         "rows": [(a, *box(a.first, a.last - a.first + 1), 54 + 18 * n) for n, a in enumerate(rows)],
-        "left_out": len(found.accesses) - len(rows),
-        "ticks": [(n, box(n, 0)[0]) for n in _byte_ticks(found.nbytes) if box(n, 0)[0] < WIDTH - 20],
+        "left_out": len(shared.accesses) - len(rows),
+        "ticks": [(n, box(n, 0)[0]) for n in _byte_ticks(shared.nbytes) if box(n, 0)[0] < WIDTH - 20],
     }  # fmt: skip
 
 
@@ -202,40 +202,40 @@ _LANE: Final = 46
 _TOP: Final = 58
 
 
-def timeline(found: Pipeline) -> dict[str, Any]:
+def timeline(pipeline: Pipeline) -> dict[str, Any]:
     """The timeline: a row for each lane. If there are more slots than columns, a column shows the class
     that most of its slots have.
     """
-    per = max(-(-found.shown // _BINS), 1)
-    scale = (WIDTH - LEFT - 12) / max(-(-found.shown // per), 1)
+    per = max(-(-pipeline.shown // _BINS), 1)
+    scale = (WIDTH - LEFT - 12) / max(-(-pipeline.shown // per), 1)
 
     def x(slot: float) -> float:
-        return round(LEFT + min(slot, found.shown) / per * scale, 1)
+        return round(LEFT + min(slot, pipeline.shown) / per * scale, 1)
 
     boxes = []
-    for n, lane in enumerate(found.lanes):
+    for n, lane in enumerate(pipeline.lanes):
         y = _TOP + n * _LANE
         paths: dict[int, list[str]] = {}
-        for value, start, count in _columns(lane, per, found.shown):
+        for value, start, count in _columns(lane, per, pipeline.shown):
             left, right = round(LEFT + start * scale, 1), round(LEFT + (start + count) * scale, 1)
             paths.setdefault(value, []).append(f"M{left} {y}H{right}v20H{left}z")
         marks = "".join(
-            f"M{x(at + length)} {y - 3}v26" for at, length, _, _ in lane.waits if at <= found.shown
+            f"M{x(at + length)} {y - 3}v26" for at, length, _, _ in lane.waits if at <= pipeline.shown
         )
-        flight, most = _flight(lane, found.shown, x, y + 36)
+        flight, most = _flight(lane, pipeline.shown, x, y + 36)
         ordered = tuple((value, "".join(parts)) for value, parts in sorted(paths.items()))
         boxes.append(LaneBox(lane, warps_of(lane), y, ordered, marks, flight, most))
     stages = []
-    for number, stage in enumerate(found.stages):
+    for number, stage in enumerate(pipeline.stages):
         left, right = x(stage.start), x(stage.start + stage.slots)
-        if stage.start < found.shown:
+        if stage.start < pipeline.shown:
             room = int((right - left) / _CHARACTER) - 1
             stages.append((stage, left, round(right - left, 1), _fit(stage.name, room), number % 2))
-    used = {value for lane in found.lanes for value in class_slots(lane) if value >= 0}
+    used = {value for lane in pipeline.lanes for value in class_slots(lane) if value >= 0}
     return {
         "width": WIDTH, "height": _TOP + _LANE * len(boxes) + 18, "left": LEFT, "lanes": boxes,
-        "stages": stages, "ticks": [(n, x(n)) for n in ticks(found.shown, 10)], "per": per,
-        "used": sorted(used), "flying": any(lane.flights for lane in found.lanes),
+        "stages": stages, "ticks": [(n, x(n)) for n in ticks(pipeline.shown, 10)], "per": per,
+        "used": sorted(used), "flying": any(lane.flights for lane in pipeline.lanes),
     }  # fmt: skip
 
 
@@ -250,10 +250,10 @@ def warps_of(lane: Lane) -> str:
 
 def class_slots(lane: Lane) -> dict[int, int]:
     """How many slots a lane spends in each class; -1 is waiting."""
-    found: dict[int, int] = {}
+    slots: dict[int, int] = {}
     for value, _, count in lane.runs:
-        found[value] = found.get(value, 0) + count
-    return dict(sorted(found.items()))
+        slots[value] = slots.get(value, 0) + count
+    return dict(sorted(slots.items()))
 
 
 def _columns(lane: Lane, per: int, shown: int) -> Iterator[tuple[int, int, int]]:
@@ -294,12 +294,12 @@ def _flight(lane: Lane, shown: int, x: Any, base: int) -> tuple[str, int]:
 def bars(rows: Sequence[tuple[str, int]]) -> list[tuple[str, int, str, float, float]]:
     """(name, count, percent, x, width) of the parts of a bar that is 1200 wide."""
     total = sum(count for _, count in rows)
-    found, at = [], 0.0
+    boxes, at = [], 0.0
     for name, count in rows:
         width = WIDTH * count / total if total else 0.0
-        found.append((name, count, percent(count, total), round(at, 1), round(width, 1)))
+        boxes.append((name, count, percent(count, total), round(at, 1), round(width, 1)))
         at += width
-    return found
+    return boxes
 
 
 def busy(bounds: Sequence[Bound]) -> list[tuple[Bound, str]]:
@@ -308,20 +308,20 @@ def busy(bounds: Sequence[Bound]) -> list[tuple[Bound, str]]:
     return [(b, percent(b.cycles, longest)) for b in bounds]
 
 
-def roofline_chart(found: Roofline, cycles: float) -> dict[str, Any]:
+def roofline_chart(roofline: Roofline, cycles: float) -> dict[str, Any]:
     """A roofline on logarithmic axes: operations for each byte, and operations of a clock; `cycles` is
     what the busiest unit needs for one CTA.
     """
     width, height, left, right, top, bottom = 620, 340, 64, 590, 16, 296
-    intensity = found.flops / found.nbytes
-    best = max(found.peak, found.tensor_peak if found.tensor_flops else 0)
-    lows = [intensity, 0.25 * found.peak / found.bytes_per_clock]
+    intensity = roofline.flops / roofline.nbytes
+    best = max(roofline.peak, roofline.tensor_peak if roofline.tensor_flops else 0)
+    lows = [intensity, 0.25 * roofline.peak / roofline.bytes_per_clock]
     x0, x1 = (
         math.floor(math.log10(min(lows))),
-        math.ceil(math.log10(max(intensity, best / found.bytes_per_clock)) + 0.3),
+        math.ceil(math.log10(max(intensity, best / roofline.bytes_per_clock)) + 0.3),
     )
-    reached = found.flops / cycles if cycles else 0.0
-    attainable = min(best, intensity * found.bytes_per_clock)
+    reached = roofline.flops / cycles if cycles else 0.0
+    attainable = min(best, intensity * roofline.bytes_per_clock)
     y1 = math.ceil(math.log10(best) + 0.1)
     y0 = min(math.floor(math.log10(max(min(reached, attainable), 1e-3))), y1 - 2)
 
@@ -331,15 +331,17 @@ def roofline_chart(found: Roofline, cycles: float) -> dict[str, Any]:
     def y(value: float) -> float:
         return round(bottom - (bottom - top) * (math.log10(value) - y0) / (y1 - y0), 1)
 
-    roofs = [("f32 units", found.peak)]
-    if found.tensor_flops:
-        roofs.append(("tensor cores, f16", found.tensor_peak))
+    roofs = [("f32 units", roofline.peak)]
+    if roofline.tensor_flops:
+        roofs.append(("tensor cores, f16", roofline.tensor_peak))
     lines = []
     for name, peak in roofs:
-        knee = peak / found.bytes_per_clock
+        knee = peak / roofline.bytes_per_clock
         lines.append({"name": name, "peak": peak, "x": x(max(knee, 10**x0)), "y": y(peak)})
-    first = max(10**x0, 10**y0 / found.bytes_per_clock)
-    slope = f"M{x(first)} {y(first * found.bytes_per_clock)}L{x(best / found.bytes_per_clock)} {y(best)}"
+    first = max(10**x0, 10**y0 / roofline.bytes_per_clock)
+    slope = (
+        f"M{x(first)} {y(first * roofline.bytes_per_clock)}L{x(best / roofline.bytes_per_clock)} {y(best)}"
+    )
     return {
         "width": width, "height": height, "left": left, "right": right, "top": top, "bottom": bottom,
         "xticks": [(f"{10.0**n:g}", x(10.0**n)) for n in range(x0, x1 + 1)],
@@ -351,9 +353,9 @@ def roofline_chart(found: Roofline, cycles: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def named(found: Report) -> dict[int, str]:
+def named(report: Report) -> dict[int, str]:
     """Words for source lines by id, such as `softmax.py:9`."""
-    return {line.id: f"{file.name}:{line.number}" for file in found.sources for line in file.lines}
+    return {line.id: f"{file.name}:{line.number}" for file in report.sources for line in file.lines}
 
 
 # Classes of machine code: their names on the page, and the colour of the class of PTX that is alike.

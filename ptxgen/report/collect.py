@@ -63,7 +63,7 @@ class Launch:
 class Subject:
     """What a report is about.
 
-    `given` is PTX text or a module, `entry` the name of one of its kernels (may be left out if there
+    `module` is PTX text or a module, `entry` the name of one of its kernels (may be left out if there
     is one). `block` are the threads of a CTA along x, y and z (default: what the kernel says). `launch`
     is interpreted. `prove` gives the proofs, and says for which launches they hold (default: shared
     memory and barriers, for any parameters). `config` are words for the head of the page. `sources` has
@@ -71,7 +71,7 @@ class Subject:
     for instructions of some Python functions. Without `assemble` no assembler is asked.
     """
 
-    given: str | ir.Module
+    module: str | ir.Module
     entry: str | None = None
     block: tuple[int, ...] | None = None
     launch: Launch | None = None
@@ -102,7 +102,7 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
     """
     say: Progress = progress or (lambda _: None)
     say("reading")
-    text = subject.given if isinstance(subject.given, str) else render(subject.given)
+    text = subject.module if isinstance(subject.module, str) else render(subject.module)
     module = parse(text)
     kernel = _kernel(module, subject.entry)
     target = find_target(module.target)
@@ -169,8 +169,8 @@ def _pictures(
     if record is None or counters is None:
         return None, None
     traffic = counters.memory_by_instruction or {}
-    found = shared_map(record.shared_bytes, record.regions, traffic, record, origins.ids)
-    return found, pipeline(record, kernel, _places(origins))
+    shared = shared_map(record.shared_bytes, record.regions, traffic, record, origins.ids)
+    return shared, pipeline(record, kernel, _source_lines(origins))
 
 
 def _limits(
@@ -201,10 +201,10 @@ def _kernel(module: ir.Module, entry: str | None) -> ir.Kernel:
 
 
 def _block(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, int, int]:
-    found = asked or kernel.reqntid or ((kernel.threads,) if kernel.threads else ())
-    if not found:
+    block = asked or kernel.reqntid or ((kernel.threads,) if kernel.threads else ())
+    if not block:
         raise LaunchError(f"report: {kernel.name} does not say how many threads a block has; give block=")
-    _, (x, y, z), _ = extents(kernel, 1, found, 1)
+    _, (x, y, z), _ = extents(kernel, 1, block, 1)
     return x, y, z
 
 
@@ -374,29 +374,29 @@ def _three(extent: Sequence[int]) -> tuple[int, int, int]:
 
 def _warps_by_line(ran: _Ran) -> dict[int, int]:
     """How many warps executed each line of PTX."""
-    found = Counter[int]()
+    warps = Counter[int]()
     if ran.counters is not None:
         for number, count in ran.counters.by_instruction.items():
             origin = ran.instrs[number].origin
-            found[origin.line if origin else 0] += count
-    return found
+            warps[origin.line if origin else 0] += count
+    return warps
 
 
 def _origins(subject: Subject, module: ir.Module, warps: Mapping[int, int]) -> Origins:
-    if isinstance(subject.given, ir.Module):
-        return python_origins(subject.given, module, warps, subject.renamed)
+    if isinstance(subject.module, ir.Module):
+        return python_origins(subject.module, module, warps, subject.renamed)
     return loc_origins(module, warps, subject.sources) or Origins("", (), {})
 
 
-def _places(origins: Origins) -> dict[int, str]:
+def _source_lines(origins: Origins) -> dict[int, str]:
     """A name for lines of PTX: the source line that they come from."""
     lines = {line.id: (file, line) for file in origins.files for line in file.lines}
-    found = {}
+    names = {}
     for number, id in origins.ids.items():
         file, line = lines[id]
         words = " ".join((line.text or "").split())
-        found[number] = f"{file.name}:{line.number} {words}".strip()
-    return found
+        names[number] = f"{file.name}:{line.number} {words}".strip()
+    return names
 
 
 def _ptx_lines(

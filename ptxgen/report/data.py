@@ -283,5 +283,5 @@ class Report:
 
     @property
     def wrong(self) -> bool:
-        """Whether a finding is an error."""
+        """Whether the report has a finding of severity ERROR."""
         return any(finding.severity == ERROR for finding in self.findings)

@@ -17,7 +17,7 @@ _MOST_FINDINGS: Final = 500
 
 
 def of_problem(problem: Problem) -> Finding:
-    """What the verifier found."""
+    """The finding for a problem of the verifier."""
     return Finding(ERROR, f"verifier, {problem.kind}", problem.message, problem.line)
 
 
@@ -25,8 +25,8 @@ def counted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings without repetitions, the worst first, at most _MOST_FINDINGS."""
     count = Counter(findings)
     order = (ERROR, UNPROVED, LINT)
-    found = sorted(count, key=lambda f: order.index(f.severity))
-    merged = [Finding(f.severity, f.kind, f.message, f.line, count[f]) for f in found]
+    ordered = sorted(count, key=lambda f: order.index(f.severity))
+    merged = [Finding(f.severity, f.kind, f.message, f.line, count[f]) for f in ordered]
     left = len(merged) - _MOST_FINDINGS
     if left > 0:
         merged = merged[:_MOST_FINDINGS]
@@ -36,8 +36,8 @@ def counted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def of_verdicts(kind: str, verdicts: Sequence[Verdict], holds_for: str) -> data.Proved:
     """The verdicts on accesses of a kind, counted."""
-    found = Counter(v.verdict for v in verdicts)
-    return data.Proved(kind, len(verdicts), found["proved"], found["violation"], found["unknown"], holds_for)
+    count = Counter(v.verdict for v in verdicts)
+    return data.Proved(kind, len(verdicts), count["proved"], count["violation"], count["unknown"], holds_for)
 
 
 def without_kernel(kernel: ir.Kernel, message: str) -> str:

@@ -1,8 +1,8 @@
 """How long a block of queries takes a CTA of warpgroups: the issue model from the kernel's first instruction
 to its last, not only round its main loop.
 
-Each warpgroup goes once through what is in front of the loops, so many times round them, and through what is
-behind (`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a
+Each warpgroup executes what is before the loops once, a number of iterations, and once what is after
+them (`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a
 register is one at which warpgroups take turns; at one that is written into the instruction all consumers
 wait. Copies have arrived when they are asked for: what a block waits for memory is `launch_model`'s.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.report.issue_model import NEVER, Shared, Step, Warp, issue, pass_turn
+from ptxgen.report.issue_model import NEVER, Shared, Step, Warp, issue, pass_ping_pong
 from ptxgen.report.issue_units import copied_bytes
 from ptxgen.runtime.sass import Block, SassInstr
 from ptxgen.target import Target
@@ -36,14 +36,14 @@ class BlockClocks:
     once: float
 
     def clocks(self, tiles: int, cut: int, *, persistent: bool = False) -> float:
-        """The clocks of a block with so many tiles, of which a mask cuts so many, the first among them."""
+        """The clocks of a block with `tiles` tiles, of which a mask cuts `cut`, the first among them."""
         further = min(max(cut - 1, 0), tiles - 1)
         start = self.first - self.once * persistent
         return start + further * self.cut + (tiles - 1 - further) * self.main
 
 
 def block_clocks(block: Block, target: Target, warpgroups: int) -> BlockClocks:
-    """The model of a block of queries, for a CTA with so many consumers. Raises `ValueError` if the
+    """The model of a block of queries, for a CTA with `warpgroups` consumers. Raises `ValueError` if the
     instructions have no control words.
     """
 
@@ -62,15 +62,15 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
     """The clock at which the last warp issues each step."""
     multiplies = warpgroups * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
     shared = Shared(copied / multiplies if multiplies else 0.0)
-    turns, meetings = _barriers([step.instr for step in steps])
+    ordered, meetings = _barriers([step.instr for step in steps])
     warps = [Warp(0, 0.0) for _ in range(warpgroups)]
-    warps[0].turn = 0.0
+    warps[0].ping_pong_since = 0.0
     clock, result = 0.0, [0.0] * len(steps)
 
     def when(warp: Warp) -> float:
         earliest = warp.earliest(steps[warp.at], shared)
-        if warp.at in turns and not steps[warp.at].arrives:
-            return max(earliest, warp.turn)
+        if warp.at in ordered and not steps[warp.at].arrives:
+            return max(earliest, warp.ping_pong_since)
         if warp.at not in meetings:
             return earliest
         if any(other.at < warp.at for other in warps):
@@ -81,17 +81,19 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
         warp = min(left, key=lambda one: (when(one), one.issued))
         clock = max(clock + 1, when(warp))
         result[warp.at] = clock
-        if warp.at in turns:
-            pass_turn(warp, steps[warp.at], clock, warps)
+        if warp.at in ordered:
+            pass_ping_pong(warp, steps[warp.at], clock, warps)
         issue(warp, steps[warp.at], clock, shared)
     return result
 
 
 def _barriers(path: Sequence[SassInstr]) -> tuple[set[int], set[int]]:
     """Where warpgroups take turns, and where all consumers wait for each other. Numbers at which some only
-    arrive, before the first turn and behind the last one, are neither.
+    arrive, before the first turn and after the last one, are neither.
     """
     numbers = {n: i.operands.split(",")[0] for n, i in enumerate(path) if i.name == "BAR"}
     arrived = {number for n, number in numbers.items() if path[n].opcode.startswith("BAR.ARV")}
-    turns = {n for n, number in numbers.items() if not _NUMBER.fullmatch(number)}
-    return turns, {n for n, number in numbers.items() if number not in {*arrived, _ALL} and n not in turns}
+    ordered = {n for n, number in numbers.items() if not _NUMBER.fullmatch(number)}
+    return ordered, {
+        n for n, number in numbers.items() if number not in {*arrived, _ALL} and n not in ordered
+    }

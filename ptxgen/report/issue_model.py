@@ -26,13 +26,13 @@ register_bandwidth.md), not on kernels of this project:
   n8, n16 and n64);
 * registers are written by one port: while a product is executed, each register that another instruction
   writes delays both by a clock. By this rule a stream of one write in two clocks lengthens a product of n8,
-  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, beside products that had 64 clocks
+  n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, with products of 64 clocks
   each. That it holds for products without a gap, and of more columns, is assumed.
 
 Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
 conflicts, nor how long named barriers and branches take; what comes before and after the loop is
-`issue_block`'s. Beside the H200's counters it is right within 5 points for three of four kernels, and
-tells of head_dim 256 too little (docs/measurements.md, "The model beside the counters"): it ranks kernels,
+`issue_block`'s. Next to the H200's counters it is right within 5 points for three of four kernels, and
+tells of head_dim 256 too little (docs/measurements.md, "The model next to the counters"): it ranks kernels,
 and promises no time.
 """
 
@@ -61,7 +61,7 @@ from ptxgen.report.issue_units import (
 from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import WARP_SIZE, Target
 
-_TURNS: Final = 8  # of the slowest warp
+_ITERATIONS: Final = 8  # of the slowest warp
 _STARTS: Final = 5  # ways for CTAs to begin, of which the mean is taken
 _SPREAD: Final = 2500  # clocks within which CTAs begin
 _SCOREBOARDS: Final = 6
@@ -75,7 +75,7 @@ _WRITE_CLOCKS: Final = 1.0  # by which a register that is written delays a produ
 
 
 class Wait(enum.Enum):
-    """What a warp waits for between two of its instructions, each behind what precedes it here."""
+    """What a warp waits for between two of its instructions, each after what precedes it here."""
 
     STALL = "its own stall counts"
     MEMORY = "shared and global memory, also while others use it"
@@ -96,22 +96,22 @@ _PENDING: Final = re.compile(r"(?:SB|gsb)\d, (0x[0-9a-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The modelled loop: the share of its clocks in which each unit of a scheduler is busy, 0 to 1, the
-    clocks of a scheduler for a turn of one warp, and the share of a warp's clocks that it waits for what.
+    """The modelled loop: for each unit of a scheduler the share of clocks in which it is busy, 0 to 1; the
+    clocks of a scheduler for an iteration of one warp; and the shares of a warp's clocks by reason to wait.
     """
 
     shares: Mapping[Unit, float]
-    clocks_of_turn: float
+    clocks_of_iteration: float
     waits: Mapping[Wait, float]
 
     @property
     def tensor(self) -> float:
-        """The share of the tensor cores."""
+        """The share of clocks in which the tensor cores are busy, 0 to 1."""
         return self.shares[Unit.TENSOR]
 
     def clocks_of_ctas(self, threads: int, ctas: int) -> float:
-        """The clocks in which each of `ctas` resident CTAs of so many threads goes round the loop once."""
-        return self.clocks_of_turn * threads / WARP_SIZE / SCHEDULERS * ctas
+        """The clocks in which each of `ctas` resident CTAs of `threads` threads completes one iteration."""
+        return self.clocks_of_iteration * threads / WARP_SIZE / SCHEDULERS * ctas
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class Step:
     on_read: int | None
     registers: frozenset[int]
     writes: range  # the registers of a result of tensor cores
-    pending: int  # groups of copies, or of products, that may still be under way behind a DEPBAR
+    pending: int  # groups of copies, or of products, that may still be under way after a DEPBAR
     mates: int  # warps of the scheduler that a barrier counts, 0 for all of the CTA
     reads: int  # bytes that a product of a warpgroup reads from shared memory
     writes_register: bool  # and is no product
@@ -170,17 +170,17 @@ class Step:
 
     @property
     def waits_for_products(self) -> bool:
-        """Whether it is a wait for groups of products."""
+        """Whether the instruction waits for groups of wgmma products."""
         return self.instr.opcode.startswith("WARPGROUP.DEPBAR")
 
     @property
     def arrives(self) -> bool:
-        """Whether it gives the turn to the next warpgroup."""
+        """Whether the instruction (BAR.ARV) gives the turn to the next warpgroup."""
         return self.instr.opcode.startswith(_ARRIVES)
 
     @property
     def is_product_of_warpgroup(self) -> bool:
-        """Whether it is an asynchronous product."""
+        """Whether the instruction is a wgmma, a product of a warpgroup that runs asynchronously."""
         return self.instr.name in OF_WARPGROUPS
 
 
@@ -252,7 +252,7 @@ class Warp:
     cta: int
     ready: float
     at: int = 0
-    turns: int = 0
+    iterations: int = 0
     issued: float = 0.0
     scoreboards: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)
     memory: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)  # those that memory sets
@@ -261,12 +261,12 @@ class Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    turn: float = NEVER  # since when it is the warp's turn
+    ping_pong_since: float = NEVER  # the clock at which the warp's turn began
 
     @property
-    def place(self) -> tuple[int, int]:
-        """How far the warp is."""
-        return self.turns, self.at
+    def position(self) -> tuple[int, int]:
+        """Iterations that the warp has completed, and the index of its next step."""
+        return self.iterations, self.at
 
     def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
         """Count what the warp has waited for since its last instruction, before it issues the next one."""
@@ -298,7 +298,7 @@ class Warp:
         return [product.done + WARPGROUP_CLOCKS for product in waited]
 
     def earliest(self, step: Step, shared: Shared) -> float:
-        """When the warp may issue the step."""
+        """The first clock at which the warp may issue the step."""
         when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
         if self.results:
             when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
@@ -311,8 +311,8 @@ class Warp:
 
 
 def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float | None = None) -> Busy:
-    """The model of a loop, for `ctas` resident CTAs of so many threads; `copied` are the bytes that tensor
-    copies bring, and bulk reductions take, in a turn of a CTA, by default what its products read as B
+    """The model of a loop, for `ctas` resident CTAs of `threads` threads; `copied` are the bytes that tensor
+    copies bring, and bulk reductions take, in an iteration of a CTA, by default what its products read as B
     (`copied_bytes`). Raises `ValueError` if the instructions have no control words.
     """
     steps = [Step.of(instr, target) for instr in loop.path]
@@ -321,41 +321,41 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
     multiplies = of_cta * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
     passing = passes / multiplies if multiplies else 0.0
     chance = random.Random(1)
-    found = []
+    runs = []
     for _ in range(_STARTS if ctas > 1 else 1):
         starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
         warps = [Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
-        found.append(_run(steps, warps, Shared(passing)))
-    shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
-    waits = {wait: mean(busy.waits[wait] for busy in found) for wait in Wait}
-    return Busy(shares, mean(busy.clocks_of_turn for busy in found), waits)
+        runs.append(_run(steps, warps, Shared(passing)))
+    shares = {unit: mean(busy.shares[unit] for busy in runs) for unit in Unit}
+    waits = {wait: mean(busy.waits[wait] for busy in runs) for wait in Wait}
+    return Busy(shares, mean(busy.clocks_of_iteration for busy in runs), waits)
 
 
 def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
-    """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
-    in_turns = any(step.arrives for step in steps)
+    """Issue until every warp has gone round `_ITERATIONS` times; the first iterations are not counted."""
+    ping_pong = any(step.arrives for step in steps)
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
-            warp.turn = warp.ready  # the first of a CTA begins
+            warp.ping_pong_since = warp.ready  # the first of a CTA begins
     clock, since, count = 0.0, -1.0, 0
     left = dict.fromkeys(Unit, 0.0)  # that units have to do when the first counted clock begins
-    while min(warp.turns for warp in warps) < _TURNS:
-        when = [_when(warp, steps, shared, warps, in_turns) for warp in warps]
+    while min(warp.iterations for warp in warps) < _ITERATIONS:
+        when = [_when(warp, steps, shared, warps, ping_pong) for warp in warps]
         nth = min(range(len(warps)), key=lambda n: (when[n], warps[n].issued))
         warp, step = warps[nth], steps[warps[nth].at]
         clock = max(clock + 1, when[nth])
-        if since < 0 and min(warp.turns for warp in warps) > 0:
+        if since < 0 and min(warp.iterations for warp in warps) > 0:
             since = clock
             left = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
             shared.busy = dict.fromkeys(Unit, 0.0)
         if since >= 0:
             warp.note_waits(step, clock, shared)
             count += 1
-        if in_turns and step.instr.name == "BAR":
-            pass_turn(warp, step, clock, warps)
+        if ping_pong and step.instr.name == "BAR":
+            pass_ping_pong(warp, step, clock, warps)
         issue(warp, step, clock, shared)
         if warp.at == len(steps):
-            warp.at, warp.turns = 0, warp.turns + 1
+            warp.at, warp.iterations = 0, warp.iterations + 1
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
     after = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
     shares = {unit: (used + left[unit] - after[unit]) / clocks for unit, used in shared.busy.items()}
@@ -368,27 +368,27 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     )
 
 
-def pass_turn(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
-    """Take the turn of a warp, or give it to the next one of its CTA."""
+def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
+    """At a ping-pong barrier: end the warp's turn, or (BAR.ARV) give the turn to the next warp of its CTA."""
     if step.arrives:
         mates = [mate for mate in warps if mate.cta == warp.cta]
-        mates[(mates.index(warp) + 1) % len(mates)].turn = clock
+        mates[(mates.index(warp) + 1) % len(mates)].ping_pong_since = clock
     else:
-        warp.turn = NEVER
+        warp.ping_pong_since = NEVER
 
 
-def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], in_turns: bool) -> float:
-    """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
+def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], ping_pong: bool) -> float:
+    """The clock at which the warp may issue; at a barrier that of its turn, or of the last warp's arrival."""
     step = steps[warp.at]
     when = warp.earliest(step, shared)
     if step.instr.name != "BAR" or step.mates == 1 or step.arrives:
         return when
-    if in_turns:
-        return max(when, warp.turn)
+    if ping_pong:
+        return max(when, warp.ping_pong_since)
     mates = [mate for mate in warps if mate.cta == warp.cta]
-    if any(mate.place < warp.place for mate in mates):
+    if any(mate.position < warp.position for mate in mates):
         return NEVER
-    here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.place == warp.place]
+    here = [mate.earliest(steps[mate.at], shared) for mate in mates if mate.position == warp.position]
     return max(here)
 
 

@@ -55,7 +55,7 @@ _UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
 
 
 def unit_of(instr: SassInstr) -> Unit:
-    """What executes an instruction."""
+    """The functional unit that executes an instruction."""
     if instr.name.startswith("U"):
         return Unit.NONE
     return next((unit for unit, names in _UNITS.items() if instr.name in names), Unit.INTEGER)
@@ -74,7 +74,7 @@ def clocks_of(instr: SassInstr, target: Target) -> float:
 
 
 def _product(instr: SassInstr) -> str:
-    """A product in the words of `tensor_factor`."""
+    """The PTX opcode of a tensor-core instruction, as `tensor_factor` takes it."""
     word = ".tf32" if ".TF32" in instr.opcode else ".e4m3" if instr.name == "QGMMA" else ""
     return f"{'wgmma' if instr.name in OF_WARPGROUPS else 'mma'}{word}"
 

@@ -80,12 +80,12 @@ def limits(
 
 
 def _limited_by(target: Target, threads: int, registers: int, shared_bytes: int, fit: int) -> str:
-    """What keeps more CTAs from a multiprocessor."""
+    """The resources that limit how many CTAs a multiprocessor holds."""
     if target.blocks_per_sm_for(threads, 0, 0) == fit:
         return "its warps or CTAs"
     needs = {"registers": (registers, 0), "shared memory": (0, shared_bytes)}
-    found = [k for k, (r, s) in needs.items() if target.blocks_per_sm_for(threads, r, s) == fit]
-    return " and ".join(found) or "registers and shared memory together"
+    names = [k for k, (r, s) in needs.items() if target.blocks_per_sm_for(threads, r, s) == fit]
+    return " and ".join(names) or "registers and shared memory together"
 
 
 def _bounds(
@@ -93,7 +93,7 @@ def _bounds(
 ) -> tuple[Bound, ...]:
     by_class = {c: _warps(counters, c) / ctas for c in (FLOAT, SPECIAL, INTEGER)}
     lanes = target.fp32_lanes_per_sm
-    found = [
+    bounds = [
         _bound("issue", counters.warp_instructions / ctas, "instructions", ISSUED, "of a warp a clock"),
         _bound("floating point", by_class[FLOAT], "instructions", lanes / WARP_SIZE, "of a warp a clock"),
         _bound(
@@ -106,15 +106,15 @@ def _bounds(
         _bound("integers", by_class[INTEGER], "instructions", INTEGER_LANES / WARP_SIZE, "of a warp a clock"),
     ]
     wavefronts = counters.shared_wavefronts or 0
-    found.append(_bound("shared memory", wavefronts / ctas, "wavefronts", WAVEFRONTS, "a clock"))
+    bounds.append(_bound("shared memory", wavefronts / ctas, "wavefronts", WAVEFRONTS, "a clock"))
     if device is not None:
         macs = _equal_macs(counters, target.sm) / ctas
-        found.append(_bound("tensor cores", macs, "multiply-adds of f16", device.macs, "a clock"))
+        bounds.append(_bound("tensor cores", macs, "multiply-adds of f16", device.macs, "a clock"))
         nbytes = _bytes(counters, ctas, bulk_bytes)
-        found.append(
+        bounds.append(
             _bound("global memory", nbytes, "bytes", device.bytes_per_clock, f"a clock, {device.name}")
         )
-    return tuple(sorted((b for b in found if b.amount), key=lambda b: -b.cycles))
+    return tuple(sorted((b for b in bounds if b.amount), key=lambda b: -b.cycles))
 
 
 def _bound(unit: str, amount: float, of: str, rate: float, words: str) -> Bound:

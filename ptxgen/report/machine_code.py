@@ -1,4 +1,4 @@
-"""The machine code of a kernel beside the lines of PTX that it was made of.
+"""The machine code of a kernel next to the lines of PTX that it was made of.
 
 A copy of the text gets a `.loc` directive before each instruction, which names the line of the text
 itself; the assembler carries it into the line table of the cubin, and the disassembler prints it. The
@@ -33,20 +33,20 @@ def machine_code(text: str, module: ir.Module, entry: str) -> MachineCode:
     }
     assembler = find_assembler(target=module.target)
     try:
-        made = assembler.assemble(with_lines(text, lines), module.target, line_info=True)
+        assembly = assembler.assemble(with_lines(text, lines), module.target, line_info=True)
     except AssemblerError:  # a statement over several lines may have no directive in its middle
-        made = assembler.assemble(text, module.target)
-    usage = made.kernel(entry)
+        assembly = assembler.assemble(text, module.target)
+    usage = assembly.kernel(entry)
     why_not, listing = "", list[SassLine]()
     try:
-        listing = find_disassembler().listing(made.cubin, entry)
+        listing = find_disassembler().listing(assembly.cubin, entry)
     except BackendError as error:
         why_not = str(error)
     instrs = [line.instr for line in listing if line.instr is not None]
     loop = _main_loop(instrs)
     inside = {id(instr) for instr in loop}
     return MachineCode(
-        f"{made.assembler} {made.version}",
+        f"{assembly.assembler} {assembly.version}",
         usage.registers,
         usage.stack_bytes,
         usage.spill_store_bytes,
@@ -62,16 +62,16 @@ def with_lines(text: str, lines: Collection[int]) -> str:
     """A text with a line table: a `.loc` directive before each of these lines, from 1, which names the
     line. Directives of the text's own line table are left out; the numbers are those of `text`.
     """
-    found = []
+    lines_out = []
     for number, line in enumerate(text.split("\n"), 1):
         if _DEBUG.match(line):
             if line.lstrip().startswith(".section"):
                 break  # debug sections are at the end of a text
             continue
         if number in lines:
-            found.append(f"\t.loc {_MOST_FILES} {number} 0")
-        found.append(line)
-    return "\n".join([*found, f'.file {_MOST_FILES} "kernel.ptx"', ""])
+            lines_out.append(f"\t.loc {_MOST_FILES} {number} 0")
+        lines_out.append(line)
+    return "\n".join([*lines_out, f'.file {_MOST_FILES} "kernel.ptx"', ""])
 
 
 def _main_loop(instrs: list[SassInstr]) -> tuple[SassInstr, ...]:

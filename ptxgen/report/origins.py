@@ -13,7 +13,7 @@ from typing import Final
 from ptxgen import ir
 from ptxgen.report.data import SourceFile, SourceLine
 
-_CONTEXT: Final = 2  # lines that are shown before and behind a line that emits something
+_CONTEXT: Final = 2  # lines that are shown before and after a line that emits something
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Origins:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SourceLine:
     """A line of a source file; `path` finds the file, `name` is what readers see."""
 
     path: str
@@ -41,7 +41,7 @@ def python_origins(
     says it. `renamed` has the origin to show for instructions that a function of this package emits
     in the name of a user's.
     """
-    places: dict[int, _Place] = {}
+    locations: dict[int, _SourceLine] = {}
     for ours, theirs in zip(_instructions(built), _instructions(parsed), strict=True):
         origin = ours.origin
         if origin is None or origin.code is None or theirs.origin is None:
@@ -49,8 +49,8 @@ def python_origins(
         shown = renamed.get(origin.code, origin)
         assert shown.code is not None
         path = shown.code.co_filename
-        places[theirs.origin.line] = _Place(path, _name(path), shown.line)
-    return _origins("Python", places, {}, warps, read=True)
+        locations[theirs.origin.line] = _SourceLine(path, _name(path), shown.line)
+    return _origins("Python", locations, {}, warps, read=True)
 
 
 def loc_origins(
@@ -61,27 +61,27 @@ def loc_origins(
     `sources` has the lines of files by name. No other file is read: the names are whatever the text
     says, and a page may go to other people.
     """
-    places = {}
+    locations = {}
     for instr in _instructions(parsed):
         if instr.origin is not None and instr.origin.location is not None:
-            found = instr.origin.location
-            name = PurePosixPath(found.file.replace("\\", "/")).name
-            places[instr.origin.line] = _Place(found.file, name, found.line)
-    return _origins("Source", places, sources, warps, read=False) if places else None
+            location = instr.origin.location
+            name = PurePosixPath(location.file.replace("\\", "/")).name
+            locations[instr.origin.line] = _SourceLine(location.file, name, location.line)
+    return _origins("Source", locations, sources, warps, read=False) if locations else None
 
 
 def _origins(
     language: str,
-    places: Mapping[int, _Place],
+    locations: Mapping[int, _SourceLine],
     sources: Mapping[str, Sequence[str]],
     warps: Mapping[int, int],
     *,
     read: bool,
 ) -> Origins:
     used: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, place in places.items():
-        used[place.path][place.line].append(number)
-    names = {place.path: place.name for place in places.values()}
+    for number, location in locations.items():
+        used[location.path][location.line].append(number)
+    names = {location.path: location.name for location in locations.values()}
     files, ids, following = [], dict[int, int](), 1
     # The file with the most lines of PTX first: it is what the kernel is written in.
     for path in sorted(used, key=lambda p: (-sum(map(len, used[p].values())), names[p], p)):

@@ -32,59 +32,61 @@ class _Tile(NamedTuple):
     to: str
 
 
-def page(found: Report) -> str:
+def page(report: Report) -> str:
     """The page as HTML text, complete in itself; the same report gives the same characters."""
-    sources = {line.number: line.source for line in found.ptx}
-    code = found.code.rows if found.code is not None else ()
+    sources = {line.number: line.source for line in report.ptx}
+    code = report.code.rows if report.code is not None else ()
     return load_template("report.html.j2").render(
-        r=found,
-        tiles=_tiles(found),
+        r=report,
+        tiles=_tiles(report),
         sections=_SECTIONS,
-        missing=dict(found.missing),
-        about=_about(found),
-        ptx=list(charts.ptx_chunks(found.ptx, found.live_registers)),
+        missing=dict(report.missing),
+        about=_about(report),
+        ptx=list(charts.ptx_chunks(report.ptx, report.live_registers)),
         sass=list(charts.chunks([(row, sources.get(row.line, 0)) for row in code])),
-        files=[(file, max((x.warps for x in file.lines), default=0)) for file in found.sources],
+        files=[(file, max((x.warps for x in file.lines), default=0)) for file in report.sources],
         heat=charts.heat,
         short=charts.short,
-        most_warps=max((line.warps or 0 for line in found.ptx), default=0),
-        wrong_lines={f.line for f in found.findings if f.severity == ERROR},
-        places=charts.named(found),
+        most_warps=max((line.warps or 0 for line in report.ptx), default=0),
+        wrong_lines={f.line for f in report.findings if f.severity == ERROR},
+        places=charts.named(report),
         base=lambda name: name.rpartition("/")[2],
-        registers=_registers(found),
-        shared=_shared(found),
+        registers=_registers(report),
+        shared=_shared(report),
         strips=charts.bank_strips,
         degree=charts.degree_class,
-        timeline=_timeline(found),
+        timeline=_timeline(report),
         class_slots=charts.class_slots,
-        mixes=_mixes(found),
-        busy=charts.busy(found.limits.bounds) if found.limits is not None else [],
-        roofline=_roofline(found),
+        mixes=_mixes(report),
+        busy=charts.busy(report.limits.bounds) if report.limits is not None else [],
+        roofline=_roofline(report),
     )
 
 
-def _tiles(found: Report) -> list[_Tile]:
-    proofs = [p for p in found.proved if not p.why_not]
+def _tiles(report: Report) -> list[_Tile]:
+    proofs = [p for p in report.proved if not p.why_not]
     total, proved, refuted = (
         sum(getattr(p, name) for p in proofs) for name in ("total", "proved", "refuted")
     )
-    left_out = [p.kind for p in found.proved if p.why_not]
+    left_out = [p.kind for p in report.proved if p.why_not]
     state = "bad" if refuted else "warn" if left_out or not proofs or proved < total else "ok"
     words = f"without {' and '.join(left_out)}" if left_out else "accesses, barriers and warps, not races"
     tiles = [_Tile("Proved", f"{proved} of {total}", words, state, "findings")]
-    run, code, limits = found.run, found.code, found.limits
+    run, code, limits = report.run, report.code, report.limits
     if run is None:
         tiles.append(_Tile("Sanitizers", "not run", "no run succeeded", "warn", "findings"))
     else:
-        count = sum(f.kind.startswith("sanitizer") for f in found.findings)
-        said = "clean" if run.clean else f"{count} problem{'s' * (count > 1)}"
-        tiles.append(_Tile("Sanitizers", said, "all, in one run", "ok" if run.clean else "bad", "findings"))
+        count = sum(f.kind.startswith("sanitizer") for f in report.findings)
+        verdict = "clean" if run.clean else f"{count} problem{'s' * (count > 1)}"
+        tiles.append(
+            _Tile("Sanitizers", verdict, "all, in one run", "ok" if run.clean else "bad", "findings")
+        )
     if code is not None:
         spilled = code.spill_store_bytes + code.spill_load_bytes
         more = f"{spilled} bytes spilled" if spilled else "no spills"
         tiles.append(_Tile("Registers", str(code.registers), more, "warn" if spilled else "ok", "registers"))
     else:
-        tiles.append(_Tile("Live registers", str(found.live_registers), "not assembled", "", "registers"))
+        tiles.append(_Tile("Live registers", str(report.live_registers), "not assembled", "", "registers"))
     if run is not None:
         conflicts = dict(run.counters)["shared conflicts"]
         state = "warn" if conflicts else "ok"
@@ -99,32 +101,32 @@ def _tiles(found: Report) -> list[_Tile]:
     return tiles
 
 
-def _about(found: Report) -> list[tuple[str, str]]:
+def _about(report: Report) -> list[tuple[str, str]]:
     rows = [
-        ("kernel", found.kernel),
-        ("target", f"{found.target}, PTX {found.ptx_version}"),
-        ("text", f"{len(found.ptx):,} lines, {found.nbytes:,} bytes"),
-        ("sha256", found.sha256),
-        *found.config,
-        *found.needs,
+        ("kernel", report.kernel),
+        ("target", f"{report.target}, PTX {report.ptx_version}"),
+        ("text", f"{len(report.ptx):,} lines, {report.nbytes:,} bytes"),
+        ("sha256", report.sha256),
+        *report.config,
+        *report.needs,
     ]
-    if found.run is not None:
-        rows.append(("grid of the run", " \u00d7 ".join(map(str, found.run.grid))))
-        rows.append(("arguments", "; ".join(found.run.arguments) or "none"))
+    if report.run is not None:
+        rows.append(("grid of the run", " \u00d7 ".join(map(str, report.run.grid))))
+        rows.append(("arguments", "; ".join(report.run.arguments) or "none"))
     return rows
 
 
-def _registers(found: Report) -> dict[str, Any]:
-    known = [line for line in found.ptx if line.registers is not None]
+def _registers(report: Report) -> dict[str, Any]:
+    known = [line for line in report.ptx if line.registers is not None]
     known.sort(key=lambda line: (-(line.registers or 0), line.number))
-    return {**charts.register_chart(found), "top_lines": known[:_MOST_LINES]}
+    return {**charts.register_chart(report), "top_lines": known[:_MOST_LINES]}
 
 
-def _shared(found: Report) -> dict[str, Any] | None:
-    if found.shared is None:
+def _shared(report: Report) -> dict[str, Any] | None:
+    if report.shared is None:
         return None
-    chart, places = charts.shared_chart(found.shared), charts.named(found)
-    names = [places.get(row[0].source, "") for row in chart["rows"]]
+    chart, named = charts.shared_chart(report.shared), charts.named(report)
+    names = [named.get(row[0].source, "") for row in chart["rows"]]
     labels = [
         name.rpartition("/")[2] or f"line {row[0].line}"
         for name, row in zip(names, chart["rows"], strict=True)
@@ -132,22 +134,22 @@ def _shared(found: Report) -> dict[str, Any] | None:
     return {**chart, "labels": labels}
 
 
-def _timeline(found: Report) -> dict[str, Any] | None:
-    if found.pipeline is None or not found.pipeline.shown:
+def _timeline(report: Report) -> dict[str, Any] | None:
+    if report.pipeline is None or not report.pipeline.shown:
         return None
-    return charts.timeline(found.pipeline)
+    return charts.timeline(report.pipeline)
 
 
-def _mixes(found: Report) -> list[dict[str, Any]]:
+def _mixes(report: Report) -> list[dict[str, Any]]:
     """The bars of the instruction mix: of the run, of the machine code, of its main loop."""
     rows = []
-    if found.run is not None:
-        about = f"{found.run.warp_instructions:,} PTX instructions that warps executed."
-        parts = [(name, NAMES.index(name), count) for name, count in found.run.mix]
+    if report.run is not None:
+        about = f"{report.run.warp_instructions:,} PTX instructions that warps executed."
+        parts = [(name, NAMES.index(name), count) for name, count in report.run.mix]
         rows.append(("PTX in the run", about, parts))
     for name, where, mix in (
-        ("Machine code", "each counted once", found.code.mix if found.code else ()),
-        ("Main loop of the machine code", "in a turn", found.code.loop_mix if found.code else ()),
+        ("Machine code", "each counted once", report.code.mix if report.code else ()),
+        ("Main loop of the machine code", "in a turn", report.code.loop_mix if report.code else ()),
     ):
         if mix:
             about = f"{sum(count for _, count in mix):,} instructions, {where}."
@@ -163,8 +165,8 @@ def _mixes(found: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _roofline(found: Report) -> dict[str, Any] | None:
-    limits = found.limits
+def _roofline(report: Report) -> dict[str, Any] | None:
+    limits = report.limits
     if limits is None or limits.roofline is None or not limits.bounds:
         return None
     return charts.roofline_chart(limits.roofline, limits.bounds[0].cycles)

@@ -56,13 +56,13 @@ def _runs(values: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def _notes(kernel: ir.Kernel) -> dict[int, str]:
     """For each line of PTX with an instruction, the note before it."""
-    found, note = dict[int, str](), ""
+    notes, note = dict[int, str](), ""
     for statement in kernel.body:
         if isinstance(statement, ir.Note):
             note = note if _OF_COMPILERS.match(statement.text) else statement.text
         elif isinstance(statement, ir.Instr) and statement.origin is not None and note:
-            found[statement.origin.line] = note
-    return found
+            notes[statement.origin.line] = note
+    return notes
 
 
 def _stages(recording: Recording, lines: list[int], names: Mapping[int, str]) -> Iterator[Stage]:

@@ -28,18 +28,18 @@ def shared_map(
     for number, cost in traffic.items():
         if cost.shared_requests:
             # Without a source line each line of PTX is a group of its own.
-            place = sources.get(lines[number], 0) or -lines[number]
-            groups[place, recording.instrs[number].opcode].append(number)
-    found = [
-        _group(place, opcode, numbers, parts, traffic, recording)
-        for (place, opcode), numbers in groups.items()
+            source = sources.get(lines[number], 0) or -lines[number]
+            groups[source, recording.instrs[number].opcode].append(number)
+    accesses = [
+        _group(source, opcode, numbers, parts, traffic, recording)
+        for (source, opcode), numbers in groups.items()
     ]
-    found.sort(key=lambda access: (-(access.wavefronts - access.least), access.line))
-    return SharedMap(nbytes, tuple(parts), tuple(found))
+    accesses.sort(key=lambda access: (-(access.wavefronts - access.least), access.line))
+    return SharedMap(nbytes, tuple(parts), tuple(accesses))
 
 
 def _group(
-    place: int,
+    source: int,
     opcode: str,
     numbers: Sequence[int],
     regions: Sequence[Region],
@@ -53,7 +53,7 @@ def _group(
     touched = [r.name for r in regions if first < r.offset + r.nbytes and last >= r.offset] if sites else []
     worst = max(sites, key=lambda site: max(site.banks), default=None)
     return SharedAccess(
-        max(place, 0),
+        max(source, 0),
         opcode,
         min(_line(recording, n) for n in numbers),
         len(numbers),

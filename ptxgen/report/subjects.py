@@ -91,5 +91,5 @@ def _proofs(
             words = ", ".join(f"{n}[{', '.join(map(str, d))}]" for n, d in dims.items())
             return general, f"every launch with {words}"
     exact = {name: (value, value) for name, value in numbers.items()}
-    found = built.prove({n: s or (1,) for n, s in shapes.items()}, exact, grid)
-    return found, "launches with arrays and numbers of these sizes"
+    proofs = built.prove({n: s or (1,) for n, s in shapes.items()}, exact, grid)
+    return proofs, "launches with arrays and numbers of these sizes"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import words
 
 from ptxgen.commands.main import TOOLKIT
 
@@ -29,18 +30,7 @@ DEPENDENCIES = (
     "threadpoolctl",
 )
 SAXPY = ["--entry", "saxpy", "--block", "128"]
-LAUNCH = [
-    "--grid",
-    "2",
-    "--arg",
-    "f32:2",
-    "--arg",
-    "random:f32:200",
-    "--arg",
-    "out:y.npy:f32:200",
-    "--arg",
-    "u64:200",
-]
+LAUNCH = words("--grid 2 --arg f32:2 --arg random:f32:200 --arg out:y.npy:f32:200 --arg u64:200")
 KERNEL = """
 import ptxgen as px
 from ptxgen import Pointer, f32

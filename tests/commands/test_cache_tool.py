@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
 from ptxgen.commands import cache as tool
 from ptxgen.runtime.cache import CacheKey, DiskCache
+
+PROGRAM = "ptxgen cache"
 
 ROOT = Path(__file__).parents[2]
 WHEN = 1_700_000_000
@@ -47,12 +49,11 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_info_prints_a_table(disk: DiskCache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_a_table(disk: DiskCache, call: Command) -> None:
     nbytes = sum(path.stat().st_size for path in entries(disk))
     of_90a = (disk.directory / f"{key('c', 'sm_90a').digest}.entry").stat().st_size
     when = tool._time(WHEN)
-    assert tool.main(["info"]) == 0
-    assert capsys.readouterr().out == (
+    assert call.out("info") == (
         f"directory    {disk.directory}\n"
         "state        on\n"
         "cap          1,000,000 bytes\n"
@@ -65,12 +66,11 @@ def test_info_prints_a_table(disk: DiskCache, capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_info_prints_json(disk: DiskCache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_json(disk: DiskCache, call: Command) -> None:
     sizes = {path.name: path.stat().st_size for path in entries(disk)}
     of_90a = sizes[f"{key('c', 'sm_90a').digest}.entry"]
     total = sum(sizes.values())
-    assert tool.main(["info", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert call.document("info", "--json") == {
         "directory": str(disk.directory),
         "on_disk": True,
         "entries": 3,
@@ -87,11 +87,10 @@ def test_info_prints_json(disk: DiskCache, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_info_of_a_directory_that_does_not_exist_creates_nothing(
-    tmp_path: Path, disk: DiskCache, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, disk: DiskCache, call: Command
 ) -> None:
     missing = tmp_path / "missing"
-    assert tool.main(["info", "--dir", str(missing)]) == 0
-    assert capsys.readouterr().out == (
+    assert call.out("info", "--dir", str(missing)) == (
         f"directory    {missing}\n"
         "state        on\n"
         f"cap          {disk.max_bytes:,} bytes\n"
@@ -104,20 +103,16 @@ def test_info_of_a_directory_that_does_not_exist_creates_nothing(
 
 
 def test_info_says_when_the_disk_is_off(
-    disk: DiskCache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    disk: DiskCache, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     monkeypatch.setenv("PTXGEN_CACHE", "off")
-    assert tool.main(["info"]) == 0
-    assert "state        off (PTXGEN_CACHE=off): not used\n" in capsys.readouterr().out
-    assert tool.main(["info", "--dir", str(disk.directory)]) == 0
-    assert "state        on\n" in capsys.readouterr().out
+    assert "state        off (PTXGEN_CACHE=off): not used\n" in call.out("info")
+    assert "state        on\n" in call.out("info", "--dir", str(disk.directory))
 
 
-def test_verify_of_a_sound_cache_is_0(disk: DiskCache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["verify"]) == 0
-    assert capsys.readouterr().out == "3 entries checked, 0 damaged\n"
-    assert tool.main(["verify", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+def test_verify_of_a_sound_cache_is_0(disk: DiskCache, call: Command) -> None:
+    assert call.out("verify") == "3 entries checked, 0 damaged\n"
+    assert call.document("verify", "--json") == {
         "directory": str(disk.directory),
         "checked": 3,
         "removed": 0,
@@ -126,18 +121,16 @@ def test_verify_of_a_sound_cache_is_0(disk: DiskCache, capsys: pytest.CaptureFix
 
 
 def test_verify_reports_damage_with_1_and_fix_removes_it(
-    disk: DiskCache, capsys: pytest.CaptureFixture[str]
+    disk: DiskCache, call: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = entries(disk)[1]
     damage(broken)
     before = tree(disk.directory)
-    assert tool.main(["verify"]) == 1
-    assert capsys.readouterr().out == (
+    assert call.out("verify", code=1) == (
         f"{broken} has a damaged payload\n3 entries checked, 1 damaged\nverify --fix removes them\n"
     )
     assert tree(disk.directory) == before
-    assert tool.main(["verify", "--fix", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {
+    assert call.document("verify", "--fix", "--json", code=1) == {
         "directory": str(disk.directory),
         "checked": 3,
         "removed": 1,
@@ -149,28 +142,23 @@ def test_verify_reports_damage_with_1_and_fix_removes_it(
     damage(entries(disk)[0])
     broken = entries(disk)[0]
     capsys.readouterr()
-    assert tool.main(["verify", "--fix"]) == 1
-    assert capsys.readouterr().out == (
+    assert call.out("verify", "--fix", code=1) == (
         f"{broken} has a damaged payload; removed\n2 entries checked, 1 damaged\n"
     )
 
 
-def test_clear_removes_the_entries_and_says_what_it_kept(
-    disk: DiskCache, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clear_removes_the_entries_and_says_what_it_kept(disk: DiskCache, call: Command) -> None:
     nbytes = sum(path.stat().st_size for path in entries(disk))
     notes = disk.directory / "notes.txt"
     foreign = disk.directory / f"{'0' * 64}.entry"
     notes.write_bytes(b"notes")
     foreign.write_bytes(b"foreign")
-    assert tool.main(["clear"]) == 0
-    assert capsys.readouterr().out == (
+    assert call.out("clear") == (
         f"{disk.directory}: removed 3 files, {nbytes:,} bytes\n"
         f"kept {foreign}: it does not begin as an entry does\n"
     )
     assert tree(disk.directory) == {"notes.txt": b"notes", foreign.name: b"foreign"}
-    assert tool.main(["clear", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert call.document("clear", "--json") == {
         "directory": str(disk.directory),
         "removed": 0,
         "bytes": 0,
@@ -181,60 +169,44 @@ def test_clear_removes_the_entries_and_says_what_it_kept(
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 @pytest.mark.parametrize("command", ["info", "verify", "clear"])
 def test_a_directory_that_is_not_private_is_refused_with_1(
-    disk: DiskCache, capsys: pytest.CaptureFixture[str], command: str
+    disk: DiskCache, call: Command, command: str
 ) -> None:
     disk.directory.chmod(0o777)
-    assert tool.main([command]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == (
-        f"ptxgen cache: error: the module cache refuses its directory: {disk.directory} is writable by "
-        "others (mode 777, wanted 700)\n"
+    assert call.error(command) == (
+        1,
+        f"the module cache refuses its directory: {disk.directory} is writable by "
+        "others (mode 777, wanted 700)",
     )
     assert len(entries(disk)) == 3
 
 
 def test_a_file_that_cannot_be_removed_is_reported_with_1(
-    disk: DiskCache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    disk: DiskCache, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     def denied(path: Path, **_: bool) -> None:
         raise PermissionError(13, "Permission denied", path.name)
 
     monkeypatch.setattr(Path, "unlink", denied)
     before = tree(disk.directory)
-    assert tool.main(["clear"]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call("clear")
+    assert (printed.code, printed.out) == (1, "")
     assert printed.err.startswith("ptxgen cache: error: [Errno 13] Permission denied: ")
     assert tree(disk.directory) == before
 
 
-def test_a_wrong_setting_is_2(
-    disk: DiskCache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_setting_is_2(disk: DiskCache, monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setenv("PTXGEN_CACHE", "maybe")
-    assert tool.main(["clear"]) == 2
-    assert capsys.readouterr().err == (
-        "ptxgen cache: error: PTXGEN_CACHE must be one of on, off, got 'maybe'\n"
-    )
+    assert call.error("clear") == (2, "PTXGEN_CACHE must be one of on, off, got 'maybe'")
     assert len(entries(disk)) == 3
 
 
 @pytest.mark.parametrize("argv", [[], ["shrink"], ["info", "--fix"], ["clear", "--dir"]])
-def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("usage: ptxgen cache")
+def test_wrong_usage_is_2(argv: list[str], call: Command) -> None:
+    call.usage(*argv)
 
 
-def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(["--help"])
-    assert stopped.value.code == 0
-    printed = capsys.readouterr().out
+def test_help_shows_examples_and_exit_codes(call: Command) -> None:
+    printed = call.help()
     assert "ptxgen cache verify --fix" in printed
     assert "exit codes:\n  0  done" in printed
 

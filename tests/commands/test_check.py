@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import Command
+from report import kernels
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -19,39 +19,12 @@ from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
 from ptxgen.runtime.assembler_log import Advisory
 
-HEAD = """\
-.version 7.0
-.target sm_80
-.address_size 64
-"""
+PROGRAM = "ptxgen check"
+
+HEAD = kernels.HEAD
 # Each thread stores its number to shared memory and reads its neighbour's.
-GOOD = (
-    HEAD
-    + """
-.visible .entry good(
-	.param .u64 out
-)
-.maxntid 32, 1, 1
-{
-	.reg .b32 %r<6>;
-	.reg .b64 %rd<4>;
-	.shared .align 4 .b8 words[128];
-	ld.param.u64 %rd0, [out];
-	mov.u32 %r0, %tid.x;
-	mov.u32 %r1, words;
-	mad.lo.u32 %r2, %r0, 4, %r1;
-	st.shared.u32 [%r2], %r0;
-	bar.sync 0;
-	xor.b32 %r3, %r0, 1;
-	mad.lo.u32 %r3, %r3, 4, %r1;
-	ld.shared.u32 %r4, [%r3];
-	mul.wide.u32 %rd1, %r0, 4;
-	add.u64 %rd2, %rd0, %rd1;
-	st.global.u32 [%rd2], %r4;
-	ret;
-}
-"""
-)
+GOOD = kernels.CONFLICTS.replace("conflicts(", "good(").replace("words[4096]", "words[128]")
+GOOD = GOOD.replace(", 128, %r1;", ", 4, %r1;")
 LONG = GOOD.replace("words[128]", "words[124]")  # the last thread is outside
 RACE = GOOD.replace("\tbar.sync 0;\n", "")
 STRIDED = GOOD.replace("mul.wide.u32 %rd1, %r0, 4", "mul.wide.u32 %rd1, %r0, 32")
@@ -83,23 +56,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    assert tool.main(argv) == code
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return printed.out
-
-
-def refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    assert tool.main(argv) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("ptxgen check: error: ")
-    return printed.err.removeprefix("ptxgen check: error: ").rstrip("\n")
-
-
-def document(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said([*argv, "--json"], code, capsys))
+def document(argv: list[str], code: int, call: Command) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call.quiet(*argv, "--json", code=code))
     return found
 
 
@@ -110,8 +68,8 @@ def findings(found: dict[str, Any]) -> list[dict[str, str]]:
 # --------------------------------------------------------------------------------------- the report
 
 
-def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(["good.ptx"], 0, capsys) == (
+def test_a_right_kernel(call: Command) -> None:
+    assert call.quiet("good.ptx") == (
         "PTX 7.0 for sm_80\n"
         "\n"
         "good\n"
@@ -129,48 +87,48 @@ def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_what_the_verifier_finds_is_1_and_ends_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
-    found = said(["wrong.ptx"], 1, capsys)
+def test_what_the_verifier_finds_is_1_and_ends_the_checks(call: Command) -> None:
+    found = call.quiet("wrong.ptx", code=1)
     assert found.startswith("PTX 7.0 for sm_80\n\nerror: verifier, operand: good: ")
     assert found.endswith("\n\n1 errors, 0 unproved, 0 lints\n")
     assert "proof" not in found
 
 
-def test_a_violation_is_1_and_names_the_thread(capsys: pytest.CaptureFixture[str]) -> None:
-    (first, *_) = findings(document(["long.ptx"], 1, capsys))
+def test_a_violation_is_1_and_names_the_thread(call: Command) -> None:
+    (first, *_) = findings(document(["long.ptx"], 1, call))
     assert (first["severity"], first["kind"], first["kernel"]) == ("error", "proof", "good")
     assert first["instr"] == "st.shared.u32 [%r2], %r0;"
     assert first["message"].endswith(": thread (31, 0, 0)")
     assert "words" in first["message"]
 
 
-def test_unproved_is_1_with_strict_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    found = findings(document(["unknown.ptx"], 0, capsys))
+def test_unproved_is_1_with_strict_alone(call: Command) -> None:
+    found = findings(document(["unknown.ptx"], 0, call))
     assert {(f["severity"], f["kind"]) for f in found} == {("unproved", "proof")}
-    assert findings(document(["unknown.ptx", "--strict"], 1, capsys)) == found
+    assert findings(document(["unknown.ptx", "--strict"], 1, call)) == found
 
 
-def test_what_nobody_reads_is_a_lint(capsys: pytest.CaptureFixture[str]) -> None:
-    found = said(["unused.ptx"], 0, capsys)
+def test_what_nobody_reads_is_a_lint(call: Command) -> None:
+    found = call.quiet("unused.ptx")
     assert found.endswith(
         "lint: unused: good: no instruction reads n\n"
         "lint: unused: good: no instruction names spare, of 8 bytes\n"
         "\n"
         "0 errors, 0 unproved, 2 lints\n"
     )
-    said(["unused.ptx", "--strict"], 1, capsys)
+    call.quiet("unused.ptx", "--strict", code=1)
 
 
-def test_a_run_finds_a_race(capsys: pytest.CaptureFixture[str]) -> None:
-    found = findings(document(["race.ptx", *RUN], 1, capsys))
+def test_a_run_finds_a_race(call: Command) -> None:
+    found = findings(document(["race.ptx", *RUN], 1, call))
     assert [(f["severity"], f["kind"]) for f in found] == [("error", "sanitizer, race")]
     assert found[0]["message"].startswith("ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of ")
     assert "(words)" in found[0]["message"]
 
 
-def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_stops_is_an_error(call: Command) -> None:
     argv = ["good.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:31"]
-    found = document(argv, 1, capsys)
+    found = document(argv, 1, call)
     (one,) = findings(found)
     assert (one["severity"], one["kind"]) == ("error", "run")
     assert found["entries"][0]["run"] is None
@@ -183,70 +141,66 @@ COUNTS = GOOD.replace(
 REPEATS = GOOD.replace("\tret;", "$on:\n\tbra $on;")
 
 
-def test_a_run_ends_at_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = findings(document(["counts.ptx", *RUN, "--max-instructions", "100"], 1, capsys))
+def test_a_run_ends_at_the_limit(call: Command) -> None:
+    (one,) = findings(document(["counts.ptx", *RUN, "--max-instructions", "100"], 1, call))
     assert (one["severity"], one["kind"]) == ("error", "run")
     assert one["message"].startswith("still running after 100 instructions in a row, at add.u32 %r0, %r0, 1;")
 
 
-def test_a_run_whose_state_repeats_ends_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = findings(document(["repeats.ptx", *RUN], 1, capsys))
+def test_a_run_whose_state_repeats_ends_at_once(call: Command) -> None:
+    (one,) = findings(document(["repeats.ptx", *RUN], 1, call))
     assert (one["severity"], one["kind"]) == ("error", "run")
     assert one["message"].startswith("endless loop in CTA (0, 0, 0): 32 threads ")
 
 
-def test_a_run_finds_the_costly_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    conflicts = findings(document(["conflicts.ptx", *RUN], 0, capsys))
+def test_a_run_finds_the_costly_lines(call: Command) -> None:
+    conflicts = findings(document(["conflicts.ptx", *RUN], 0, call))
     assert [(f["severity"], f["kind"], f["message"], f["instr"]) for f in conflicts] == [
         ("lint", "bank conflicts", "31 bank conflicts: 32 wavefronts instead of 1 in 1 requests", instr)
         for instr in ("st.shared.u32 [%r2], %r0; (line 17)", "ld.shared.u32 %r4, [%r3]; (line 21)")
     ]
     argv = ["strided.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:256"]
-    sectors = findings(document(argv, 0, capsys))
+    sectors = findings(document(argv, 0, call))
     assert [(f["severity"], f["kind"], f["message"]) for f in sectors] == [
         ("lint", "uncoalesced", "28 avoidable sectors: 32 of 32 bytes instead of 4 in 1 requests")
     ]
-    assert "0 bank conflicts, 28 avoidable sectors" in said(argv, 0, capsys)
+    assert "0 bank conflicts, 28 avoidable sectors" in call.quiet(*argv)
 
 
-def test_only_the_entry_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_entry_that_is_asked_for(call: Command) -> None:
     Path("two.ptx").write_text(GOOD + GOOD.removeprefix(HEAD).replace(" good(", " other("))
-    entries = document(["two.ptx"], 0, capsys)["entries"]
+    entries = document(["two.ptx"], 0, call)["entries"]
     assert [e["entry"] for e in entries] == ["good", "other"]
-    entries = document(["two.ptx", "--entry", "other"], 0, capsys)["entries"]
+    entries = document(["two.ptx", "--entry", "other"], 0, call)["entries"]
     assert [e["entry"] for e in entries] == ["other"]
 
 
-def test_the_block_is_asked_for_or_the_kernels_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(["good.ptx"], 0, capsys)["entries"][0]["block"] == [32]
+def test_the_block_is_asked_for_or_the_kernels_own(call: Command) -> None:
+    assert document(["good.ptx"], 0, call)["entries"][0]["block"] == [32]
     Path("req.ptx").write_text(GOOD.replace(".maxntid 32, 1, 1", ".reqntid 16, 2, 1"))
-    assert document(["req.ptx"], 0, capsys)["entries"][0]["block"] == [16, 2, 1]
-    found = document(["any_block.ptx", "--block", "8"], 0, capsys)
+    assert document(["req.ptx"], 0, call)["entries"][0]["block"] == [16, 2, 1]
+    found = document(["any_block.ptx", "--block", "8"], 0, call)
     assert found["entries"][0]["block"] == [8]
-    document(["any_block.ptx", "--block", "64"], 1, capsys)
-    assert refused(["any_block.ptx"], 2, capsys) == (
-        "good does not say how many threads a block has; use --block"
-    )
+    document(["any_block.ptx", "--block", "64"], 1, call)
+    assert call.error("any_block.ptx") == (2, "good does not say how many threads a block has; use --block")
 
 
-def test_our_kernels_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_kernels_are_proved(call: Command) -> None:
     made = build(AttentionConfig(head_dim=16, tile=16, block_q=16).kernel())
     Path("attention.ptx").write_text(made.text)
-    (entry,) = document(["attention.ptx", "--strict"], 0, capsys)["entries"]
+    (entry,) = document(["attention.ptx", "--strict"], 0, call)["entries"]
     assert entry["proof"]["complete"]
     assert entry["resources"]["dynamic_shared"] == made.kernel.dynamic_shared_bytes
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(GOOD.encode())))
-    assert said(["-"], 0, capsys).startswith("PTX 7.0 for sm_80\n\ngood\n")
+    assert call.quiet("-").startswith("PTX 7.0 for sm_80\n\ngood\n")
 
 
-def test_long_lists_are_cut_short(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_lists_are_cut_short(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr(tool, "_SHOWN", 1)
-    assert said(["unused.ptx"], 0, capsys).endswith(
+    assert call.quiet("unused.ptx").endswith(
         "lint: unused: good: no instruction reads n\n"
         "\n"
         "and 1 more of severity lint; --json has all\n"
@@ -255,8 +209,8 @@ def test_long_lists_are_cut_short(
     )
 
 
-def test_the_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(["good.ptx", *RUN], 0, capsys)
+def test_the_json_has_everything(call: Command) -> None:
+    found = document(["good.ptx", *RUN], 0, call)
     assert list(found) == ["schema", "ptx_version", "target", "counts", "findings", "entries"]
     assert found["schema"] == 1
     assert found["counts"] == {"error": 0, "unproved": 0, "lint": 0}
@@ -293,12 +247,12 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def test_the_assemblers_figures(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_assemblers_figures(assembling: Any, call: Command) -> None:
     usage = KernelUsage("good", 24, spill_store_bytes=4, spill_load_bytes=8, stack_bytes=16)
     advisory = Advisory("C7500", "something is slow", 12)
     made = Assembly(b"", "ptxas", "13.0.88", "sm_80", (usage,), (advisory,), "")
     assembling(lambda *_: made)
-    found = said(["good.ptx"], 0, capsys)
+    found = call.quiet("good.ptx")
     assert "  assembled  24 registers, 16 bytes of stack, 12 spilled\n" in found
     assert found.endswith(
         "lint: assembler: C7500 something is slow\n"
@@ -309,29 +263,29 @@ def test_the_assemblers_figures(assembling: Any, capsys: pytest.CaptureFixture[s
     )
 
 
-def test_what_the_assembler_refuses_is_an_error(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_assembler_refuses_is_an_error(assembling: Any, call: Command) -> None:
     def refuse(*_: object) -> None:
         raise AssemblerError("ptxas: refused")
 
     assembling(refuse)
-    assert said(["good.ptx"], 1, capsys) == (
+    assert call.quiet("good.ptx", code=1) == (
         "PTX 7.0 for sm_80\n\nerror: assembler: ptxas: refused\n\n1 errors, 0 unproved, 0 lints\n"
     )
 
 
-def test_an_assembler_may_be_left_alone(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_assembler_may_be_left_alone(assembling: Any, call: Command) -> None:
     assembling(lambda *_: pytest.fail("it was asked"))
-    assert document(["good.ptx", "--no-assemble"], 0, capsys)["entries"][0]["assembled"] is None
+    assert document(["good.ptx", "--no-assemble"], 0, call)["entries"][0]["assembled"] is None
 
 
-def test_no_assembler_is_1_only_if_one_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(["good.ptx"], 0, capsys)["entries"][0]["assembled"] is None
-    assert refused(["good.ptx", "--assemble"], 1, capsys) == "no assembler was found"
+def test_no_assembler_is_1_only_if_one_is_asked_for(call: Command) -> None:
+    assert document(["good.ptx"], 0, call)["entries"][0]["assembled"] is None
+    assert call.error("good.ptx", "--assemble") == (1, "no assembler was found")
 
 
 @pytest.mark.ptxas
-def test_the_real_assembler_agrees(capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,) = document(["good.ptx", "--assemble"], 0, capsys)["entries"]
+def test_the_real_assembler_agrees(call: Command) -> None:
+    (entry,) = document(["good.ptx", "--assemble"], 0, call)["entries"]
     assert entry["assembled"]["static_shared_bytes"] == 128
 
 
@@ -343,25 +297,25 @@ IMAGE = [str(TMA), "--entry", "tma_image", "--block", "64", "--no-assemble"]
 MAP = "map:64x{rows}:128B:random:f16:16x128"
 
 
-def test_the_box_of_a_tensor_map_is_in_the_proof(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = findings(document(IMAGE, 0, capsys))
+def test_the_box_of_a_tensor_map_is_in_the_proof(call: Command) -> None:
+    (found,) = findings(document(IMAGE, 0, call))
     assert (found["severity"], found["message"]) == (
         "unproved",
         "the size of the box is in the tensor map, tma_image_param_0, which is not given",
     )
     known = [*IMAGE, "--param", f"tma_image_param_0={MAP}"]
-    assert findings(document([word.format(rows=8) for word in known], 0, capsys)) == []
-    (found,) = findings(document([word.format(rows=9) for word in known], 1, capsys))
+    assert findings(document([word.format(rows=8) for word in known], 0, call)) == []
+    (found,) = findings(document([word.format(rows=9) for word in known], 1, call))
     assert (found["severity"], found["kind"]) == ("error", "proof")
     assert found["message"].startswith(
         "bytes 0 to 1151 are outside _ZZ9tma_imageE4tile, which has 1024 bytes"
     )
 
 
-def test_a_tensor_map_of_a_run_is_in_the_proof_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tensor_map_of_a_run_is_in_the_proof_too(call: Command) -> None:
     words = [MAP.format(rows=8), "zeros:u16:512", "u32:64", "u32:4"]
     run = [*IMAGE, "--grid", "1", *(part for word in words for part in ("--arg", word))]
-    assert findings(document(run, 0, capsys)) == []
+    assert findings(document(run, 0, call)) == []
 
 
 @pytest.mark.parametrize(
@@ -373,20 +327,18 @@ def test_a_tensor_map_of_a_run_is_in_the_proof_too(capsys: pytest.CaptureFixture
         ("n=33", "bytes 256 to 259 are outside words, which has 256 bytes"),
     ],
 )
-def test_bounds_of_parameters_are_in_the_proof(
-    bound: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bounds_of_parameters_are_in_the_proof(bound: str, message: str, call: Command) -> None:
     argv = ["bounded.ptx", "--entry", "good", "--no-assemble", "--param", bound]
-    found = findings(document(argv, 1 if message else 0, capsys))
+    found = findings(document(argv, 1 if message else 0, call))
     assert [f["message"].partition(":")[0] for f in found] == [message] * bool(message)
 
 
-def test_dynamic_memory_may_be_known_to_be_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dynamic_memory_may_be_known_to_be_aligned(call: Command) -> None:
     """As Triton's kernels need it: the proof of its matrices hangs on that alone."""
     path = TMA.parents[1] / "triton" / "attention.sm_90a.ptx"
     argv = [str(path), "--dynamic-smem", "65536", "--no-assemble"]
-    before = document(argv, 0, capsys)["counts"]["unproved"]
-    after = document([*argv, "--dynamic-align", "1024"], 0, capsys)["counts"]["unproved"]
+    before = document(argv, 0, call)["counts"]["unproved"]
+    after = document([*argv, "--dynamic-align", "1024"], 0, call)["counts"]["unproved"]
     assert after < before
 
 
@@ -413,70 +365,40 @@ def test_dynamic_memory_may_be_known_to_be_aligned(capsys: pytest.CaptureFixture
         ),
     ],
 )
-def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"ptxgen check: error: {message}"
+def test_wrong_usage_is_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
 
 
-def test_arguments_that_do_not_fit_are_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(["good.ptx", "--entry", "god"], 2, capsys) == (
-        "the file has no entry 'god'; did you mean 'good'? (it has good)"
+def test_arguments_that_do_not_fit_are_2(call: Command) -> None:
+    assert call.error("good.ptx", "--entry", "god") == (
+        2,
+        "the file has no entry 'god'; did you mean 'good'? (it has good)",
     )
-    assert refused(["good.ptx", "--entry", "good", "--param", "in=1"], 2, capsys) == (
-        "prove: good has no parameter 'in'"
+    assert call.error("good.ptx", "--entry", "good", "--param", "in=1") == (
+        2,
+        "prove: good has no parameter 'in'",
     )
     argv = ["good.ptx", "--entry", "good", "--grid", "1"]
-    assert refused(argv, 2, capsys) == "good takes 1 arguments (out: u64), got 0"
-    assert refused([*argv, "--arg", "u32:1"], 2, capsys) == (
-        "argument 0 (out) must have the type u64, got u32:1"
-    )
+    assert call.error(*argv) == (2, "good takes 1 arguments (out: u64), got 0")
+    assert call.error(*argv, "--arg", "u32:1") == (2, "argument 0 (out) must have the type u64, got u32:1")
 
 
-def test_a_file_that_cannot_be_read_is_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(["none.ptx"], 1, capsys) == "cannot read none.ptx: No such file or directory"
+def test_a_file_that_cannot_be_read_is_1(call: Command) -> None:
+    assert call.error("none.ptx") == (1, "cannot read none.ptx: No such file or directory")
     Path("bad.ptx").write_text("no PTX")
-    assert "bad.ptx" not in refused(["bad.ptx"], 1, capsys)
+    assert "bad.ptx" not in call.error("bad.ptx")[1]
 
 
-def test_it_runs_as_a_script(folder: Path) -> None:
-    path = str(Path(__file__).parents[2] / "tools" / "check.py")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, path, "good.ptx"], capture_output=True, check=False, env=environment, cwd=folder
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(b"PTX 7.0 for sm_80\n")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes that end so")
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_reader_that_leaves_early_is_no_traceback(options: list[str]) -> None:
-    root = Path(__file__).resolve().parents[2]
-    bug = root / "tests" / "ptx" / "bugs" / "row_too_many.ptx"
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as nobody:
-        command = [sys.executable, str(root / "tools" / "check.py"), str(bug), "--block", "64"]
-        done = subprocess.run(
-            [*command, *options], stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, "")  # the violation is found all the same
-
-
-def test_a_comparison_that_holds_for_every_number_is_a_lint(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_comparison_that_holds_for_every_number_is_a_lint(call: Command, tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "ptx" / "bugs" / "missing_barrier.ptx").read_text()
     head, body = text.split("{", 1)
     (tmp_path / "k.ptx").write_text(
         f"{head}{{\n.reg .pred %q; .reg .b32 %s<2>; mov.u32 %s0, %tid.x;\nsub.u32 %s1, %s0, 1;\n"
         f"setp.ge.u32 %q, %s1, 0;\n{body}"
     )
-    assert tool.main([str(tmp_path / "k.ptx"), "--block", "256", "--json", "--no-assemble"]) == 0
-    found = json.loads(capsys.readouterr().out)["entries"][0]["findings"]
+    found = call.document(str(tmp_path / "k.ptx"), "--block", "256", "--json", "--no-assemble")["entries"][0][
+        "findings"
+    ]
     (lint,) = [f for f in found if f["kind"] == "comparison"]
     assert lint["severity"] == "lint"
     assert lint["message"].startswith("%s1 >= 0 holds for every unsigned number; sub.u32 %s1, %s0, 1; wraps")

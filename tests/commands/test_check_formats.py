@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Command
 
 from ptxgen.commands import check as tool
 from ptxgen.commands.main import main
@@ -16,6 +16,8 @@ from ptxgen.commands.parts.check_findings import ERROR, LINT, UNPROVED, Finding,
 from ptxgen.commands.parts.check_formats import FileFindings, github, sarif
 from ptxgen.ir import Location
 from ptxgen.runtime.assembler_log import refusal_error
+
+PROGRAM = "ptxgen check"
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = """\
@@ -45,17 +47,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_of(capsys: pytest.CaptureFixture[str], *argv: str, code: int) -> dict[str, Any]:
-    assert tool.main([*argv, "--no-assemble", "--format", "sarif"]) == code
-    found = json.loads(capsys.readouterr().out)
+def run_of(call: Command, *argv: str, code: int) -> dict[str, Any]:
+    found = call.document(*argv, "--no-assemble", "--format", "sarif", code=code)
     assert found["version"] == "2.1.0"
     (run,) = found["runs"]
     assert isinstance(run, dict)
     return run
 
 
-def test_sarif_has_what_the_standard_requires(capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_of(capsys, "undefined.ptx", "good.ptx", "unused.ptx", "no PTX.ptx", code=1)
+def test_sarif_has_what_the_standard_requires(call: Command) -> None:
+    run = run_of(call, "undefined.ptx", "good.ptx", "unused.ptx", "no PTX.ptx", code=1)
     driver = run["tool"]["driver"]
     assert driver["name"] == "ptxgen check"
     assert all(rule["id"] and rule["shortDescription"]["text"] for rule in driver["rules"])
@@ -69,8 +70,8 @@ def test_sarif_has_what_the_standard_requires(capsys: pytest.CaptureFixture[str]
         assert location["physicalLocation"]["region"]["startLine"] >= 1
 
 
-def test_sarif_names_file_line_rule_and_kernel_of_each_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_of(capsys, "undefined.ptx", "unused.ptx", "no PTX.ptx", code=1)
+def test_sarif_names_file_line_rule_and_kernel_of_each_finding(call: Command) -> None:
+    run = run_of(call, "undefined.ptx", "unused.ptx", "no PTX.ptx", code=1)
     found = [
         (
             result["level"],
@@ -88,14 +89,14 @@ def test_sarif_names_file_line_rule_and_kernel_of_each_finding(capsys: pytest.Ca
     ]
 
 
-def test_without_findings_the_run_is_empty_and_the_code_0(capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_of(capsys, "good.ptx", code=0)
+def test_without_findings_the_run_is_empty_and_the_code_0(call: Command) -> None:
+    run = run_of(call, "good.ptx", code=0)
     assert run["results"] == run["tool"]["driver"]["rules"] == []
 
 
-def test_lints_fail_a_review_with_strict_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(capsys, "unused.ptx", code=0)
-    run_of(capsys, "unused.ptx", "--strict", code=1)
+def test_lints_fail_a_review_with_strict_alone(call: Command) -> None:
+    run_of(call, "unused.ptx", code=0)
+    run_of(call, "unused.ptx", "--strict", code=1)
 
 
 def test_an_absolute_path_and_standard_input_have_a_uri() -> None:
@@ -106,9 +107,10 @@ def test_an_absolute_path_and_standard_input_have_a_uri() -> None:
     assert uris == ["file:///a%20b/k.ptx", "stdin"]
 
 
-def test_annotations_of_a_workflow(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["undefined.ptx", "unused.ptx", "--no-assemble", "--format", "github"]) == 1
-    assert capsys.readouterr().out.splitlines() == [
+def test_annotations_of_a_workflow(call: Command) -> None:
+    assert call.out(
+        "undefined.ptx", "unused.ptx", "--no-assemble", "--format", "github", code=1
+    ).splitlines() == [
         "::error file=undefined.ptx,line=9,title=verifier%2C undefined::undefined: %25r2 is read but never "
         "written; write it on every path before%0Ain add.s32 %25r1, %25r0, %25r2;",
         "::notice file=unused.ptx,line=4,title=unused::unused: no instruction reads out",
@@ -129,10 +131,10 @@ def test_what_ends_a_command_of_a_workflow_is_escaped() -> None:
     assert line == ("::error file=a%2Cb%3Ac.ptx,line=1,title=a%2Cb%3Ac::100%25%0D%0A::warning::fake")
 
 
-def test_the_line_of_a_run_is_that_of_the_instruction(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_run_is_that_of_the_instruction(call: Command) -> None:
     bug = str(ROOT / "tests" / "ptx" / "bugs" / "missing_barrier.ptx")
     launch = ["--grid", "1", "--block", "256", "--arg", "random:f32:256", "--arg", "zeros:f32:1"]
-    run = run_of(capsys, bug, "--entry", "block_sum", *launch, code=1)
+    run = run_of(call, bug, "--entry", "block_sum", *launch, code=1)
     (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
     line = race["locations"][0]["physicalLocation"]["region"]["startLine"]
     assert "shared" in Path(bug).read_text().splitlines()[line - 1]
@@ -158,13 +160,11 @@ def places_of(result: dict[str, Any], key: str = "locations") -> list[tuple[str,
     return [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in found]
 
 
-def test_a_finding_about_compiled_code_is_at_its_line_of_the_source(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finding_about_compiled_code_is_at_its_line_of_the_source(folder: Path, call: Command) -> None:
     text = compiled(RACE, f"{folder}/sum.cu")
     (folder / "sum.ptx").write_text(text)
     (folder / "sum.cu").write_text("")
-    run = run_of(capsys, "sum.ptx", *BLOCK_SUM, code=1)
+    run = run_of(call, "sum.ptx", *BLOCK_SUM, code=1)
     (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
     ((uri, line),) = places_of(race)
     assert uri == "sum.cu"
@@ -172,18 +172,17 @@ def test_a_finding_about_compiled_code_is_at_its_line_of_the_source(
     ((uri, line),) = places_of(race, "relatedLocations")
     assert uri == "sum.ptx"
     assert "shared" in text.splitlines()[line - 1]
-    assert tool.main(["sum.ptx", *BLOCK_SUM, "--no-assemble", "--format", "github"]) == 1
-    said = capsys.readouterr().out
+    said = call.out("sum.ptx", *BLOCK_SUM, "--no-assemble", "--format", "github", code=1)
     assert f"::error file=sum.cu,line={places_of(race)[0][1]},title=sanitizer%2C race::" in said
     assert f"%0Aalso sum.ptx:{line}\n" in said
 
 
 def test_a_finding_about_compiled_code_is_at_the_line_of_ptx_if_the_source_is_elsewhere(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, call: Command
 ) -> None:
     text = compiled(RACE, "/build/of/others/sum.cu")
     (folder / "sum.ptx").write_text(text)
-    run = run_of(capsys, "sum.ptx", *BLOCK_SUM, code=1)
+    run = run_of(call, "sum.ptx", *BLOCK_SUM, code=1)
     (race,) = [result for result in run["results"] if result["ruleId"] == "sanitizer"]
     ((uri, line),) = places_of(race)
     assert uri == "sum.ptx"
@@ -216,13 +215,13 @@ def test_a_number_in_a_message_is_no_line() -> None:
     ids=["access", "trap", "deadlock"],
 )
 def test_the_line_of_what_stops_a_run_is_that_of_the_instruction(
-    folder: Path, capsys: pytest.CaptureFixture[str], body: str, wanted: str
+    folder: Path, call: Command, body: str, wanted: str
 ) -> None:
     registers = "    .reg .b64 %rd<2>;\n"
     text = compiled(KERNEL.format(name="stopped", body=registers + body), "/elsewhere/k.cu")
     (folder / "stopped.ptx").write_text(text)
     launch = ["--entry", "stopped", "--grid", "1", "--block", "32", "--arg", "zeros:u32:1"]
-    run = run_of(capsys, "stopped.ptx", *launch, code=1)
+    run = run_of(call, "stopped.ptx", *launch, code=1)
     (stop,) = [result for result in run["results"] if result["ruleId"] == "run"]
     ((uri, line),) = places_of(stop)
     assert uri == "stopped.ptx"
@@ -240,9 +239,9 @@ def test_a_refusal_of_the_assembler_has_its_line(monkeypatch: pytest.MonkeyPatch
     assert FileFindings("k.ptx", GOOD, [finding]).lines(finding) == [("k.ptx", 9)]
 
 
-def test_a_file_that_cannot_be_read_does_not_end_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["none.ptx", "no PTX.ptx", "good.ptx", "--no-assemble"]) == 1
-    said = capsys.readouterr()
+def test_a_file_that_cannot_be_read_does_not_end_the_others(call: Command) -> None:
+    said = call("none.ptx", "no PTX.ptx", "good.ptx", "--no-assemble")
+    assert said.code == 1
     assert said.out.startswith("good.ptx: PTX 7.0 for sm_80\n")
     first, second, *_ = said.err.splitlines()
     assert first == "ptxgen check: error: cannot read none.ptx: No such file or directory"
@@ -287,11 +286,11 @@ $join:
 
 
 def test_a_register_that_one_path_does_not_write_is_unproved_and_no_error(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, call: Command
 ) -> None:
     (folder / "chosen.ptx").write_text(ON_ONE_PATH)
-    run_of(capsys, "chosen.ptx", "--strict", code=1)
-    run = run_of(capsys, "chosen.ptx", code=0)
+    run_of(call, "chosen.ptx", "--strict", code=1)
+    run = run_of(call, "chosen.ptx", code=0)
     (result,) = run["results"]
     assert (result["level"], result["ruleId"]) == ("warning", "verifier")
     assert result["message"]["text"].startswith(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import Command
 from report.kernels import CONFLICTS, RACE
 
 from ptxgen.commands import report as tool
+
+PROGRAM = "ptxgen report"
 
 RUN = ["--grid", "1", "--arg", "zeros:u32:64", "--no-assemble"]
 KERNELS = """
@@ -52,9 +53,9 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_file_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["good.ptx", *RUN, "-o", "report.html"]) == tool.OK
-    said = capsys.readouterr()
+def test_a_file_is_reported_on(call: Command) -> None:
+    said = call("good.ptx", *RUN, "-o", "report.html")
+    assert said.code == tool.OK
     assert said.out == "conflicts: 0 errors, 0 unproved, 2 lints; written to report.html\n"
     assert said.err.splitlines()[0] == "[1/6] reading"
     assert said.err.splitlines()[-1] == "[6/6] laying out the page"
@@ -63,17 +64,16 @@ def test_a_file_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<title>conflicts for sm_80: kernel report</title>" in text
 
 
-def test_standard_input_and_output_are_taken(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_and_output_are_taken(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CONFLICTS.encode())))
-    assert tool.main(["-", "--no-assemble"]) == tool.OK
-    assert capsys.readouterr().out.rstrip().endswith("</html>")
+    assert call.out("-", "--no-assemble").rstrip().endswith("</html>")
 
 
-def test_errors_give_exit_code_1_and_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["race.ptx", *RUN, "-o", "report.html"]) == tool.FAILED
-    errors = re.fullmatch(r"conflicts: (\d+) errors, .*; written to report.html\n", capsys.readouterr().out)
+def test_errors_give_exit_code_1_and_the_page(call: Command) -> None:
+    errors = re.fullmatch(
+        r"conflicts: (\d+) errors, .*; written to report.html\n",
+        call.out("race.ptx", *RUN, "-o", "report.html", code=tool.FAILED),
+    )
     assert errors is not None
     assert int(errors[1]) > 0
     assert "sanitizer, race" in Path("report.html").read_text(encoding="utf-8")
@@ -197,24 +197,7 @@ def test_wrong_requests_are_refused(
     assert said.out == ""
 
 
-def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        tool.main(["--help"])
-    assert stop.value.code == 0
-    said = capsys.readouterr().out
+def test_help_has_examples_and_exit_codes(call: Command) -> None:
+    said = call.help()
     assert "examples:" in said
     assert "exit codes:" in said
-
-
-@pytest.mark.slow
-def test_it_runs_as_a_script(folder: Path) -> None:
-    script = Path(__file__).parents[2] / "tools" / "report.py"
-    ran = subprocess.run(
-        [sys.executable, str(script), "good.ptx", "-o", "report.html"],
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert (folder / "report.html").stat().st_size > 20_000

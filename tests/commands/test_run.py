@@ -12,11 +12,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from command_line import Command, words
 
 from ptxgen.commands import run as tool
 from ptxgen.commands.parts import progress
 from ptxgen.interpreter import Result
 from ptxgen.parse import parse
+
+PROGRAM = "ptxgen run"
 
 SCRIPT = str(Path(__file__).parents[2] / "tools" / "run.py")
 
@@ -178,27 +181,16 @@ LAUNCH = ["saxpy.ptx", "--entry", "saxpy", "--grid", "4", "--block", "256"]
 SAXPY_ARGS = ["--arg", "i32:1000", "--arg", "f32:2.0", "--arg", "x.npy", "--arg", "inout:y.npy"]
 
 
-def refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a run that fails says, after its name; it prints nothing else."""
-    before = {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
-    assert tool.main(argv) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("ptxgen run: error: ")
-    after = {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
-    assert before == after
-    return printed.err.removeprefix("ptxgen run: error: ").rstrip("\n")
+def files() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
 
 
-def misused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What the last line for wrong arguments says."""
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("usage: ptxgen run ")
-    return printed.err.splitlines()[-1].removeprefix("ptxgen run: error: ")
+def refused(argv: list[str], code: int, call: Command) -> str:
+    """Message of a run that fails with this exit code and leaves all files as they are."""
+    before = files()
+    ended, message = call.error(*argv)
+    assert (ended, files()) == (code, before)
+    return message
 
 
 def kept(argument: str, type: str, bits: int) -> bytes:
@@ -213,9 +205,8 @@ def kept(argument: str, type: str, bits: int) -> bytes:
 # ---------------------------------------------------------------------------------------- running
 
 
-def test_a_kernel_runs_and_its_array_is_written_back(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*LAUNCH, *SAXPY_ARGS]) == 0
-    assert capsys.readouterr() == ("", "")
+def test_a_kernel_runs_and_its_array_is_written_back(call: Command) -> None:
+    assert call(*LAUNCH, *SAXPY_ARGS) == (0, "", "")
     assert (np.load("y.npy") == 2 * np.arange(1000) + 1).all()
     assert (np.load("x.npy") == np.arange(1000)).all()
     assert sorted(os.listdir()) == ["race.ptx", "saxpy.ptx", "structure.ptx", "x.npy", "y.npy"]
@@ -330,9 +321,7 @@ def test_arrays_in_any_order_are_read_as_their_elements_say() -> None:
 # ------------------------------------------------------------------------------ what is printed
 
 
-def test_what_the_kernel_prints_comes_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_prints_comes_first(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tool.interpreter.run
 
     def chatty(*args: Any, **options: Any) -> Result:
@@ -340,15 +329,12 @@ def test_what_the_kernel_prints_comes_first(
         return Result(found.counters, found.reports, "hello\nworld\n")
 
     monkeypatch.setattr(tool.interpreter, "run", chatty)
-    assert tool.main([*LAUNCH, *SAXPY_ARGS]) == 0
-    assert capsys.readouterr().out == "hello\nworld\n"
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--counters"]) == 0
-    assert capsys.readouterr().out.startswith("hello\nworld\nwarp instructions ")
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["printed"] == "hello\nworld\n"
+    assert call.out(*LAUNCH, *SAXPY_ARGS) == "hello\nworld\n"
+    assert call.out(*LAUNCH, *SAXPY_ARGS, "--counters").startswith("hello\nworld\nwarp instructions ")
+    assert call.document(*LAUNCH, *SAXPY_ARGS, "--json")["printed"] == "hello\nworld\n"
 
 
-def test_what_a_kernel_printed_before_it_failed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_kernel_printed_before_it_failed_is_shown(call: Command) -> None:
     Path("fails.ptx").write_text(
         HEAD
         + """
@@ -372,21 +358,18 @@ def test_what_a_kernel_printed_before_it_failed_is_shown(capsys: pytest.CaptureF
 }
 """
     )
-    assert tool.main(["fails.ptx", "--entry", "fails", "--grid", "1", "--block", "1"]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == "before\n"
-    assert shown.err == (
+    assert call("fails.ptx", "--entry", "fails", "--grid", "1", "--block", "1") == (
+        1,
+        "before\n",
         "ptxgen run: error: kernel fails: trap; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): "
-        "trap instruction\n"
+        "trap instruction\n",
     )
 
 
-def test_counters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_are_a_table(call: Command) -> None:
     args = ["--arg", "i32:999", *SAXPY_ARGS[2:4], "--arg", "random:f32:2000"]
-    assert tool.main([*LAUNCH, *args, "--arg", "zeros:f32:1000", "--counters"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    assert printed.out == (
+    assert call(*LAUNCH, *args, "--arg", "zeros:f32:1000", "--counters") == (
+        0,
         "warp instructions          640\n"
         "thread instructions     20,255\n"
         "tensor-core operations       0\n"
@@ -407,11 +390,12 @@ def test_counters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         "mad.lo.s32                  32\n"
         "setp.ge.s32                 32\n"
         "bra                         32\n"
-        "mul.wide.u32                32\n"
+        "mul.wide.u32                32\n",
+        "",
     )
 
 
-def test_counters_name_the_worst_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_name_the_worst_lines(call: Command) -> None:
     Path("race.ptx").write_text(
         RACE.replace("word[4]", "word[4096]").replace(
             "\tst.shared.u32 [word], %r0;\n\tst.global.u32 [%rd0], %r0;\n",
@@ -421,16 +405,15 @@ def test_counters_name_the_worst_lines(capsys: pytest.CaptureFixture[str]) -> No
         )
     )
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "32"]
-    assert tool.main([*argv, "--arg", "zeros:u32:1024", "--counters"]) == 0
-    assert capsys.readouterr().out.endswith(
+    assert call.out(*argv, "--arg", "zeros:u32:1024", "--counters").endswith(
         "\nmost bank conflicts\n31  st.shared.u32 [%r1], %r0; (line 17)\n"
         "\nmost avoidable sectors\n28  st.global.u32 [%rd1], %r0; (line 20)\n"
     )
 
 
-def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--counters", "--json"]) == 0
-    printed = capsys.readouterr()
+def test_json_has_everything(call: Command) -> None:
+    printed = call(*LAUNCH, *SAXPY_ARGS, "--counters", "--json")
+    assert printed.code == 0
     found = json.loads(printed.out)
     assert printed.out == json.dumps(found, indent=2) + "\n"
     assert printed.err == ""
@@ -482,14 +465,11 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_without_counters_json_has_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["counters"] is None
+def test_without_counters_json_has_none(call: Command) -> None:
+    assert call.document(*LAUNCH, *SAXPY_ARGS, "--json")["counters"] is None
 
 
-def test_what_is_not_counted_is_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_counted_is_said(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tool.interpreter.run
 
     def more(*args: Any, **options: Any) -> Result:
@@ -498,8 +478,7 @@ def test_what_is_not_counted_is_said(
         return found
 
     monkeypatch.setattr(tool.interpreter, "run", more)
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--counters"]) == 0
-    assert capsys.readouterr().out.endswith(
+    assert call.out(*LAUNCH, *SAXPY_ARGS, "--counters").endswith(
         "\ntraffic not counted: cp.async.bulk.global.shared::cta.bulk_group\n"
     )
 
@@ -507,9 +486,8 @@ def test_what_is_not_counted_is_said(
 # ---------------------------------------------------------------------------------------- listing
 
 
-def test_without_an_entry_the_entries_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["saxpy.ptx"]) == 0
-    assert capsys.readouterr().out == (
+def test_without_an_entry_the_entries_are_listed(call: Command) -> None:
+    assert call.out("saxpy.ptx") == (
         "PTX 7.0 for sm_80\n"
         "\n"
         "saxpy\n"
@@ -523,8 +501,7 @@ def test_without_an_entry_the_entries_are_listed(capsys: pytest.CaptureFixture[s
         "variables\n"
         "  const     offset, 4 bytes\n"
     )
-    assert tool.main(["structure.ptx"]) == 0
-    assert capsys.readouterr().out == (
+    assert call.out("structure.ptx") == (
         "PTX 7.0 for sm_80\n"
         "\n"
         "spread\n"
@@ -540,12 +517,11 @@ def test_without_an_entry_the_entries_are_listed(capsys: pytest.CaptureFixture[s
 
 
 def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
-    capsys: pytest.CaptureFixture[str],
+    call: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = STRUCTURE.replace("7.0", "8.0").replace("sm_80", "sm_90")
     Path("structure.ptx").write_text(text.replace(".reqntid", ".reqnctapercluster 2, 1, 1\n.reqntid"))
-    assert tool.main(["structure.ptx"]) == 0
-    assert "\n  cluster   2x1x1 CTAs\n" in capsys.readouterr().out
+    assert "\n  cluster   2x1x1 CTAs\n" in call.out("structure.ptx")
     from flash.contract.catalogue import build
     from flash.problem.config import AttentionConfig
 
@@ -557,9 +533,8 @@ def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
     assert f"  shared    0 bytes, and dynamic memory of at least {least} bytes\n" in (capsys.readouterr().out)
 
 
-def test_the_list_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["structure.ptx", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_list_is_json_when_asked(call: Command) -> None:
+    found = call.document("structure.ptx", "--json")
     nothing = found["entries"].pop()
     assert found == {
         "ptx_version": "7.0",
@@ -587,19 +562,19 @@ def test_the_list_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None
 # --------------------------------------------------------------------------------------- failures
 
 
-def test_what_the_sanitizers_find_is_1_and_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_sanitizers_find_is_1_and_nothing_is_written(call: Command) -> None:
     Path("race.ptx").write_text(RACE.replace("[%rd0], %r0;", "[%rd0], 7;"))  # no race there
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "64", "--sanitize"]
     argv += ["--arg", "out:o.npy:u32:1"]
-    said = refused(argv, 1, capsys)
+    said = refused(argv, 1, call)
     assert said == (
         "the sanitizers report 1 problem; no file was written\n"
         "  kernel race: st.shared.u32 [word], %r0; (line 14): thread (0, 0, 0) of CTA (0, 0, 0): "
         "race: shared address 0x0 (word) is written at the same time by thread (63, 0, 0) in "
         "st.shared.u32 [word], %r0; (line 14); no barrier orders the two"
     )
-    assert tool.main([*argv, "--json"]) == 1
-    printed = capsys.readouterr()
+    printed = call(*argv, "--json")
+    assert printed.code == 1
     found = json.loads(printed.out)
     assert printed.err == f"ptxgen run: error: {said}\n"
     assert found["written"] == {}
@@ -611,13 +586,13 @@ def test_what_the_sanitizers_find_is_1_and_nothing_is_written(capsys: pytest.Cap
     assert Path("o.npy").exists()
 
 
-def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_that_fails_is_1_and_leaves_the_files(call: Command) -> None:
     args = ["--arg", "i32:1001", *SAXPY_ARGS[2:]]
-    assert refused([*LAUNCH, *args], 1, capsys).startswith(
+    assert refused([*LAUNCH, *args], 1, call).startswith(
         "kernel saxpy: ld.global.f32 %f1, [%rd3]; (line 32): thread (232, 0, 0) of CTA (3, 0, 0) "
         "wants to read 4 bytes of global memory at "
     )
-    said = refused([*LAUNCH, *SAXPY_ARGS[:-1], "y.npy"], 1, capsys)
+    said = refused([*LAUNCH, *SAXPY_ARGS[:-1], "y.npy"], 1, call)
     assert said.startswith("kernel saxpy: st.global.f32 [%rd4], %f3; (line 37): ")
     assert said.endswith(", in a read-only array")
     Path("race.ptx").write_text(
@@ -629,63 +604,63 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
     )
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "1", "--arg", "zeros:u32:1"]
     assert "still running after 1000 instructions in a row" in refused(
-        [*argv, "--max-instructions", "1000"], 1, capsys
+        [*argv, "--max-instructions", "1000"], 1, call
     )
 
 
-def test_a_text_that_is_not_ptx_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_that_is_not_ptx_is_1(call: Command) -> None:
     Path("bad.ptx").write_text(HEAD + ".visible .entry k()\n{\n\tfoo.u32 %r1;\n\tret;\n}\n")
-    assert refused(["bad.ptx"], 1, capsys) == (
+    assert refused(["bad.ptx"], 1, call) == (
         "PTX text, line 6, column 2: no instruction prints the opcode 'foo.u32'\n\tfoo.u32 %r1;\n\t^"
     )
     Path("bad.ptx").write_bytes(b"\x7fELF\xff\xfe")
-    assert refused(["bad.ptx"], 1, capsys) == ("cannot read bad.ptx: it is no text, so it is no PTX")
-    assert refused(["none.ptx"], 1, capsys) == "cannot read none.ptx: No such file or directory"
+    assert refused(["bad.ptx"], 1, call) == ("cannot read bad.ptx: it is no text, so it is no PTX")
+    assert refused(["none.ptx"], 1, call) == "cannot read none.ptx: No such file or directory"
 
 
-def test_a_file_that_cannot_be_read_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_1(call: Command) -> None:
     argv = [*LAUNCH, *SAXPY_ARGS[:4], "--arg", "zeros:f32:1000", "--arg"]
-    assert refused([*argv, "a.npy"], 1, capsys) == "cannot read a.npy: No such file or directory"
-    assert refused([*argv, "inout:a.npy"], 1, capsys) == ("cannot read a.npy: No such file or directory")
+    assert refused([*argv, "a.npy"], 1, call) == "cannot read a.npy: No such file or directory"
+    assert refused([*argv, "inout:a.npy"], 1, call) == ("cannot read a.npy: No such file or directory")
     for data in (b"", b"not numpy", b"\x93NUMPY\x01\x00"):
         Path("a.npy").write_bytes(data)
-        assert refused([*argv, "a.npy"], 1, capsys) == ("cannot read a.npy: it is no .npy file of numbers")
+        assert refused([*argv, "a.npy"], 1, call) == ("cannot read a.npy: it is no .npy file of numbers")
     np.save("a.npy", np.array([{}], object))
-    assert refused([*argv, "a.npy"], 1, capsys) == ("cannot read a.npy: it is no .npy file of numbers")
+    assert refused([*argv, "a.npy"], 1, call) == ("cannot read a.npy: it is no .npy file of numbers")
     with Path("a.npy").open("wb") as file:
         np.savez(file, x=np.zeros(3))
-    assert refused([*argv, "a.npy"], 1, capsys) == (
+    assert refused([*argv, "a.npy"], 1, call) == (
         "cannot read a.npy: it holds several arrays, and one is wanted"
     )
 
 
 def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+    call: Command, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(tool.interpreter, "run", lambda *_, **__: pytest.fail("it runs"))
         argv = [*LAUNCH, *SAXPY_ARGS[:-1]]
-        assert refused([*argv, "out:no/z.npy:f32:1"], 1, capsys) == (
+        assert refused([*argv, "out:no/z.npy:f32:1"], 1, call) == (
             f"cannot write no/z.npy: {folder}/no is no writable directory"
         )
         Path("z.npy").mkdir()
-        assert refused([*argv, "out:z.npy:f32:1"], 1, capsys) == ("cannot write z.npy: it is a directory")
-        assert refused([*argv, "inout:y.npy", "--out-dir", "x.npy"], 1, capsys) == (
+        assert refused([*argv, "out:z.npy:f32:1"], 1, call) == ("cannot write z.npy: it is a directory")
+        assert refused([*argv, "inout:y.npy", "--out-dir", "x.npy"], 1, call) == (
             "cannot make x.npy: File exists"
         )
 
 
 def test_a_full_disk_is_1_and_names_the_file(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+    call: Command, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")  # of a file that is open, so without its name
 
     before, files = Path("y.npy").read_bytes(), sorted(os.listdir(folder))
     monkeypatch.setattr(os, "fsync", full)
-    assert refused([*LAUNCH, *SAXPY_ARGS], 1, capsys) == ("cannot write y.npy: No space left on device")
-    assert tool.main([*LAUNCH, *SAXPY_ARGS, "--json", "--counters"]) == 1
-    said = capsys.readouterr()
+    assert refused([*LAUNCH, *SAXPY_ARGS], 1, call) == ("cannot write y.npy: No space left on device")
+    said = call(*LAUNCH, *SAXPY_ARGS, "--json", "--counters")
+    assert said.code == 1
     assert said.err == "ptxgen run: error: cannot write y.npy: No space left on device\n"
     found = json.loads(said.out)  # what was found all the same
     assert found["counters"]["warp_instructions"] > 0
@@ -695,11 +670,11 @@ def test_a_full_disk_is_1_and_names_the_file(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_device_is_written_to_and_stays_one(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_device_is_written_to_and_stays_one(call: Command, folder: Path) -> None:
     device = folder / "full.npy"
     device.symlink_to("/dev/full")
     argv = [*LAUNCH, *SAXPY_ARGS[:-1]]
-    assert refused([*argv, f"out:{device}:f32:1000"], 1, capsys) == (
+    assert refused([*argv, f"out:{device}:f32:1000"], 1, call) == (
         f"cannot write {device}: No space left on device"
     )
     assert Path("/dev/full").is_char_device()
@@ -744,10 +719,8 @@ def test_a_device_is_written_to_and_stays_one(capsys: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_arguments_that_do_not_fit_are_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(argv, 2, capsys) == message
+def test_arguments_that_do_not_fit_are_2(argv: list[str], message: str, call: Command) -> None:
+    assert refused(argv, 2, call) == message
 
 
 FORMS = (
@@ -785,17 +758,16 @@ COPY_BOX = [
 ]
 
 
-def test_a_tensor_map_is_of_an_array_which_may_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tensor_map_is_of_an_array_which_may_be_written(call: Command) -> None:
     x = np.random.default_rng(0).random((20, 40), np.float32)
     np.save("x.npy", x)
     argv = [word.format("map:32x8:none:out:z.npy:f32:12x48") for word in COPY_BOX]
-    assert tool.main(argv) == 0
-    assert capsys.readouterr() == ("", "")
+    assert call(*argv) == (0, "", "")
     want = np.zeros((12, 48), np.float32)
     want[1:9, 8:40] = 2 * x[2:10, 4:36]
     assert (np.load("z.npy") == want).all()
     argv = [word.format("map:32x8:64B:zeros:f32:12x48") for word in COPY_BOX]
-    assert refused(argv, 2, capsys) == (
+    assert refused(argv, 2, call) == (
         "map:32x8:64B:zeros:f32:12x48: a row of a box with the 64B swizzle has at most 64 bytes, "
         "got 128; move the rest with another copy"
     )
@@ -804,7 +776,7 @@ def test_a_tensor_map_is_of_an_array_which_may_be_written(capsys: pytest.Capture
 TEXTURES = TMA.with_name("textures.sm_80.ptx")
 
 
-def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_textures_and_surfaces_are_of_arrays(call: Command) -> None:
     x = np.random.default_rng(0).random((3, 8), np.float32)
     np.save("x.npy", x)
     argv = [str(TEXTURES), "--grid", "3", "--block", "8", "--entry"]
@@ -816,15 +788,14 @@ def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str])
     np.testing.assert_allclose(np.load("y.npy"), want, rtol=0, atol=1e-6)
     written = [*argv, "surface_written", "--arg", "x.npy", "--arg"]
     written += ["surface:2d:out:z.npy:f32:4x9", "--arg", "i32:8"]
-    assert tool.main(written) == 0
-    assert capsys.readouterr() == ("", "")
+    assert call(*written) == (0, "", "")
     assert (np.load("z.npy") == np.pad(x, ((0, 1), (0, 1)))).all()
     argv = [word.format("texture:2d,fractions:x.npy") for word in convolved]
-    assert refused(argv, 2, capsys) == (
+    assert refused(argv, 2, call) == (
         "texture:2d,fractions:x.npy: Texture: read='normalized' is for integers of 8 or 16 bits, got float32"
     )
     read_only = [*argv[:6], "surface_written", "--arg", "x.npy", "--arg", "surface:2d:x.npy"]
-    assert refused([*read_only, "--arg", "i32:8"], 2, capsys) == (
+    assert refused([*read_only, "--arg", "i32:8"], 2, call) == (
         "surface:2d:x.npy: Surface: wanted a contiguous array that may be written"
     )
 
@@ -874,9 +845,8 @@ def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str])
         ),
     ],
 )
-def test_a_wrong_argument_is_2(argument: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = misused([*LAUNCH, "--arg", argument], capsys)
-    assert said == f"argument --arg: {message}"
+def test_a_wrong_argument_is_2(argument: str, message: str, call: Command) -> None:
+    assert call.usage(*LAUNCH, "--arg", argument) == f"argument --arg: {message}"
 
 
 @pytest.mark.parametrize(
@@ -906,8 +876,8 @@ def test_a_wrong_argument_is_2(argument: str, message: str, capsys: pytest.Captu
         ),
     ],
 )
-def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert misused(argv, capsys) == message
+def test_wrong_usage_is_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
 
 
 # --------------------------------------------------------------------------------------- CUDA C++
@@ -928,8 +898,10 @@ __global__ void saxpy(int n, float a, const float *x, float *y) {
   if (i < n) y[i] = a * x[i] + y[i];
 }
 """
-SUM = ["sum.cu", "--instance", "sum<float>", "--define", "TILE=64", "--entry", "sum<float>", "--grid", "1",
-       "--block", "64", "--arg", "x.npy", "--arg", "out:z.npy:f32:1"]  # fmt: skip
+SUM = words(
+"sum.cu --instance sum<float> --define TILE=64 --entry sum<float> --grid 1 --block 64 "
+"--arg x.npy --arg out:z.npy:f32:1"
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -951,9 +923,8 @@ def test_a_cuda_file_is_compiled_and_run(source: Path) -> None:
     assert tool.main([str(source), "--include", "inner", "--define", "YES"]) == 0
 
 
-def test_the_entries_of_a_cuda_file_have_its_names(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([str(source), "--nvrtc=-use_fast_math"]) == 0
-    assert capsys.readouterr().out.splitlines()[2:9] == [
+def test_the_entries_of_a_cuda_file_have_its_names(source: Path, call: Command) -> None:
+    assert call.out(str(source), "--nvrtc=-use_fast_math").splitlines()[2:9] == [
         "saxpy",
         "  block     any",
         "  shared    0 bytes",
@@ -964,9 +935,11 @@ def test_the_entries_of_a_cuda_file_have_its_names(source: Path, capsys: pytest.
     ]
 
 
-def test_a_finding_in_a_cuda_file_is_at_its_line(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SUM, "--define", "BARRIER=", "--sanitize", "--json"]) == 1
-    shown = capsys.readouterr()
+def test_a_finding_in_a_cuda_file_is_at_its_line(
+    source: Path, call: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = call(*SUM, "--define", "BARRIER=", "--sanitize", "--json")
+    assert shown.code == 1
     (report,) = {report["source"]["line"]: report for report in json.loads(shown.out)["reports"]}.values()
     assert report["source"]["text"] == "if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];"
     assert report["source"]["file"] == str(source.resolve())
@@ -977,18 +950,16 @@ def test_a_finding_in_a_cuda_file_is_at_its_line(source: Path, capsys: pytest.Ca
     assert "(sum.cu:13: if (i < n) y[i] = a * x[i] + y[i];): thread (9, 0, 0)" in capsys.readouterr().err
 
 
-def test_a_cuda_file_with_a_mistake_is_1(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cuda_file_with_a_mistake_is_1(source: Path, call: Command) -> None:
     source.write_text("__global__ void k() { q(); }\n")
-    message = refused([str(source)], 1, capsys)
+    message = refused([str(source)], 1, call)
     assert message.startswith("sum.cu cannot be compiled:\nsum.cu(1): error: identifier")
 
 
-def test_an_array_of_another_type_than_the_pointer_is_2(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_array_of_another_type_than_the_pointer_is_2(source: Path, call: Command) -> None:
     argv = [str(source), *LAUNCH[1:], *SAXPY_ARGS[:4], "--arg", "zeros:f64:1000", "--arg", "zeros:f32:1000"]
     wanted = "saxpy: argument 2 (x) must be float32 (float*), got float64; convert it"
-    assert refused(argv, 2, capsys) == wanted
+    assert refused(argv, 2, call) == wanted
 
 
 @pytest.mark.parametrize(
@@ -998,28 +969,15 @@ def test_an_array_of_another_type_than_the_pointer_is_2(
         ("--define=A", "--define is for CUDA C++ (.cu), and saxpy.ptx is PTX; leave it out"),
     ],
 )
-def test_options_of_a_compilation_are_not_for_ptx(
-    option: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(["saxpy.ptx", option], 2, capsys) == message
+def test_options_of_a_compilation_are_not_for_ptx(option: str, message: str, call: Command) -> None:
+    assert refused(["saxpy.ptx", option], 2, call) == message
 
 
 def test_a_line_of_the_source_of_ptx_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     Path("race.cu").write_text("\n\n  *word = i;  // all\n")
     located = RACE.replace("\tst.shared", "\t.loc 1 3 1\n\tst.shared") + '.file 1 "race.cu"\n'
     Path("race.ptx").write_text(located)
-    argv = [
-        "race.ptx",
-        "--entry",
-        "race",
-        "--grid",
-        "1",
-        "--block",
-        "64",
-        "--arg",
-        "zeros:u32:1",
-        "--sanitize",
-    ]
+    argv = words("race.ptx --entry race --grid 1 --block 64 --arg zeros:u32:1 --sanitize")
     assert tool.main(argv) == 1
     assert "(race.cu:3: *word = i;  // all)" in capsys.readouterr().err
 
@@ -1027,13 +985,8 @@ def test_a_line_of_the_source_of_ptx_is_shown(capsys: pytest.CaptureFixture[str]
 # --------------------------------------------------------------------------- help and the terminal
 
 
-def test_the_examples_of_the_help_work(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(["--help"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
+def test_the_examples_of_the_help_work(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = call.help()
     for code in range(3):
         assert f"\n  {code}  " in shown
     for line in shown.splitlines():  # an example of two lines says so at the end of the first
@@ -1051,19 +1004,16 @@ def test_the_examples_of_the_help_work(
             assert tool.main(argv) == 0
 
 
-def test_a_terminal_gets_a_bar_that_goes_away(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_bar_that_goes_away(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert tool.main([*LAUNCH, *SAXPY_ARGS]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call(*LAUNCH, *SAXPY_ARGS)
+    assert (printed.code, printed.out) == (0, "")
     assert "CTAs" not in printed.err.splitlines()
 
 
 def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = tool.importlib.util.find_spec
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
@@ -1071,27 +1021,11 @@ def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
     clock = iter(range(100))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     argv = ["structure.ptx", "--entry", "nothing", "--grid", "9000", "--block", "64"]
-    assert tool.main(argv) == 0
-    assert capsys.readouterr() == (
+    assert call(*argv) == (
+        0,
         "",
         "ptxgen run: nothing: 4096 of 9000 CTAs\nptxgen run: nothing: 8192 of 9000 CTAs\n",
     )
-
-
-def test_the_script_runs_from_anywhere(folder: Path) -> None:
-    argv = [sys.executable, SCRIPT, *LAUNCH, *SAXPY_ARGS]
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert np.load("y.npy")[999] == 1999
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "-", "--json"],
-        cwd=folder,
-        input=STRUCTURE,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [e["entry"] for e in json.loads(done.stdout)["entries"]] == ["spread", "nothing"]
 
 
 @pytest.mark.slow
@@ -1105,14 +1039,14 @@ def test_a_reader_may_have_seen_enough() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "PTX 7.0 for sm_80\n", "")
 
 
-def test_sanitizers_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sanitizers_are_chosen_by_name(call: Command, capsys: pytest.CaptureFixture[str]) -> None:
     launch = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "64", "--arg"]
     launch.append("zeros:u32:64")
     assert tool.main([*launch, "--sanitize", "init,sync"]) == 0
     assert tool.main([*launch, "--sanitize", "race"]) == 1
     capsys.readouterr()
-    assert tool.main([*launch, "--sanitize", "races"]) == 2
-    assert capsys.readouterr().err == (
-        "ptxgen run: error: sanitize must be True, False or names among bounds, init, race, sync, "
-        "proxy, mbarrier_init, all, got 'races'; did you mean 'race'?\n"
+    assert call.error(*launch, "--sanitize", "races") == (
+        2,
+        "sanitize must be True, False or names among bounds, init, race, sync, "
+        "proxy, mbarrier_init, all, got 'races'; did you mean 'race'?",
     )

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+BUG = str(ROOT / "tests" / "ptx" / "bugs" / "row_too_many.ptx")
 
 
 @pytest.mark.sample(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes that end so")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -21,15 +23,21 @@ ROOT = Path(__file__).resolve().parents[2]
         ["cache.py", "info"],
         ["cache.py", "info", "--json"],
         ["cta_order.py"],
-        ["run.py", str(ROOT / "tests" / "ptx" / "bugs" / "row_too_many.ptx")],
+        ["run.py", BUG],
+        ["check.py", BUG, "--block", "64"],
+        ["check.py", BUG, "--block", "64", "--json"],
+        ["emit.py", "--list-targets"],  # less text than a buffer holds
+        ["emit.py", "--head-dim", "16", "--tile", "16", "--block-q", "16"],  # more
         pytest.param(["witness.py", "--list"], marks=pytest.mark.nightly),
     ],
     ids=" ".join,
 )
-def test_a_command_ends_as_it_would_with_a_reader(command: list[str], tmp_path: Path) -> None:
+def test_a_command_ends_as_it_would_with_a_reader(
+    command: list[str], unbuffered: str, tmp_path: Path
+) -> None:
     name, *options = command
     argv = [sys.executable, str(ROOT / "tools" / name), *options]
-    environment = dict(os.environ, PTXGEN_CACHE_DIR=str(tmp_path))
+    environment = dict(os.environ, PTXGEN_CACHE_DIR=str(tmp_path), PYTHONUNBUFFERED=unbuffered)
     whole = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     assert whole.stdout
     reading, writing = os.pipe()

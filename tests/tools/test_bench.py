@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench_results import by_name, remarks
+from command_line import Command
 
 import ptxgen
-from benchmarks import bench_command as bench
+from benchmarks import bench_command as tool
 from benchmarks.measure import build as bench_build
 from benchmarks.measure import gallery as bench_gallery
 from benchmarks.measure import interpreter as bench_interpreter
@@ -51,16 +53,10 @@ from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import TARGETS, target
 from ptxgen.text import render
 
+PROGRAM = "ptxgen bench"
+
 SCRIPT = Path(__file__).parents[2] / "tools" / "bench.py"
 SM_80 = target("sm_80")
-
-
-def by_name(found: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in found if isinstance(item, Measurement)}
-
-
-def remarks(found: Found) -> list[str]:
-    return [item for item in found if isinstance(item, str)]
 
 
 # ---------------------------------------------------------------------------- records
@@ -887,20 +883,20 @@ def sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[
     """Sections of one job each that take no time, results below `tmp_path`, and no GPU."""
     jobs = {
         name: [Job(f"the {name}", lambda name=name: [measured(name, "ms", [1.0]), f"of {name}"])]
-        for name in bench._WITHOUT_GPU
+        for name in tool._WITHOUT_GPU
     }
     for name in jobs:
-        monkeypatch.setitem(bench._WITHOUT_GPU, name, lambda _, name=name: jobs[name])
-    monkeypatch.setattr(bench, "_REMARKS", {})
-    monkeypatch.setattr(bench, "load", lambda: [0.0, 0.0, 0.0])
-    monkeypatch.setattr(bench, "_gpu", lambda: (None, "cannot open the GPU: none"))
+        monkeypatch.setitem(tool._WITHOUT_GPU, name, lambda _, name=name: jobs[name])
+    monkeypatch.setattr(tool, "_REMARKS", {})
+    monkeypatch.setattr(tool, "load", lambda: [0.0, 0.0, 0.0])
+    monkeypatch.setattr(tool, "_gpu", lambda: (None, "cannot open the GPU: none"))
     (tmp_path / "results").mkdir()
     return jobs
 
 
 @pytest.mark.usefixtures("sections")
 def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
+    assert tool.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
     path = tmp_path / "results" / "emit-cpu.json"
     said = capsys.readouterr()
     assert said.out == (
@@ -916,16 +912,14 @@ def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.usefixtures("sections")
-def test_nothing_is_written_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a file is written")
 
-    monkeypatch.setattr(bench, "write_file", refuse)
+    monkeypatch.setattr(tool, "write_file", refuse)
     monkeypatch.chdir(tmp_path)
-    assert bench.main(["--only", "emit"]) == 0
-    assert capsys.readouterr().err == "[1/1] emit: the emit\n"
+    code, _, err = call("--only", "emit")
+    assert (code, err) == (0, "[1/1] emit: the emit\n")
     assert [path.name for path in tmp_path.rglob("*")] == ["results"]
 
 
@@ -933,40 +927,35 @@ def test_nothing_is_written_unasked(
 def test_a_warning_comes_before_the_measurements_and_the_load_into_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "load", lambda: [900.0, 1.0, 1.0])
-    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
+    monkeypatch.setattr(tool, "load", lambda: [900.0, 1.0, 1.0])
+    assert tool.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
     assert capsys.readouterr().err.startswith("ptxgen bench: the machine was busy before the")
     found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())
     assert found["machine"]["load_before"] == [900.0, 1.0, 1.0]
 
 
 @pytest.mark.usefixtures("sections")
-def test_json_on_standard_output_is_what_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_on_standard_output_is_what_is_written(tmp_path: Path, call: Command) -> None:
     path = tmp_path / "deep" / "a.json"
     arguments = ["--only", "launch,cpu", "--quick", "--json", "--output", str(path)]
-    assert bench.main(arguments) == 0
-    said = capsys.readouterr()
-    assert said.out == path.read_text()
-    assert list(json.loads(said.out)["sections"]) == ["cpu", "launch"]
-    assert json.loads(said.out)["command"] == "ptxgen bench --only cpu,launch --quick"
+    said = call.out(*arguments)
+    assert said == path.read_text()
+    assert list(json.loads(said)["sections"]) == ["cpu", "launch"]
+    assert json.loads(said)["command"] == "ptxgen bench --only cpu,launch --quick"
 
 
 def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]], tmp_path: Path) -> None:
-    assert bench.main(["--output", str(tmp_path / "results")]) == 0
+    assert tool.main(["--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
     assert list(found["sections"]) == [*sections, "gpu"]
     assert found["sections"]["gpu"]["remarks"] == ["not measured: cannot open the GPU: none"]
 
 
 @pytest.mark.usefixtures("sections")
-def test_only_gpu_without_one_is_exit_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--only", "cpu,gpu", "--output", str(tmp_path / "results")]) == 4
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "",
-        "ptxgen bench: error: section gpu needs a GPU: cannot open the GPU: none\n",
+def test_only_gpu_without_one_is_exit_code_4(tmp_path: Path, call: Command) -> None:
+    assert call.error("--only", "cpu,gpu", "--output", str(tmp_path / "results")) == (
+        4,
+        "section gpu needs a GPU: cannot open the GPU: none",
     )
     assert not list((tmp_path / "results").iterdir())
 
@@ -990,12 +979,12 @@ def test_what_is_measured_elsewhere_has_no_commit(monkeypatch: pytest.MonkeyPatc
 def test_a_gpu_is_part_of_the_result(
     gpu: bench_device.Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
+    monkeypatch.setattr(tool, "_gpu", lambda: (gpu, ""))
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
-    monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [job])
+    monkeypatch.setattr(tool, "gpu_jobs", lambda *_: [job])
     for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
-        monkeypatch.setattr(bench, name, lambda *_: [])
-    assert bench.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
+        monkeypatch.setattr(tool, name, lambda *_: [])
+    assert tool.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
     assert found["device"]["name"] == "Fake H100"
     assert found["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
@@ -1004,17 +993,16 @@ def test_a_gpu_is_part_of_the_result(
 
 @pytest.mark.usefixtures("sections")
 def test_a_part_in_which_torch_fails_does_not_end_the_others(
-    gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     def fail() -> Found:
         raise RuntimeError("out of memory\nat length")
 
-    monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
-    monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [Job("part", fail), Job("other", lambda: ["told"])])
+    monkeypatch.setattr(tool, "_gpu", lambda: (gpu, ""))
+    monkeypatch.setattr(tool, "gpu_jobs", lambda *_: [Job("part", fail), Job("other", lambda: ["told"])])
     for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
-        monkeypatch.setattr(bench, name, lambda *_: [])
-    assert bench.main(["--only", "gpu", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["sections"]["gpu"]
+        monkeypatch.setattr(tool, name, lambda *_: [])
+    found = call.document("--only", "gpu", "--json", code=1)["sections"]["gpu"]
     assert found["failed"] == 1
     assert found["remarks"][-2:] == ["FAILED: part: PyTorch: out of memory", "told"]
 
@@ -1027,7 +1015,7 @@ def test_a_failed_part_does_not_end_the_others(
 
     sections["emit"].insert(0, Job("bad part", fail))
     sections["emit"].append(Job("same", lambda: ["of emit"]))  # a remark is made once
-    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 1
+    assert tool.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 1
     found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
     assert found["failed"] == 1
     assert found["remarks"] == ["FAILED: bad part: refused", "of emit"]
@@ -1036,28 +1024,25 @@ def test_a_failed_part_does_not_end_the_others(
 
 
 @pytest.mark.usefixtures("sections")
-def test_a_result_that_cannot_be_written_is_refused_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path, call: Command) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "a.json"
-    assert bench.main(["--only", "emit", "--output", str(out)]) == 1
-    assert capsys.readouterr().err == (
-        f"ptxgen bench: error: {out} cannot be written: {out.parent} is no folder; "
-        "name another place with --output\n"
+    assert call.error("--only", "emit", "--output", str(out)) == (
+        1,
+        f"{out} cannot be written: {out.parent} is no folder; name another place with --output",
     )
 
 
 @pytest.mark.usefixtures("sections")
 def test_a_result_that_cannot_be_written_in_the_end_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(os, "replace", refuse)
-    assert bench.main(["--only", "emit", "--json", "--output", str(tmp_path / "a.json")]) == 1
-    said = capsys.readouterr()
+    said = call("--only", "emit", "--json", "--output", str(tmp_path / "a.json"))
+    assert said.code == 1
     assert list(json.loads(said.out)["sections"]) == ["emit"]
     assert said.err.endswith(
         f"ptxgen bench: error: cannot write {tmp_path}/a.json: no space; the result is on standard output\n"
@@ -1065,14 +1050,12 @@ def test_a_result_that_cannot_be_written_in_the_end_is_printed(
 
 
 @pytest.mark.usefixtures("sections")
-def test_list_names_the_sections_and_measures_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main(["--list", "--only", "launch,cpu"]) == 0
-    assert capsys.readouterr().out == (
+def test_list_names_the_sections_and_measures_nothing(tmp_path: Path, call: Command) -> None:
+    assert call.out("--list", "--only", "launch,cpu") == (
         "cpu          the backends cpu and compiled against PyTorch on the CPU and plain numpy\n"
         "launch       what a repeated launch costs on the host, without driver and GPU\n"
     )
+    assert [line.split()[0] for line in call.quiet("--list").splitlines()] == list(tool.ABOUT)
     assert not list((tmp_path / "results").iterdir())
 
 
@@ -1091,13 +1074,13 @@ SECTIONS = (
 )
 def test_wrong_sections_are_refused(value: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as caught:
-        bench._sections(value)
+        tool._sections(value)
     assert str(caught.value) == message
 
 
 def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        bench.main(["--only", "cpus"])
+        tool.main(["--only", "cpus"])
     assert caught.value.code == 2
     assert "argument --only: unknown section 'cpus'" in capsys.readouterr().err
 
@@ -1111,11 +1094,3 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     said = capsys.readouterr()
     assert said.out == ""
     assert "[1/2]" not in said.err
-
-
-def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, str(SCRIPT), "--list"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert [line.split()[0] for line in said.stdout.splitlines()] == list(bench.ABOUT)
-    assert said.stderr == ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from bench_results import goals_met, rows
 
 from benchmarks.measure import static_forward as forward
-from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
@@ -24,10 +24,6 @@ SMALL = AttentionConfig(64, dtype="f16", target="sm_80")
 
 def reading(tensor: float) -> forward.Reading:
     return forward.Reading(MADE, PATH, tensor, 50.0, 512.0, WAITS)
-
-
-def rows(found: Found) -> list[list[str]]:
-    return [item.split(" | ") for item in found if isinstance(item, str)]
 
 
 def test_an_exponential_is_near_products_that_are_close_together() -> None:
@@ -63,8 +59,7 @@ def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatc
     assert (theirs[4], theirs[-6]) == ("Triton", "75.0")
     assert (other[4:6], other[-6]) == (["FlashAttention-2", "128x128x128"], "48.0")
     assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
-    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
-    assert goals == {
+    assert goals_met(found) == {
         "tensor cores: ours / Triton": False,
         "tensor cores: ours / FlashAttention-2": True,
         "spilled": True,
@@ -110,5 +105,4 @@ def test_three_products_of_f16_are_one_of_f32(monkeypatch: pytest.MonkeyPatch) -
     found = forward.forward_quality(config)
     (row,) = rows(found)
     assert (row[2], row[9], row[-4]) == ("f32_grade", "768.0", "62.4")  # 128 * 512 * 4 / 640 * 108 * 1.41e9
-    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
-    assert goals == {"spilled": True, "modelled": False}
+    assert goals_met(found) == {"spilled": True, "modelled": False}

@@ -84,7 +84,7 @@ lines"""
 def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", StubDisassembler)
     monkeypatch.setattr(gallery, "peer_module", StubPeer)
-    found = gallery.beside("gemm", 1)
+    found = gallery.compared("gemm", 1)
     ours = figures(found, "ptxgen")
     assert ours["machine instructions", "instr."] == 6
     assert ours["main loop", "instr. per HMMA"] == 5
@@ -104,7 +104,7 @@ def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) 
 def test_without_peers_and_disassembler_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", missing)
     monkeypatch.setattr(gallery, "peer_module", no_peer)
-    found = gallery.beside("softmax", 1)
+    found = gallery.compared("softmax", 1)
     assert set(figures(found, "ptxgen")) == {
         ("lines", "lines"),
         ("from a function to a cubin", "ms"),

@@ -10,13 +10,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from bench_results import by_name
 from fake_driver import A100
 from fake_gpu import Machine
 
 from benchmarks.measure import gpu_attention, gpu_gradients
 from benchmarks.measure.gpu_attention import PUBLISHED, Call, OnDevice
 from flash.commands.measure import device as bench_device
-from flash.commands.measure.record import Found, Measurement, Work
+from flash.commands.measure.record import Measurement, Work
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import CudaBackend
@@ -38,10 +39,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture
 def gpu(driver: Machine) -> bench_device.Gpu:
     return bench_device.open_gpu(CudaBackend(driver))
-
-
-def by_name(found: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench_results import by_name
 from device_arrays import interpret, interpreting
 from fake_driver import FakeDriver
 
@@ -19,7 +20,7 @@ from benchmarks.measure.gpu_decode import LARGE, TOKEN, Batch
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import gpu as bench_gpu
 from flash.commands.measure import torch_peer as bench_torch
-from flash.commands.measure.record import Found, Goal, Measurement
+from flash.commands.measure.record import Goal, Measurement
 from ptxgen.runtime.cuda import CudaBackend
 
 LAUNCH_S = 1.5e-3
@@ -38,10 +39,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def gpu(driver: FakeDriver) -> bench_device.Gpu:
     return bench_device.open_gpu(CudaBackend(driver))
-
-
-def by_name(found: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
 @pytest.mark.slow

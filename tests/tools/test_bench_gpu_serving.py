@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench_results import by_name
 from fake_gpu import Machine
 
 from benchmarks.measure import gpu_serving
 from benchmarks.measure.gpu_serving import Tokens
 from benchmarks.measure.serving import Serving, unavoidable_bytes
 from flash.commands.measure import device as bench_device
-from flash.commands.measure.record import Found, Measurement
 from ptxgen.runtime.cuda import CudaBackend
 
 LAUNCH_S = 20e-3
@@ -32,10 +32,6 @@ def gpu(driver: Machine) -> bench_device.Gpu:
     gpu = bench_device.open_gpu(CudaBackend(driver))
     gpu.copy_rate = 1e9
     return gpu
-
-
-def by_name(items: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in items if isinstance(item, Measurement)}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from bench_results import goals_met, rows
 
 from benchmarks.measure import static_gathered as gathered
 from benchmarks.measure import static_hopper as hopper
@@ -27,10 +28,6 @@ PATH = (*(S,) * 4, *(PV,) * 8, WAIT_ONE, EXP2, WAIT, EXP2, MOVE)
 def reading(tensor: float = 50.0, special: float = 40.0, exponentials: float = 45.0) -> hopper.Reading:
     made = Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH)))
     return hopper.Reading(made, "128x128", tensor, special, exponentials)
-
-
-def rows(found: Found) -> list[list[str]]:
-    return [item.split(" | ") for item in found if isinstance(item, str)]
 
 
 def measurements(found: Found) -> list[Measurement]:
@@ -60,8 +57,7 @@ def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch)
     ours, triton, other = rows(found)
     assert (ours[1], triton[1]) == ("ours", "Triton")
     assert other == ["64", "flash-attn-4: it is not installed (pip install --pre flash-attn-4)"]
-    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
-    assert goals == {
+    assert goals_met(found) == {
         "tensor cores: ours / Triton": True,
         "instructions: ours / Triton": True,
         "main loop": True,

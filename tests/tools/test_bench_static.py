@@ -5,11 +5,12 @@ import itertools
 import json
 
 import pytest
+from bench_results import by_name
 
 from benchmarks.measure import static as bench_static
 from benchmarks.measure import static_gradients
 from flash.commands.measure import static_quality
-from flash.commands.measure.record import Found, Measurement, Setting
+from flash.commands.measure.record import Measurement, Setting
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import (
     Assembled,
@@ -42,10 +43,6 @@ class StubDisassembler:
     def instructions(self, cubin: bytes) -> list[SassInstr]:
         assert cubin.startswith(b"\x7fELF")
         return [*TURN.path, SassInstr("BRA", 0, True), SassInstr("EXIT", None, False)]
-
-
-def by_name(found: Found) -> dict[str, Measurement]:
-    return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ def test_ratios_are_ours_to_the_other(triton: bench_static._Quality) -> None:
         dataclasses.replace(ASSEMBLED, registers=100, loop=None),
         dataclasses.replace(COUNTED, instructions=330.0, product_share=0.2),
     )
-    found = by_name([*ours.beside(triton)])
+    found = by_name([*ours.compared(triton)])
     assert {name: item.median for name, item in found.items()} == {
         "registers: ours / Triton": 0.5,
         "instructions: ours / Triton": 1.1,

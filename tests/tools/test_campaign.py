@@ -3,10 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Command, words
 
 from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
@@ -36,6 +35,8 @@ from tools.campaign import shipped as tool
 from tools.campaign.judging import judge, judge_of, mutants_of, reasons
 from tools.campaign.kernels import subjects
 from tools.campaign.problems import Problem
+
+PROGRAM = "ptxgen mutate"
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 COPYING = "f32-sm_80"
@@ -360,9 +361,7 @@ def test_nan_is_right_only_where_it_is_wanted() -> None:
     )
 
 
-def test_a_wrong_kernel_ends_the_campaign(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_kernel_ends_the_campaign(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     real = subjects()[SMALL]
 
     def wrongly(problem: Problem) -> Launch:
@@ -370,13 +369,13 @@ def test_a_wrong_kernel_ends_the_campaign(
 
     wrong = replace(real, problems=(Problem(1, 2),), prepare=wrongly)
     monkeypatch.setattr(tool, "judge", lambda _, number: Judge(wrong).verdict(number))
-    assert tool.main(["--kernel", SMALL, "--short", "--jobs", "1"]) == 1
-    assert capsys.readouterr().err == (
-        f"ptxgen mutate: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
+    assert call.error("--kernel", SMALL, "--short", "--jobs", "1") == (
+        1,
+        f"{SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, times=1.0, "
         "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
         "lengths=(), dropout_seed=81985529216486895, broadcast=(), odd=(), ctas=None, nan_columns=()): "
-        "O[0] is 1, wanted 2; 1 elements differ\n"
+        "O[0] is 1, wanted 2; 1 elements differ",
     )
 
 
@@ -423,21 +422,18 @@ def test_the_recorded_kernels_are_those_that_ship() -> None:
 
 
 @pytest.mark.nightly
-def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--short", "--kernel", SMALL, "--jobs", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_short_campaign_has_no_hole(call: Command) -> None:
+    found = call.document("--short", "--kernel", SMALL, "--jobs", "1", "--json")
     assert found["holes"] == []
     assert found["share_caught"] == 1
     assert found["counts"]["judged"] == 3
 
 
 @pytest.mark.nightly
-def test_processes_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_change_nothing(call: Command) -> None:
     argv = ["--kernel", SMALL, "--kind", "barrier"]
-    assert tool.main([*argv, "--jobs", "1"]) == 0
-    one = capsys.readouterr().out
-    assert tool.main([*argv, "--jobs", "2"]) == 0
-    assert capsys.readouterr().out == one
+    one = call.out(*argv, "--jobs", "1")
+    assert call.out(*argv, "--jobs", "2") == one
 
 
 def test_the_report(judging: list[Verdict], capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,13 +461,10 @@ def test_the_report(judging: list[Verdict], capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_the_json_and_the_file_are_the_same(
-    judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_json_and_the_file_are_the_same(judging: list[Verdict], call: Command, tmp_path: Path) -> None:
     judging += [verdict("value"), verdict("equivalent", what="proved: so"), verdict("hole")]
     path = tmp_path / "mutations.json"
-    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--json", "--output", str(path)]) == 1
-    text = capsys.readouterr().out
+    text = call.out("--kernel", SMALL, "--jobs", "1", "--json", "--output", str(path), code=1)
     assert path.read_text() == text
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     counts = {"judged": 3, **dict.fromkeys(CATCHERS, 0), "equivalent": 1, "hole": 1, "value": 1}
@@ -610,13 +603,15 @@ def test_what_a_journal_has_is_not_judged_again(
     ],
 )
 def test_a_journal_that_cannot_be_read_is_1(
-    text: str, problem: str, judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    text: str, problem: str, judging: list[Verdict], call: Command, tmp_path: Path
 ) -> None:
     judging += [verdict("trap")]
     path = tmp_path / "verdicts"
     path.write_text(text)
-    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--journal", str(path)]) == 1
-    assert capsys.readouterr().err == f"ptxgen mutate: error: cannot keep {path}: {problem}\n"
+    assert call.error("--kernel", SMALL, "--jobs", "1", "--journal", str(path)) == (
+        1,
+        f"cannot keep {path}: {problem}",
+    )
     assert path.read_text() == text
 
 
@@ -642,15 +637,15 @@ def test_a_hole_that_stays_is_still_one(judging: list[Verdict], tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_updated_is_1(
-    text: str | None, problem: str, judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    text: str | None, problem: str, judging: list[Verdict], call: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "mutations.json"
     if text is not None:
         path.write_text(text)
     judging += [verdict("value")]
     argv = ["--kernel", SMALL, "--jobs", "1", "--update", "--output", str(path)]
-    assert tool.main(argv) == 1
-    said = capsys.readouterr()
+    said = call(*argv)
+    assert said.code == 1
     assert said.err == (f"ptxgen mutate: error: cannot update {path}: {problem.format(path=path)}\n")
     assert text is None or path.read_text() == text
 
@@ -661,15 +656,15 @@ def test_without_a_hole_the_exit_code_is_0(judging: list[Verdict]) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_first_mutant(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, call: Command, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tool, "judge", lambda *_: pytest.fail("a mutant is judged"))
     path = tmp_path / "none" / "mutations.json"
     (tmp_path / "none").write_text("")
-    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == f"ptxgen mutate: error: cannot write {path}: {path.parent} is no folder\n"
+    assert call.error("--kernel", SMALL, "--jobs", "1", "--output", str(path)) == (
+        1,
+        f"cannot write {path}: {path.parent} is no folder",
+    )
 
 
 @pytest.mark.parametrize(
@@ -684,10 +679,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_first_mutant(
             ["--changed", "--update", "--output", "x", "--short"],
             "--changed goes with --update, and neither with --kind nor with --short",
         ),
-        (
-            ["--changed", "--survivors", "--update", "--output", "x"],
-            "--survivors and --changed exclude each other",
-        ),
+        (words("--changed --survivors --update --output x"), "--survivors and --changed exclude each other"),
         (
             ["--survivors", "--update", "--output", "x", "--journal", "y"],
             "--survivors judges again what --journal would keep",
@@ -766,14 +758,6 @@ def test_an_interrupt_ends_the_processes_of_a_campaign() -> None:
         while process.exitcode is None and time.monotonic() < end:
             process.join(0.1)
         assert process.exitcode == -signal.SIGTERM
-
-
-def test_it_runs_as_a_script() -> None:
-    path = str(Path(__file__).parents[2] / "tools" / "mutate.py")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, path, "--help"], capture_output=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"exit codes:" in done.stdout
 
 
 def test_a_mutant_that_the_interpreter_refuses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

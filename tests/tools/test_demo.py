@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Command
 
 import flash.contract.catalogue
 from flash import AttentionKernel
@@ -20,6 +20,8 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import interpreter, ir
 from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
+
+PROGRAM = "ptxgen demo"
 
 SCRIPT = str(Path(__file__).parents[2] / "tools" / "demo.py")
 SMALL = ["--head-dim", "16", "--seq", "24"]
@@ -67,28 +69,40 @@ def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change]
     build.cache_clear()
 
 
-def demonstrate(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    code = tool.main([*argv, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+def demonstrate(argv: list[str], call: Command) -> tuple[int, dict[str, Any]]:
+    code, out, _ = call(*argv, "--json")
+    return code, json.loads(out)
 
 
-def failures(found: dict[str, Any]) -> list[str]:
-    assert found["passed"] is False
-    return found["kernels"][0]["failures"]
+_RIGHT: list[dict[str, Any]] = []
+
+
+def right(call: Command) -> dict[str, Any]:
+    """What is known of the small kernel when all is well, from one run for all tests."""
+    if not _RIGHT:
+        code, found = demonstrate(SMALL, call)
+        assert code == 0
+        _RIGHT.extend(found["kernels"])
+    return _RIGHT[0]
+
+
+def failing(call: Command) -> tuple[list[str], dict[str, Any]]:
+    """What fails for the small kernel, and all that is known of it."""
+    code, found = demonstrate(SMALL, call)
+    assert (code, found["passed"]) == (1, False)
+    return found["kernels"][0]["failures"], found["kernels"][0]
 
 
 # --------------------------------------------------------------------------------- when all is well
 
 
-def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(SMALL) == 0
-    printed = capsys.readouterr()
-    code, found = demonstrate(SMALL, capsys)
-    kernel = found["kernels"][0]
+def test_the_table_says_what_was_made_and_how_well_it_computes(call: Command) -> None:
+    printed = call(*SMALL)
+    assert printed.code == 0
+    kernel = right(call)
     extra = kernel["memory_beyond_inputs_and_outputs"]
     assert extra["2048"] == "50.5 KiB instead of 16.0 MiB, 324.4 times less"
     shared, outside = (kernel["proved"][space]["of"] for space in ("shared", "global"))
-    assert code == 0
     assert shared > outside > 0
     assert printed.out == (
         "attention, 2 heads, 1 of keys, length 24\n"
@@ -123,14 +137,14 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.Ca
     )
 
 
-def test_errors_are_real_and_small(capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = demonstrate(SMALL, capsys)[1]["kernels"][0]
+def test_errors_are_real_and_small(call: Command) -> None:
+    kernel = right(call)
     for error in (kernel["numpy_f32_error"], *kernel["errors"].values()):
         assert 0 < error < 1e-5
 
 
-def test_json_names_the_kernel_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = demonstrate([*SMALL, "--target", "sm_90"], capsys)
+def test_json_names_the_kernel_and_what_is_missing(call: Command) -> None:
+    code, found = demonstrate([*SMALL, "--target", "sm_90"], call)
     assert code == 0
     assert found["passed"] is True
     assert found["problem"] == {"heads": 2, "kv_heads": 1, "seq": 24}
@@ -143,19 +157,16 @@ def test_json_names_the_kernel_and_what_is_missing(capsys: pytest.CaptureFixture
     assert kernel["reads_back"] is True
 
 
-def test_the_kernels_stand_side_by_side(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_stand_side_by_side(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def briefly(config: tool.AttentionConfig, seq: int, *_: object, **__: object) -> dict[str, Any]:
         asked.append((config.dtype, config.head_dim, config.causal, seq))
         return small | {"configuration": f"d={config.head_dim}"}
 
-    small = demonstrate(SMALL, capsys)[1]["kernels"][0]
+    small = right(call)
     monkeypatch.setattr(tool, "_demonstrate", briefly)
-    assert tool.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = call.out().splitlines()
     assert asked == [
         ("f32", 64, "bottom_right", 200),
         ("f32", 128, False, 200),
@@ -166,15 +177,13 @@ def test_the_kernels_stand_side_by_side(
     assert lines[2].rindex("d=128") == lines[4].rindex("sm_80")
 
 
-def test_without_an_assembler_registers_are_estimated(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_assembler_registers_are_estimated(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(**_: object) -> None:
         raise BackendError("no PTX assembler found")
 
     monkeypatch.setattr(tool, "find_assembler", none)
-    assert tool.main(SMALL) == 0
-    printed = capsys.readouterr()
+    printed = call(*SMALL)
+    assert printed.code == 0
     needs = AttentionKernel(tool.AttentionConfig(16, causal=True, return_lse=True)).resources
     assert "\nassembler           none\n" in printed.out
     assert f"\nregisters           about {needs.registers}\n" in printed.out
@@ -184,7 +193,7 @@ def test_without_an_assembler_registers_are_estimated(
 
 
 def test_a_gpu_is_used_and_says_the_target(
-    capsys: pytest.CaptureFixture[str], machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    call: Command, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch, used = AttentionKernel.launch, []
 
@@ -194,48 +203,37 @@ def test_a_gpu_is_used_and_says_the_target(
 
     machine.gpu = SimpleNamespace(major=9, minor=0)
     monkeypatch.setattr(AttentionKernel, "launch", on_cpu)
-    code, found = demonstrate(SMALL, capsys)
+    code, found = demonstrate(SMALL, call)
     kernel = found["kernels"][0]
     assert (code, used, found["missing"]) == (0, ["cpu", "cuda"], {})
     assert list(kernel["errors"]) == ["interpreter", "cpu", "cuda"]
     assert kernel["target"] == "sm_90a"
-    code, found = demonstrate([*SMALL, "--target", "sm_80"], capsys)
+    code, found = demonstrate([*SMALL, "--target", "sm_80"], call)
     assert found["kernels"][0]["target"] == "sm_80"
 
 
 # -------------------------------------------------------------------------- when something is wrong
 
 
-def test_spilled_registers_fail(capsys: pytest.CaptureFixture[str], machine: SimpleNamespace) -> None:
+def test_spilled_registers_fail(call: Command, machine: SimpleNamespace) -> None:
     machine.spilled = 8
-    code, found = demonstrate(SMALL, capsys)
-    assert code == 1
-    assert failures(found) == ["registers are spilled"]
-    assert tool.main(SMALL) == 1
-    shown = capsys.readouterr().out
+    shown = call.out(*SMALL, code=1)
     assert "\nregisters           80, 8 bytes spilled\n" in shown
     assert "\nverdict             registers are spilled\n" in shown
     assert shown.endswith("\n\nFAILED\n")
 
 
-def test_a_missing_barrier_fails(
-    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Change], None]
-) -> None:
+def test_a_missing_barrier_fails(call: Command, broken_kernel: Callable[[Change], None]) -> None:
     def without_barriers(body: Body) -> Body:
         return tuple(s for s in body if getattr(s, "opcode", "") != "bar.sync")
 
     broken_kernel(without_barriers)
-    code, found = demonstrate(SMALL, capsys)
-    assert code == 1
-    assert "the sanitizers have objections" in failures(found)
-    reports = found["kernels"][0]["reports"]
-    assert tool.main(SMALL) == 1
-    shown = capsys.readouterr().out
-    assert f"\nsanitizers          {len(reports)} reports:\n" in shown
-    assert f"\n{'':20}{reports[0].splitlines()[0]}\n" in shown
+    shown = call.out(*SMALL, code=1)
+    assert re.search(r"\nsanitizers          \d+ reports:\n {20}kernel attention_forward_f32_d16\w*: ", shown)
+    assert "the sanitizers have objections" in shown.partition("\nverdict ")[2]
 
 
-def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_fails(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run = interpreter.run
 
     def a_little_off(*args: object, **how: Any) -> interpreter.Result:
@@ -244,18 +242,16 @@ def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: p
         return result
 
     monkeypatch.setattr(interpreter, "run", a_little_off)
-    code, found = demonstrate(SMALL, capsys)
-    kernel = found["kernels"][0]
+    failures, kernel = failing(call)
     most = kernel["allowed_error"]
     assert kernel["errors"]["cpu"] < most < 2e-5
-    assert code == 1
-    assert failures(found) == [f"interpreter errs by more than {most:.1e}"]
+    assert failures == [f"interpreter errs by more than {most:.1e}"]
     assert kernel["errors"]["interpreter"] == pytest.approx(1e-4, rel=0.1)
 
 
 @pytest.mark.parametrize("array", [3, 4])
 def test_what_the_kernel_does_not_write_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, array: int
+    call: Command, monkeypatch: pytest.MonkeyPatch, array: int
 ) -> None:
     run = interpreter.run
 
@@ -266,35 +262,27 @@ def test_what_the_kernel_does_not_write_fails(
         return result
 
     monkeypatch.setattr(interpreter, "run", forgetful)
-    code, found = demonstrate(SMALL, capsys)
-    assert code == 1
-    assert [words.split(" by ")[0] for words in failures(found)] == ["interpreter errs"]
-    assert np.isnan(found["kernels"][0]["errors"]["interpreter"])
+    failures, kernel = failing(call)
+    assert [why.split(" by ")[0] for why in failures] == ["interpreter errs"]
+    assert np.isnan(kernel["errors"]["interpreter"])
 
 
-def test_a_text_that_reads_back_differently_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_reads_back_differently_fails(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "parse", lambda text: text)
-    code, found = demonstrate(SMALL, capsys)
-    assert code == 1
-    assert failures(found) == ["the text does not read back as the same program"]
+    assert failing(call)[0] == ["the text does not read back as the same program"]
 
 
 def test_a_kernel_that_the_verifier_refuses_fails(
-    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Change], None]
+    call: Command, broken_kernel: Callable[[Change], None]
 ) -> None:
     broken_kernel(lambda body: body[:-1])
-    assert tool.main(SMALL) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call(*SMALL)
+    assert (printed.code, printed.out) == (1, "")
     assert printed.err.startswith("ptxgen demo: error: the module has 1 problem:\n1. kernel ")
     assert printed.err.endswith(": control runs off the end of the kernel; end it with ret\n")
 
 
-def test_an_access_out_of_bounds_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_access_out_of_bounds_fails(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run = interpreter.run
 
     def short_of_keys(*args: object, **how: Any) -> interpreter.Result:
@@ -302,9 +290,8 @@ def test_an_access_out_of_bounds_fails(
         return run(*args, **how)
 
     monkeypatch.setattr(interpreter, "run", short_of_keys)
-    assert tool.main(SMALL) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call(*SMALL)
+    assert (printed.code, printed.out) == (1, "")
     line = printed.err.splitlines()[-1]
     assert line.startswith("ptxgen demo: error: kernel attention_forward_f32_d16_")
     assert "bytes after the end of K " in line
@@ -321,13 +308,11 @@ def test_an_access_out_of_bounds_fails(
     ],
 )
 def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
-    argv: list[str], config: dict[str, object], capsys: pytest.CaptureFixture[str]
+    argv: list[str], config: dict[str, object], call: Command
 ) -> None:
     with pytest.raises(PtxGenError) as refused:
         tool.AttentionConfig(**config)
-    assert tool.main(argv) == 3
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"ptxgen demo: error: {refused.value}\n")
+    assert call.error(*argv) == (3, f"{refused.value}")
 
 
 @pytest.mark.parametrize(
@@ -339,35 +324,20 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         (["now"], "unrecognized arguments: now"),
     ],
 )
-def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.splitlines()[-1] == f"ptxgen demo: error: {message}"
+def test_wrong_usage_is_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
 
 
-def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(["--help"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
+def test_help_shows_examples_and_exit_codes(call: Command) -> None:
+    shown = call.help()
     assert "  ptxgen demo --head-dim 80 --seq 333 " in shown
     assert (
         "\nexit codes:\n  0  all checks passed\n  1  one failed\n  2  wrong usage, or an environment" in shown
     )
 
 
-@pytest.mark.slow
-def test_it_runs_as_a_script() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, *SMALL, "--json"], capture_output=True, check=False)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["passed"] is True
-
-
-def test_half_precision_is_judged_in_its_own_type(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = demonstrate([*SMALL, "--dtype", "bf16"], capsys)
+def test_half_precision_is_judged_in_its_own_type(call: Command) -> None:
+    code, found = demonstrate([*SMALL, "--dtype", "bf16"], call)
     kernel = found["kernels"][0]
     assert code == 0
     assert kernel["configuration"] == "bf16 d=16 causal"
@@ -375,7 +345,7 @@ def test_half_precision_is_judged_in_its_own_type(capsys: pytest.CaptureFixture[
 
 
 def test_a_target_without_tensor_cores_for_it_shows_f32_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -383,21 +353,17 @@ def test_a_target_without_tensor_cores_for_it_shows_f32_only(
         asked.append(config.dtype)
         return small
 
-    small = demonstrate(SMALL, capsys)[1]["kernels"][0]
+    small = right(call)
     monkeypatch.setattr(tool, "_demonstrate", briefly)
     assert tool.main(["--target", "sm_75"]) == 0
     assert asked == ["f32", "f32"]
 
 
-def test_an_access_that_is_not_proved_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_access_that_is_not_proved_fails(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     real = tool._text
     short = {"shared": {"proved": 3, "of": 4}, "global": {"proved": 2, "of": 2}}
     monkeypatch.setattr(tool, "_text", lambda kernel: real(kernel) | {"proved": short})
-    code, found = demonstrate(SMALL, capsys)
-    assert code == 1
-    assert failures(found) == ["not every access is proved"]
+    assert failing(call)[0] == ["not every access is proved"]
 
 
 def test_a_variable_with_a_value_that_cannot_be_used_is_2(

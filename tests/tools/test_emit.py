@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_line import Command
 
 import flash.contract.catalogue
 import ptxgen.runtime.cuda
@@ -26,6 +27,8 @@ from ptxgen.parse import parse
 from ptxgen.runtime import assembler as assembler_module
 from ptxgen.runtime.assembler import Assembler, Assembly, KernelUsage
 from ptxgen.target import TARGETS
+
+PROGRAM = "ptxgen emit"
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "tools" / "emit.py")
@@ -108,72 +111,46 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],
 )
-def test_every_option_reaches_the_kernel(
-    capsys: pytest.CaptureFixture[str], argv: list[str], config: dict[str, object]
-) -> None:
-    assert tool.main([*SMALL, *argv]) == 0
-    assert capsys.readouterr().out == text_of(replace(SMALL_CONFIG, **config))
+def test_every_option_reaches_the_kernel(call: Command, argv: list[str], config: dict[str, object]) -> None:
+    text = call.out(*SMALL, *argv)
+    assert text == text_of(replace(SMALL_CONFIG, **config))
+    assert bool(config) == (text != text_of(SMALL_CONFIG))
 
 
-def test_the_options_of_the_kernel_change_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    options = [
-        [],
-        ["--head-dim-v", "8"],
-        ["--causal"],
-        ["--causal", "top_left"],
-        ["--return-lse"],
-        ["--alignment", "4"],
-        ["--tile", "32"],
-        ["--block-q", "32"],
-        ["--target", "sm_75"],
-        ["--pack-gqa"],
-    ]
-    texts = set()
-    for argv in options:
-        assert tool.main([*SMALL, *argv]) == 0
-        texts.add(capsys.readouterr().out)
-    assert len(texts) == len(options)
-
-
-def test_every_process_emits_the_same_bytes(tmp_path: Path) -> None:
-    environments = [
-        {"PYTHONHASHSEED": "0", "LC_ALL": "C", "PYTHONUTF8": "0"},
+@pytest.mark.parametrize(
+    "variables",
+    [
         {"PYTHONHASHSEED": "1", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-16"},
-        {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo", "PTXGEN_CACHE": "off", "COLUMNS": "20"},
-    ]
-    want = text_of(replace(SMALL_CONFIG, causal=True, return_lse=True)).encode()
-    for number, extra in enumerate(environments):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        argv = [SCRIPT, *SMALL, "--causal", "--return-lse"]
-        done = run(argv, cwd=directory, env={**os.environ, **extra})
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert done.stdout == want
-        assert list(directory.iterdir()) == []
+        pytest.param({"PYTHONHASHSEED": "0", "LC_ALL": "C", "PYTHONUTF8": "0"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo", "PTXGEN_CACHE": "off", "COLUMNS": "20"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_every_process_emits_the_same_bytes(variables: dict[str, str], tmp_path: Path) -> None:
+    argv = [SCRIPT, *SMALL, "--causal", "--return-lse"]
+    done = run(argv, cwd=tmp_path, env={**os.environ, **variables})
+    text = text_of(replace(SMALL_CONFIG, causal=True, return_lse=True))
+    assert (done.returncode, done.stdout, done.stderr) == (0, text.encode(), b"")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_emitting_imports_neither_cuda_nor_torch_nor_the_interpreter() -> None:
+def test_emitting_imports_no_framework_and_looks_for_no_garbage_in_what_it_imports() -> None:
     code = (
-        "import sys; from flash.commands import emit; code = emit.main(sys.argv[1:]);"
-        "print(code, [m for m in sys.modules if m.split('.')[0] in ('cuda', 'torch', 'cupy', 'jax')"
+        "import gc, sys; from ptxgen.commands.main import command;"
+        "generations = []; gc.callbacks.append(lambda when, how: generations.append(how['generation']));"
+        "code = command('emit', sys.argv[1:]);"
+        "print(code, gc.isenabled(), gc.get_freeze_count() > 50000, 2 in generations,"
+        "[m for m in sys.modules if m.split('.')[0] in ('cuda', 'torch', 'cupy', 'jax')"
         " or m.startswith('ptxgen.interpreter')], file=sys.stderr)"
     )
     done = run(["-c", code, *SMALL], cwd=ROOT)
-    assert done.stderr.decode() == "0 []\n"
+    assert done.stderr.decode() == "0 True True False []\n"
     assert done.stdout == text_of(SMALL_CONFIG).encode()
 
 
-def test_no_garbage_is_looked_for_in_what_imports_have_made() -> None:
-    code = (
-        "import gc, sys; from ptxgen.commands.main import command;"
-        "found = []; gc.callbacks.append(lambda when, how: found.append(how['generation']));"
-        "code = command('emit', sys.argv[1:]);"
-        "print(code, gc.isenabled(), gc.get_freeze_count() > 50000, 2 in found, file=sys.stderr)"
-    )
-    done = run(["-c", code, *SMALL], cwd=ROOT)
-    assert done.stderr.decode() == "0 True True False\n"
-
-
+@pytest.mark.slow
 def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     for folder in ("flash", "ptxgen", "templates", "tools"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -193,9 +170,9 @@ def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     assert done.stdout == text_of(SMALL_CONFIG).encode()
 
 
-def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SMALL, "--prove"]) == 0
-    printed = capsys.readouterr()
+def test_the_proof_is_reported_and_is_part_of_the_json(call: Command) -> None:
+    printed = call(*SMALL, "--prove")
+    assert printed.code == 0
     assert printed.out == text_of(SMALL_CONFIG)
     proof = build(SMALL_CONFIG.kernel()).proof
     count, warps = len(proof.accesses), len(proof.convergence)
@@ -209,8 +186,7 @@ def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFix
         f"{of_global.kernel}: {count} of {count} global accesses proved",
         "races: not judged; a run with the sanitizer `race` looks for them",
     ]
-    assert tool.main([*SMALL, "--prove", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = call.document(*SMALL, "--prove", "--json")
     assert (found["proof"]["complete"], found["global_proof"]["complete"]) == (True, True)
     assert found["proof"]["races"] == "not judged"
 
@@ -230,7 +206,7 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
 
 
 def test_a_kernel_with_a_problem_never_leaves_the_tool(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = flash.contract.catalogue.emit
 
@@ -242,13 +218,11 @@ def test_a_kernel_with_a_problem_never_leaves_the_tool(
     monkeypatch.setattr(flash.contract.catalogue, "emit", without_return)
     build.cache_clear()  # the kernel may have been built, and verified, before
     out = tmp_path / "out.ptx"
-    assert tool.main([*SMALL, "-o", str(out)]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == (
-        "ptxgen emit: error: the module has 1 problem:\n"
+    assert call.error(*SMALL, "-o", str(out)) == (
+        1,
+        "the module has 1 problem:\n"
         "1. kernel attention_forward_f32_d16_m16_n16: control runs off the end of the kernel; "
-        "end it with ret\n"
+        "end it with ret",
     )
     assert not out.exists()
 
@@ -256,12 +230,10 @@ def test_a_kernel_with_a_problem_never_leaves_the_tool(
 # ---------------------------------------------------------------------------------- JSON and lists
 
 
-def test_the_contract_agrees_with_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_contract_agrees_with_the_text(call: Command) -> None:
     argv = [*SMALL, "--causal", "--return-lse"]
-    assert tool.main(argv) == 0
-    text = capsys.readouterr().out
-    assert tool.main([*argv, "--json"]) == 0
-    printed = capsys.readouterr().out
+    text = call.out(*argv)
+    printed = call.out(*argv, "--json")
     contract = json.loads(printed)
     kernel = parse(text).kernels[0]
     assert printed == json.dumps(contract, indent=2) + "\n"
@@ -275,9 +247,8 @@ def test_the_contract_agrees_with_the_text(capsys: pytest.CaptureFixture[str]) -
     assert contract["dynamic_shared_bytes"] == kernel.dynamic_shared_bytes
 
 
-def test_list_targets_prints_a_table_of_all_targets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--list-targets"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_list_targets_prints_a_table_of_all_targets(call: Command) -> None:
+    lines = call.out("--list-targets").splitlines()
     assert lines[0] == (
         "target   PTX  shared/block   opt-in  shared/SM  registers/SM  threads/SM  blocks/SM  f32 lanes/SM"
     )
@@ -287,9 +258,8 @@ def test_list_targets_prints_a_table_of_all_targets(capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines[1:]] == list(TARGETS)
 
 
-def test_list_targets_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--list-targets", "--json"]) == 0
-    targets = json.loads(capsys.readouterr().out)
+def test_list_targets_prints_json(call: Command) -> None:
+    targets = call.document("--list-targets", "--json")
     assert [t["name"] for t in targets] == list(TARGETS)
     assert targets[1] == {
         "name": "sm_80",
@@ -311,25 +281,19 @@ def test_list_targets_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(call: Command) -> None:
     argv = ["--head-dim", "200", "--head-dim-v", "100", "--target", "sm_86"]
-    assert tool.main([*argv, "--list-tiles", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = call.document(*argv, "--list-tiles", "--json")
     assert (listed["target"], listed["head_dim"], listed["head_dim_v"]) == ("sm_86", 200, 100)
     for tile in listed["tiles"]:
         sizes = ["--tile", str(tile["tile"]), "--block-q", str(tile["block_q"]), "--json"]
-        assert tool.main([*argv, *sizes]) == 0
-        contract = json.loads(capsys.readouterr().out)
+        contract = call.document(*argv, *sizes)
         assert contract["dynamic_shared_bytes"] == tile["shared_bytes"]
         assert contract["block"] == [tile["threads"], 1, 1]
-    assert tool.main([*argv, "--json"]) == 0
-    contract = json.loads(capsys.readouterr().out)
+    contract = call.document(*argv, "--json")
     chosen = [(tile["tile"], tile["block_q"]) for tile in listed["tiles"] if tile["chosen"]]
     assert chosen == [(contract["tile"], contract["block_q"])]
-    assert tool.main([*argv, "--list-tiles"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = call.out(*argv, "--list-tiles").splitlines()
     assert lines[0] == (
         "tile  block_q  value_slices  threads  shared_bytes  estimated_registers  ctas_per_sm  chosen"
     )
@@ -341,37 +305,30 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
 @pytest.mark.parametrize("features", [[], ["--mask", "--sink"], ["--bias", "bf16"]], ids=str)
 @pytest.mark.parametrize("dim", ["64", "192", "256"])
 def test_list_tiles_takes_types_and_features_into_account(
-    dim: str, features: list[str], capsys: pytest.CaptureFixture[str]
+    dim: str, features: list[str], call: Command
 ) -> None:
     argv = ["--head-dim", dim, "--dtype", "bf16", *features]
-    assert tool.main([*argv, "--list-tiles", "--json"]) == 0
-    tiles = json.loads(capsys.readouterr().out)["tiles"]
+    tiles = call.document(*argv, "--list-tiles", "--json")["tiles"]
     assert {tile["block_q"] for tile in tiles} <= {32, 64, 128}
     for tile in (tiles[0], tiles[-1]):
         sizes = ["--tile", str(tile["tile"]), "--block-q", str(tile["block_q"]), "--json"]
-        assert tool.main([*argv, *sizes]) == 0
-        assert json.loads(capsys.readouterr().out)["block"] == [tile["threads"], 1, 1]
-    assert tool.main([*argv, "--json"]) == 0
-    contract = json.loads(capsys.readouterr().out)
+        assert call.document(*argv, *sizes)["block"] == [tile["threads"], 1, 1]
+    contract = call.document(*argv, "--json")
     chosen = [(tile["tile"], tile["block_q"]) for tile in tiles if tile["chosen"]]
     assert chosen == [(contract["tile"], contract["block_q"])]
 
 
 @pytest.mark.parametrize(("dim", "slices"), [("256", 1), ("257", 2)])
-def test_list_tiles_says_to_how_many_ctas_values_are_dealt(
-    dim: str, slices: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_tiles_says_to_how_many_ctas_values_are_dealt(dim: str, slices: int, call: Command) -> None:
     argv = ["--head-dim", "64", "--head-dim-v", dim, "--list-tiles", "--json"]
-    assert tool.main(argv) == 0
-    tiles = json.loads(capsys.readouterr().out)["tiles"]
+    tiles = call.document(*argv)["tiles"]
     assert {tile["value_slices"] for tile in tiles} == {slices}
 
 
-def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(call: Command) -> None:
     texts = []
     for window, cap in (("5,6", "30"), ("128,0", "50.5")):
-        assert tool.main([*SMALL, "--window", window, "--softcap", cap]) == 0
-        texts.append(capsys.readouterr().out)
+        texts.append(call.out(*SMALL, "--window", window, "--softcap", cap))
     assert texts[0] == texts[1]
 
 
@@ -379,12 +336,10 @@ def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("text", ["", ",", "1,2,3", "1,2,"])
-def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main([*SMALL, "--window", text])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"ptxgen emit: error: argument --window: must be LEFT,RIGHT such as 128,0, got {text!r}"
+def test_a_wrong_window_is_2(text: str, call: Command) -> None:
+    assert (
+        call.usage(*SMALL, "--window", text)
+        == f"argument --window: must be LEFT,RIGHT such as 128,0, got {text!r}"
     )
 
 
@@ -398,11 +353,9 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         ("--target sm_80", ""),
     ],
 )
-def test_a_scheduler_that_a_kernel_does_not_have_is_noted(
-    options: str, noted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tool.main(["--head-dim", "64", *options.split()]) == 0
-    printed = capsys.readouterr()
+def test_a_scheduler_that_a_kernel_does_not_have_is_noted(options: str, noted: str, call: Command) -> None:
+    printed = call("--head-dim", "64", *options.split())
+    assert printed.code == 0
     assert printed.out.startswith(".version")
     assert printed.err == (
         f"ptxgen emit: note: --scheduler {noted}: the kernel has a CTA for each block of queries: CTAs take "
@@ -449,13 +402,13 @@ def test_a_scheduler_that_a_kernel_does_not_have_is_noted(
     ],
 )
 def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
-    argv: list[str], config: dict[str, object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], config: dict[str, object], words: str, tmp_path: Path, call: Command
 ) -> None:
     with pytest.raises(PtxGenError) as refused:
         AttentionConfig(**{"head_dim": 64, "target": "sm_80", **config})
     out = tmp_path / "out.ptx"
-    assert tool.main(["--head-dim", "64", *argv, "-o", str(out)]) == 3
-    printed = capsys.readouterr()
+    printed = call("--head-dim", "64", *argv, "-o", str(out))
+    assert printed.code == 3
     assert printed.out == ""
     assert printed.err == f"ptxgen emit: error: {refused.value}\n"
     assert words in printed.err
@@ -487,14 +440,8 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         ),
     ],
 )
-def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("usage: ptxgen emit ")
-    assert printed.err.splitlines()[-1] == f"ptxgen emit: error: {message}"
+def test_wrong_usage_is_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
 
 
 def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -509,15 +456,9 @@ def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixtur
 
 
 def test_help_shows_examples_that_work_and_the_exit_codes(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    assembling: Callable[[Assembly], None],
+    tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch, assembling: Callable[[Assembly], None]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(["--help"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
+    shown = call.help()
     for code in range(5):
         assert f"\n  {code}  " in shown
     examples = [
@@ -541,38 +482,31 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
 # ------------------------------------------------------------------------------------ native
 
 
-def test_native_without_a_gpu_is_4(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_without_a_gpu_is_4(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = SimpleNamespace(why_unavailable=lambda: "no GPU here")
     monkeypatch.setattr(ptxgen.runtime.cuda, "cuda_backend", lambda: backend)
-    assert tool.main([*SMALL, "--target", "native"]) == 4
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == ("ptxgen emit: error: --target native: no GPU here; name a target, such as sm_90\n")
+    assert call.error(*SMALL, "--target", "native") == (
+        4,
+        "--target native: no GPU here; name a target, such as sm_90",
+    )
 
 
-def test_native_is_the_target_of_the_current_gpu(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_is_the_target_of_the_current_gpu(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = [SimpleNamespace(major=8, minor=0), SimpleNamespace(major=9, minor=0)]
     backend = SimpleNamespace(
         why_unavailable=lambda: "", current_device=lambda: 1, device_properties=devices.__getitem__
     )
     monkeypatch.setattr(ptxgen.runtime.cuda, "cuda_backend", lambda: backend)
-    assert tool.main([*SMALL, "--target", "native"]) == 0
-    assert capsys.readouterr().out == text_of(replace(SMALL_CONFIG, target="sm_90a"))
+    assert call.out(*SMALL, "--target", "native") == text_of(replace(SMALL_CONFIG, target="sm_90a"))
 
 
 # ------------------------------------------------------------------------------------ assembling
 
 
-def test_assemble_reports_on_standard_error(
-    capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None]
-) -> None:
+def test_assemble_reports_on_standard_error(call: Command, assembling: Callable[[Assembly], None]) -> None:
     assembling(fake_assembly(SMALL_CONFIG))
-    assert tool.main([*SMALL, "--assemble"]) == 0
-    printed = capsys.readouterr()
+    printed = call(*SMALL, "--assemble")
+    assert printed.code == 0
     made = build(SMALL_CONFIG.kernel())
     threads, shared = made.kernel.threads, made.kernel.dynamic_shared_bytes
     ctas = TARGETS["sm_80"].blocks_per_sm_for(threads, 96, shared)
@@ -599,7 +533,7 @@ def test_assemble_reports_on_standard_error(
 )
 def test_a_kernel_that_spills_is_1_and_nothing_is_written(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    call: Command,
     assembling: Callable[[Assembly], None],
     wanted: str,
     spilled: int,
@@ -608,9 +542,8 @@ def test_a_kernel_that_spills_is_1_and_nothing_is_written(
 ) -> None:
     assembling(fake_assembly(SMALL_CONFIG, spilled=spilled, stack=stack))
     argv = [wanted, *([str(tmp_path / "out.cubin")] if wanted == "--cubin" else [])]
-    assert tool.main([*SMALL, *argv]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call(*SMALL, *argv)
+    assert (printed.code, printed.out) == (1, "")
     assert printed.err.splitlines()[-1] == (
         f"ptxgen emit: error: attention_forward_f32_d16_m16_n16 would keep {words}; "
         "use a smaller tile or block_q"
@@ -619,44 +552,39 @@ def test_a_kernel_that_spills_is_1_and_nothing_is_written(
 
 
 def test_cubin_writes_what_the_assembler_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None]
+    tmp_path: Path, call: Command, assembling: Callable[[Assembly], None]
 ) -> None:
     assembling(fake_assembly(SMALL_CONFIG))
     cubin = tmp_path / "out.cubin"
-    assert tool.main([*SMALL, "--cubin", str(cubin)]) == 0
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == (text_of(SMALL_CONFIG), "")
+    assert call(*SMALL, "--cubin", str(cubin)) == (0, text_of(SMALL_CONFIG), "")
     assert cubin.read_bytes() == b"\x7fELF of 17 bytes"
 
 
 @pytest.mark.ptxas
 def test_the_real_assembler_takes_the_default_kernel(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembler: Assembler
+    tmp_path: Path, call: Command, assembler: Assembler
 ) -> None:
     cubin = tmp_path / "out.cubin"
-    assert tool.main([*SMALL, "--assemble", "--cubin", str(cubin)]) == 0
-    printed = capsys.readouterr()
+    printed = call(*SMALL, "--assemble", "--cubin", str(cubin))
+    assert printed.code == 0
     assert f"assembler  {assembler.name} {assembler.version}, for sm_80\n" in printed.err
     assert "spills     0 bytes stored, 0 loaded\nstack      0 bytes per thread\n" in printed.err
     assert cubin.read_bytes().startswith(b"\x7fELF")
 
 
-def test_no_assembler_is_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_assembler_is_1(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*, target: str) -> Assembler:
         raise BackendError(f"no assembler that knows {target}")
 
     monkeypatch.setattr(assembler_module, "find_assembler", none)
-    assert tool.main([*SMALL, "--assemble"]) == 1
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "ptxgen emit: error: no assembler that knows sm_80\n")
+    assert call.error(*SMALL, "--assemble") == (1, "no assembler that knows sm_80")
 
 
-def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_2(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assembler_module._find.cache_clear()
     monkeypatch.setenv("PTXGEN_BACKEND", "maybe")
-    assert tool.main([*SMALL, "--assemble"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    printed = call(*SMALL, "--assemble")
+    assert (printed.code, printed.out) == (2, "")
     assert printed.err.startswith("ptxgen emit: error: PTXGEN_BACKEND must be one of ")
 
 
@@ -670,10 +598,8 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def test_output_replaces_the_file_and_prints_nothing(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SMALL, "-o", str(old)]) == 0
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "")
+def test_output_replaces_the_file_and_prints_nothing(old: Path, call: Command) -> None:
+    assert call(*SMALL, "-o", str(old)) == (0, "", "")
     assert old.read_text() == text_of(SMALL_CONFIG)
     assert list(old.parent.iterdir()) == [old]
 
@@ -684,12 +610,9 @@ def test_a_reader_of_the_old_file_keeps_the_old_bytes(old: Path) -> None:
         assert file.read() == b"old"
 
 
-def test_a_minus_is_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_minus_is_standard_output(tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert tool.main([*SMALL, "-o", "-"]) == 0
-    assert capsys.readouterr().out == text_of(SMALL_CONFIG)
+    assert call.out(*SMALL, "-o", "-") == text_of(SMALL_CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -710,6 +633,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
     assert list(old.parent.iterdir()) == [old]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_file_that_cannot_be_written_to_its_end_is_not_replaced(old: Path) -> None:
     code = (
@@ -776,53 +700,28 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     ("name", "reason"), [("", "Is a directory"), ("missing/out.ptx", "No such file or directory")]
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other words for it")
-def test_an_output_that_cannot_be_a_file_is_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
-) -> None:
+def test_an_output_that_cannot_be_a_file_is_1(tmp_path: Path, call: Command, name: str, reason: str) -> None:
     out = tmp_path / name
-    assert tool.main([*SMALL, "-o", str(out)]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == f"ptxgen emit: error: cannot write {out}: {reason}\n"
+    assert call.error(*SMALL, "-o", str(out)) == (1, f"cannot write {out}: {reason}")
     assert list(tmp_path.iterdir()) == []
 
 
-def run_into(stdout: object, argv: list[str], unbuffered: str) -> tuple[int, bytes]:
-    """Exit code and standard error of the script, with PYTHONUNBUFFERED as given."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *argv],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        check=False,
-    )
-    return done.returncode, done.stderr
-
-
 # With more and with less text than a buffer holds.
-@pytest.mark.sample(2)
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
-@pytest.mark.parametrize("argv", [SMALL, ["--list-targets"]])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_leaves_early_is_no_traceback(argv: list[str], unbuffered: str) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        assert run_into(writing, argv, unbuffered) == (0, b"")
-    finally:
-        os.close(writing)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("argv", [SMALL, ["--list-targets"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_standard_output_is_1(argv: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        assert run_into(full, argv, unbuffered) == (
-            1,
-            b"ptxgen emit: error: cannot write standard output: No space left on device\n",
+        done = subprocess.run(
+            [sys.executable, SCRIPT, *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
         )
+    assert done.returncode == 1
+    assert done.stderr == b"ptxgen emit: error: cannot write standard output: No space left on device\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")

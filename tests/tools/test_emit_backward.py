@@ -14,34 +14,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from contract_host import Host
+from command_line import Command
+from contract_host import Host, emitted_host
 from gradient_judge import assert_gradients_are_accurate
 from host_programs import Hosts
 from stub_host import StubHost
 
 from flash import gradient_kernels
-from flash.commands import emit as tool
-from flash.commands.parts.emit_gradients import KINDS
+from flash.commands import emit as tool  # noqa: F401  # of the fixture `call`
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.scores.features import SCORES
 from ptxgen.errors import ConfigError
-from ptxgen.parse import parse
-from ptxgen.runtime.assembler import Assembler
+
+PROGRAM = "ptxgen emit"
 
 SMALL = {"backward": ["backward", "--owner", "queries", "--head-dim", "16", "--dtype", "f16"], "sum": ["sum"]}
-
-
-def emitted(capfd: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert tool.main(argv) == 0
-    printed = capfd.readouterr()
-    assert printed.err == ""
-    return printed.out
-
-
-def host(capfd: pytest.CaptureFixture[str], *argv: str) -> Host:
-    """A host with the two files of a kernel."""
-    return Host(emitted(capfd, *argv), emitted(capfd, *argv, "--json"))
 
 
 # ------------------------------------------------------------------------- what a host computes
@@ -153,10 +141,8 @@ def gradients_of(
         pytest.param("one sweep", marks=pytest.mark.nightly),
     ],
 )
-def test_a_host_that_has_only_the_files_computes_gradients(
-    name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    train(functools.partial(host, capfd), name)
+def test_a_host_that_has_only_the_files_computes_gradients(name: str, call: Command) -> None:
+    train(functools.partial(emitted_host, call), name)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +192,7 @@ def train(make: Callable[..., Host], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_computes_gradients_of_packed_sequences(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_host_computes_gradients_of_packed_sequences(call: Command) -> None:
     rng = np.random.default_rng(2)
     ends = {"q": [0, 5, 5, 23], "k": [0, 9, 13, 34]}
     lengths = {f"cu_seqlens_{side}": np.array(rows, np.int32) for side, rows in ends.items()}
@@ -233,7 +219,7 @@ def test_a_host_computes_gradients_of_packed_sequences(capfd: pytest.CaptureFixt
     }  # fmt: skip
     options = ("--causal", "--alibi", "--varlen", "--seqused-k")
     found = gradients_of(
-        functools.partial(host, capfd), options, {"alibi_slopes": (3, HEADS)}, arrays, numbers
+        functools.partial(emitted_host, call), options, {"alibi_slopes": (3, HEADS)}, arrays, numbers
     )
     unwritten = {"q": np.ones(25, bool), "k": np.ones(34, bool)}
     for b, queries, keys in each_sequence(**lengths):
@@ -255,52 +241,13 @@ def test_a_host_computes_gradients_of_packed_sequences(capfd: pytest.CaptureFixt
 
 # ------------------------------------------------------------------------------------ options
 
-OPTIONS = {
-    "backward": [
-        ["--owner", "keys"],
-        ["--owner", "scores", "--bias", "f32"],
-        ["--dtype", "bf16"],
-        ["--dtype", "f32", "--precision", "tf32"],
-        ["--causal"],
-        ["--causal", "top_left"],
-        ["--alibi"],
-        ["--alibi", "--wanted", "alibi_slopes"],
-        ["--dlse"],
-        ["--alignment", "4"],
-        ["--varlen", "--seqused-q"],
-        ["--non-deterministic", "--owner", "deltas"],
-        ["--non-deterministic", "--owner", "keys"],
-        ["--non-deterministic", "--owner", "sums"],
-    ],
-    "sum": [["--dtype", "f16"], ["--target", "sm_90"]],
-}
 
-
-@pytest.mark.parametrize("kernel", KINDS)
-def test_every_option_makes_another_kernel_that_its_contract_describes(
-    kernel: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    texts = set()
-    for argv in [[], *OPTIONS[kernel]]:
-        made = host(capfd, *SMALL[kernel], *argv)
-        texts.add(made.text)
-        (declared,) = parse(made.text).kernels
-        contract = made.contract
-        assert (contract["kind"], contract["entry"]) == (kernel, declared.name)
-        assert [p["type"] for p in contract["parameters"]] == [p.type for p in declared.params]
-        assert contract["block"] == [declared.threads, 1, 1]
-        assert contract["dynamic_shared_bytes"] == declared.dynamic_shared_bytes
-        addresses = [p["name"] for p in contract["parameters"] if p["type"] == "u64"]
-        assert addresses == [array["name"] for array in contract["arrays"]]
-    assert len(texts) == 1 + len(OPTIONS[kernel])
-
-
-def test_kernels_of_a_call_take_the_same_options(capfd: pytest.CaptureFixture[str]) -> None:
+def test_kernels_of_a_call_take_the_same_options(call: Command) -> None:
     """What concerns another kernel of the call leaves a text as it is."""
     keys = [*SMALL["backward"], "--owner", "keys", "--alibi", "--key-bias", "f32"]
-    assert emitted(capfd, *keys, "--wanted", "alibi_slopes", "--dlse") == emitted(capfd, *keys)
-    several = emitted(capfd, *keys, "--wanted", "key_bias,alibi_slopes")
-    assert several == emitted(capfd, *keys, "--wanted", "alibi_slopes,key_bias") != emitted(capfd, *keys)
+    assert call.quiet(*keys, "--wanted", "alibi_slopes", "--dlse") == call.quiet(*keys)
+    several = call.quiet(*keys, "--wanted", "key_bias,alibi_slopes")
+    assert several == call.quiet(*keys, "--wanted", "alibi_slopes,key_bias") != call.quiet(*keys)
 
 
 @pytest.mark.nightly
@@ -317,155 +264,14 @@ def test_emission_depends_on_the_options_alone() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.sample(0, gate=2)
-@pytest.mark.ptxas
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["backward", "--owner", "queries", "--head-dim", "128", "--dtype", "bf16", "--causal"],
-        ["backward", "--owner", "keys", "--head-dim", "128", "--dtype", "bf16", "--causal"],
-        ["backward", "--owner", "scores", "--head-dim", "64", "--dtype", "f16", "--bias", "f32"],
-        ["backward", "--owner", "keys", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
-        ["backward", "--owner", "sums", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
-        ["sum", "--dtype", "bf16"],
-    ],
-    ids=lambda argv: "-".join(argv[::2]),
-)
-def test_the_assembler_takes_them_for_every_generation_without_spills(
-    argv: list[str], assembler: Assembler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for target in ("sm_80", "sm_90", "sm_120"):
-        cubin = tmp_path / f"{target}.cubin"
-        how = ["--target", target, "--assemble", "--cubin", str(cubin), "-o", str(tmp_path / "x")]
-        assert tool.main([*argv, *how]) == 0
-        said = capfd.readouterr().err
-        assert f"assembler  {assembler.name} {assembler.version}, for {target}\n" in said
-        assert "spills     0 bytes stored, 0 loaded\nstack      0 bytes per thread\n" in said
-        assert cubin.read_bytes().startswith(b"\x7fELF")
-
-
-@pytest.mark.parametrize(
-    ("kernel", "argv"),
-    [
-        ("sum", []),
-        ("backward", []),
-        *(
-            pytest.param("backward", argv, marks=pytest.mark.slow)
-            for argv in (
-                ["--owner", "keys"],
-                ["--owner", "scores", "--bias", "f32"],
-                ["--alibi", "--sink", "--wanted", "alibi_slopes,sink", "--dlse", "--causal"],
-                ["--varlen", "--owner", "keys", "--seqused-k"],
-            )
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)
-def test_accesses_are_proved(kernel: str, argv: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SMALL[kernel], *argv, "--prove", "--json"]) == 0
-    printed = capfd.readouterr()
-    contract = json.loads(printed.out)
-    assert (contract["proof"]["complete"], contract["global_proof"]["complete"]) == (True, True)
-    count = len(contract["global_proof"]["accesses"])
-    assert count > 0
-    said = printed.err.splitlines()
-    assert f"{contract['entry']}: {count} of {count} global accesses proved" in said
-    assert said[-1] == "races: not judged; a run with the sanitizer `race` looks for them"
-
-
 @pytest.mark.parametrize("language", ["c", "rust"])
-def test_stubs_have_every_argument(language: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_stubs_have_every_argument(language: str, call: Command) -> None:
     for kernel, argv in SMALL.items():
-        contract = json.loads(emitted(capfd, *argv, "--json"))
-        text = emitted(capfd, *argv, "--stub", language)
+        contract = json.loads(call.quiet(*argv, "--json"))
+        text = call.quiet(*argv, "--stub", language)
         assert contract["entry"] in text
         for parameter in contract["parameters"]:
             assert parameter["name"] in text, (kernel, parameter)
-
-
-@pytest.mark.parametrize("kernel", KINDS)
-def test_help_shows_examples_that_work(
-    kernel: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main([kernel, "--help"])
-    assert stopped.value.code == 0
-    shown = capfd.readouterr().out.replace("\\\n", "")
-    examples = [
-        line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} ")
-    ]
-    assert len(examples) == {"backward": 6, "sum": 2}[kernel]
-    monkeypatch.chdir(tmp_path)
-    for argv in examples:
-        assert tool.main([word for word in argv if word != "--assemble"]) == 0
-    assert len([*tmp_path.iterdir()]) == len({argv[-1] for argv in examples if "-o" in argv})
-
-
-# ------------------------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["--owner", "scores"],
-            "backward: owner='scores' is for the gradient of a bias, which the config does not have; give "
-            "bias='f32', or take owner='queries' and owner='keys'",
-        ),
-        (
-            ["--non-deterministic"],
-            "backward: owner='queries' is none of the kernels with deterministic=False, which are deltas, "
-            "keys, sums, scores; use deterministic=True",
-        ),
-        (
-            ["--owner", "sums"],
-            "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
-            "scores; use deterministic=False",
-        ),
-        (
-            [
-                "--owner",
-                "keys",
-                "--non-deterministic",
-                "--dtype",
-                "f32",
-                "--precision=f32_grade",
-                "--head-dim=136",
-            ],
-            "backward: one sweep has no kernels for head_dim=136, head_dim_v=136, dtype='f32' with "
-            "precision='f32_grade'; use deterministic=True",
-        ),
-        (
-            ["--wanted", "sink"],
-            "backward: wanted must name arrays of scores with a gradient (none, because the config asks for "
-            "no such array), got 'sink'",
-        ),
-        (
-            ["--alibi", "--sink", "--wanted", "alibi_slope"],
-            "backward: wanted must name arrays of scores with a gradient (alibi_slopes, sink), got "
-            "'alibi_slope'; did you mean 'alibi_slopes'?",
-        ),
-        (
-            ["--dtype", "f32", "--target", "sm_75"],
-            "backward: kernels of gradients copy asynchronously, which needs sm_80 or later, got sm_75; only "
-            "backend 'cpu' computes gradients without such a GPU",
-        ),
-        (
-            ["--head-dim-v", "257"],
-            "backward: head_dim_v must be at most 256 in kernels of gradients, got 257; only backend 'cpu' "
-            "computes gradients of wider values",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_cannot_be_is_3(
-    argv: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.ptx"
-    assert tool.main([*SMALL["backward"], *argv, "-o", str(out)]) == 3
-    printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("", f"ptxgen emit: error: {message}\n")
-    assert not out.exists()
 
 
 def test_python_refuses_what_the_options_cannot_say() -> None:
@@ -487,36 +293,10 @@ def test_python_refuses_what_the_options_cannot_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["backward", "--head-dim", "16"], "ptxgen emit backward: error: --owner is required"),
-        (["backward", "--owner", "keys"], "ptxgen emit backward: error: --head-dim is required"),
-        (
-            [*SMALL["backward"], "--tile", "32"],
-            "ptxgen emit backward: error: unrecognized arguments: --tile 32",
-        ),
-        (["sum", "--head-dim", "16"], "ptxgen emit sum: error: unrecognized arguments: --head-dim 16"),
-        (
-            ["bakward"],
-            "ptxgen emit: error: the kernels are forward, decode, append, merge, backward, sum, got "
-            "'bakward'; did you mean 'backward'?",
-        ),
-    ],
-)
-def test_wrong_usage_is_2(argv: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert printed.err.splitlines()[-1] == message
-
-
-@pytest.mark.parametrize(
     "language", [pytest.param("c", marks=pytest.mark.slow), pytest.param("rust", marks=pytest.mark.nightly)]
 )
 def test_hosts_refuse_a_bias_that_is_not_shared_evenly(
-    language: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    language: str, request: pytest.FixtureRequest, tmp_path: Path, call: Command
 ) -> None:
     compilers: Hosts = request.getfixturevalue({"c": "cc", "rust": "rustc"}[language])
     argv = ["backward", "--owner", "scores", "--head-dim", "16", "--dtype", "f16", "--bias", "f32"]
@@ -535,6 +315,6 @@ def test_hosts_refuse_a_bias_that_is_not_shared_evenly(
         given = {**numbers, **wrong}
         names = [array["name"] for array in kernel.contract["arrays"]]
         arrays = {name: kernel.empty(name, **sizes_in(given)) for name in names}
-        capfd.readouterr()
+        call.captured.readouterr()
         assert kernel.run(arrays, given) == ("exit code 1" if says else "")
-        assert capfd.readouterr().err.endswith(says)
+        assert call.captured.readouterr().err.endswith(says)

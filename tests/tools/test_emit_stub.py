@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_token import decode_a_token
+from command_line import words
 from contract_host import TYPES
 from host_programs import Hosts
 from judge import assert_attention_is_accurate
@@ -190,10 +191,7 @@ def test_a_header_checks_what_a_host_gives(cc: Hosts, tmp_path: Path) -> None:
         (["--stub", "go"], "argument --stub: invalid choice: 'go' (choose from"),
         (["--stub", "c", "--json"], "--stub and --json are two outputs; run the command twice"),
         (["--stub", "c", "--example", "x.c"], "--example needs -o FILE, which the program includes"),
-        (
-            ["--stub", "c", "--example", "x", "-o", "x"],
-            "--example, --output and --cubin must be different files",
-        ),
+        (words("--stub c --example x -o x"), "--example, --output and --cubin must be different files"),
         (["--example", "x.c"], "--prefix and --example need --stub"),
         (["--prefix", "x"], "--prefix and --example need --stub"),
         (["--stub", "rust", "--prefix", "x"], "--prefix is for --stub c; the names of Rust"),

@@ -178,7 +178,7 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         return "the last words"
 
 

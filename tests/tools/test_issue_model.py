@@ -162,7 +162,7 @@ def test_a_stream_of_writes_lengthens_products_as_measured_on_an_h800() -> None:
         )
         paths = (product, *writes), (product, *[SassInstr("NOP", control=every_other)] * 40)
         with_writes, without = (
-            modelled(Loop(path, len(path)), target("sm_90a"), 128, 1, 0).clocks_of_turn for path in paths
+            modelled(Loop(path, len(path)), target("sm_90a"), 128, 1, 0).clocks_of_iteration for path in paths
         )
         assert with_writes - without == pytest.approx(measured, rel=0.15, abs=1)
 

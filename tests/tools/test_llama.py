@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Command, words
 from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDriver
 
@@ -19,21 +19,10 @@ from ptxgen.runtime.cuda import CudaBackend
 from tools import llama as tool
 from tools.commands import llama_model as model
 
+PROGRAM = "llama.py"
+
 SCRIPT = str(Path(tool.__file__).resolve())
-SMALL = [
-    "--hidden",
-    "16",
-    "--head-dim",
-    "8",
-    "--intermediate",
-    "24",
-    "--vocab",
-    "40",
-    "--prompts",
-    "6,1,3",
-    "--tokens",
-    "7",
-]
+SMALL = words("--hidden 16 --head-dim 8 --intermediate 24 --vocab 40 --prompts 6,1,3 --tokens 7")
 TOKENS = 3 * 7
 SIZES = model.Sizes(
     layers=2, hidden=16, heads=4, kv_heads=2, head_dim=8, intermediate=24, vocab=40, tied=False
@@ -42,10 +31,10 @@ SIZES = model.Sizes(
 Attention = Callable[..., Any]
 
 
-def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, Any]]]:
+def run(argv: list[str], call: Command) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the runs by name."""
-    code = tool.main([*SMALL, *argv, "--json"])
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = call(*SMALL, *argv, "--json")
+    found = json.loads(out)
     assert found["passed"] == (code == 0)
     return code, {each["run"]: each for each in found["runs"]}
 
@@ -77,10 +66,10 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., None]]
 # --------------------------------------------------------------------------------- when all is well
 
 
-def test_the_table_says_how_close_each_run_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(SMALL) == 0
-    printed = capsys.readouterr()
-    runs = run([], capsys)[1]
+def test_the_table_says_how_close_each_run_is(call: Command) -> None:
+    printed = call(*SMALL)
+    assert printed.code == 0
+    runs = run([], call)[1]
     own, padded = (
         "  ".join(f"{runs[n][key]:.1e}".rjust(width) for key, width in columns)
         for columns in [(("error", 10), ("allowed_error", 7), ("closest_choice", 14))]
@@ -99,9 +88,8 @@ def test_the_table_says_how_close_each_run_is(capsys: pytest.CaptureFixture[str]
     assert printed.err.startswith("[1/16] own lengths, prompts\n")
 
 
-def test_json_says_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SMALL, "--page-size", "4", "--tied", "--seed", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_says_what_was_run(call: Command) -> None:
+    found = call.document(*SMALL, "--page-size", "4", "--tied", "--seed", "3", "--json")
     runs = found.pop("runs")
     assert found == {
         "schema": 1,
@@ -127,10 +115,8 @@ def test_json_says_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("page_size", [[], ["--page-size", "1"], ["--page-size", "5"]])
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_tokens_are_those_of_float64_in_either_layout(
-    page_size: list[str], seed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, runs = run([*page_size, "--seed", seed], capsys)
+def test_tokens_are_those_of_float64_in_either_layout(page_size: list[str], seed: str, call: Command) -> None:
+    code, runs = run([*page_size, "--seed", seed], call)
     assert code == 0
     for each in runs.values():
         assert (each["equal"], each["failures"]) == (TOKENS, [])
@@ -152,8 +138,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
-def test_the_kernels_write_what_float64_does(layout: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, runs = run([*TINY, *layout, "--backend", "interpreter"], capsys)
+def test_the_kernels_write_what_float64_does(layout: list[str], call: Command) -> None:
+    code, runs = run([*TINY, *layout, "--backend", "interpreter"], call)
     assert code == 0
     assert [each["equal"] for each in runs.values()] == [6, 6]
 
@@ -161,10 +147,8 @@ def test_the_kernels_write_what_float64_does(layout: list[str], capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
-def test_on_a_gpu_keys_and_values_stay_there(
-    layout: list[str], driver: FakeDriver, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, runs = run([*TINY, *layout, "--backend", "cuda"], capsys)
+def test_on_a_gpu_keys_and_values_stay_there(layout: list[str], driver: FakeDriver, call: Command) -> None:
+    code, runs = run([*TINY, *layout, "--backend", "cuda"], call)
     assert code == 0
     assert [each["equal"] for each in runs.values()] == [6, 6]
     assert {launch.entry.split("_")[0] for launch in driver.launches} == {"attention"}
@@ -177,17 +161,17 @@ def test_on_a_gpu_keys_and_values_stay_there(
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [("f16", 1e-4, 1e-2), ("bf16", 1e-3, 1e-1)])
 def test_a_cache_of_16_bits_is_judged_by_its_roundings(
-    dtype: str, least: float, most: float, capsys: pytest.CaptureFixture[str]
+    dtype: str, least: float, most: float, call: Command
 ) -> None:
-    code, runs = run(["--dtype", dtype, "--page-size", "3"], capsys)
+    code, runs = run(["--dtype", dtype, "--page-size", "3"], call)
     assert code == 0
     for each in runs.values():
         assert least < each["error"] <= each["allowed_error"] < most
 
 
 @pytest.mark.parametrize("argv", [["--tokens", "1"], ["--prompts", "2"], ["--heads", "2"]])
-def test_the_least_of_everything_works(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(argv, capsys)[0] == 0
+def test_the_least_of_everything_works(argv: list[str], call: Command) -> None:
+    assert run(argv, call)[0] == 0
 
 
 def test_what_padding_is_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +186,7 @@ def test_what_padding_is_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_judging_what_was_written_is_to_write_it_in_float64() -> None:
     weights, prompts = model.random_weights(SIZES, 0), prompts_of([4, 2])
-    logits = tool.own_lengths(weights, prompts, 9, KVCache(2, 2, 2, 8, capacity=12), silent)
+    logits = tool.unpadded(weights, prompts, 9, KVCache(2, 2, 2, 8, capacity=12), silent)
     found = tool.judged(weights, prompts, logits, "f32")
     for prompt, tokens in zip(prompts, found["tokens"], strict=True):
         text = list(prompt)
@@ -232,12 +216,10 @@ def blind(_: Any, how: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [shifted, unscaled, blind])
 def test_another_attention_is_found_out(
-    change: Callable[..., None],
-    attention: Callable[[Callable[..., None]], None],
-    capsys: pytest.CaptureFixture[str],
+    change: Callable[..., None], attention: Callable[[Callable[..., None]], None], call: Command
 ) -> None:
     attention(change)
-    code, runs = run([], capsys)
+    code, runs = run([], call)
     assert code == 1
     for each in runs.values():
         assert each["equal"] < TOKENS
@@ -248,23 +230,20 @@ def test_another_attention_is_found_out(
 
 
 def test_padding_that_is_seen_is_found_out(
-    attention: Callable[[Callable[..., None]], None], capsys: pytest.CaptureFixture[str]
+    attention: Callable[[Callable[..., None]], None], call: Command
 ) -> None:
     attention(lambda _, how: how.update(leftpad=None))
-    code, runs = run(["--dtype", "bf16"], capsys)
+    code, runs = run(["--dtype", "bf16"], call)
     allowed = runs["left-padded"]["allowed_error"]
     assert code == 1
     assert runs["own lengths"]["failures"] == []
     assert runs["left-padded"]["failures"] == [f"the logits differ by more than {allowed:.1e}"]
 
 
-def test_the_table_names_what_failed(
-    attention: Callable[[Callable[..., None]], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_names_what_failed(attention: Callable[[Callable[..., None]], None], call: Command) -> None:
     attention(lambda _, how: how.update(leftpad=None))
-    assert tool.main(SMALL) == 1
-    printed = capsys.readouterr().out
-    failures = run([], capsys)[1]["left-padded"]["failures"]
+    printed = call.out(*SMALL, code=1)
+    failures = run([], call)[1]["left-padded"]["failures"]
     assert printed.split("\n\n")[-1] == "".join(f"FAILED: left-padded: {why}\n" for why in failures)
 
 
@@ -305,13 +284,8 @@ def test_near_ties_are_excused_in_16_bits_only() -> None:
         (["--tokens", "x"], "argument --tokens: must be a whole number of at least 1, got 'x'"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        tool.main(argv)
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"llama.py: error: {message}"
+def test_wrong_usage_is_exit_code_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
 
 
 def test_what_cannot_be_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,15 +295,13 @@ def test_what_cannot_be_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-def test_transformers_that_is_missing_is_exit_code_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_transformers_that_is_missing_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.delitem(sys.modules, "tools.commands.llama_transformers", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert tool.main([*SMALL, "--transformers"]) == 3
-    assert capsys.readouterr().err == (
-        "llama.py: error: --transformers needs torch and transformers, but: import of torch "
-        "halted; None in sys.modules; pip install torch transformers\n"
+    assert call.error(*SMALL, "--transformers") == (
+        3,
+        "--transformers needs torch and transformers, but: import of torch "
+        "halted; None in sys.modules; pip install torch transformers",
     )
 
 
@@ -344,15 +316,13 @@ def test_no_gpu_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     )
 
 
-def test_transformers_on_a_gpu_needs_a_torch_that_uses_one(
-    torch: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_transformers_on_a_gpu_needs_a_torch_that_uses_one(torch: ModuleType, call: Command) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    assert tool.main([*SMALL, "--transformers", "--backend", "cuda"]) == 3
-    assert capsys.readouterr().err == (
-        "llama.py: error: --transformers with --backend cuda needs a torch that uses a GPU, but "
-        f"torch {torch.__version__} sees none\n"
+    assert call.error(*SMALL, "--transformers", "--backend", "cuda") == (
+        3,
+        "--transformers with --backend cuda needs a torch that uses a GPU, but "
+        f"torch {torch.__version__} sees none",
     )
 
 
@@ -364,13 +334,6 @@ def test_any_other_error_is_exit_code_1(
     assert capsys.readouterr().err.splitlines()[-1] == (
         "llama.py: error: attention_with_kvcache: layer must be an integer from 0 to 1, got 7"
     )
-
-
-def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, SCRIPT, *SMALL], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert said.stdout.endswith("all checks passed\n")
 
 
 # -------------------------------------------------------------------------------- with transformers
@@ -390,10 +353,8 @@ def bridge(transformers: ModuleType) -> Iterator[ModuleType]:
 @pytest.mark.sample(0, gate=1)
 @pytest.mark.usefixtures("bridge")
 @pytest.mark.parametrize("argv", [[], ["--page-size", "4", "--tied"]])
-def test_transformers_writes_the_same_with_our_attention(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, runs = run([*argv, "--transformers"], capsys)
+def test_transformers_writes_the_same_with_our_attention(argv: list[str], call: Command) -> None:
+    code, runs = run([*argv, "--transformers"], call)
     assert code == 0
     assert list(runs) == ["own lengths", "left-padded", "transformers", "its eager"]
     assert runs["transformers"]["tokens"] == runs["its eager"]["tokens"]
@@ -403,19 +364,17 @@ def test_transformers_writes_the_same_with_our_attention(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bridge")
-def test_transformers_may_keep_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
-    code, runs = run(["--transformers", "--dtype", "bf16"], capsys)
+def test_transformers_may_keep_16_bits(call: Command) -> None:
+    code, runs = run(["--transformers", "--dtype", "bf16"], call)
     assert code == 0
     assert runs["transformers"]["error"] > 1e-3 > 1e-5 > runs["its eager"]["error"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bridge")
-def test_padding_that_transformers_sees_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_padding_that_transformers_sees_is_found_out(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr("flash.adapters.transformers.masks._shown", lambda *_: None)
-    code, runs = run(["--transformers"], capsys)
+    code, runs = run(["--transformers"], call)
     assert code == 1
     assert [name for name, each in runs.items() if each["failures"]] == ["transformers"]
 

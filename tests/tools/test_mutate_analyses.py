@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Command
 
 from ptxgen.runtime.private import NotPrivateError
 from tools import mutate_analyses as tool
@@ -18,6 +19,8 @@ from tools.analyses.kinds import mutants, mutants_of
 from tools.analyses.recording import TestMap
 from tools.analyses.source import HIT, MODULE, Mutant, Source, source_of
 from tools.analyses.worker import TIME, Outcome, outcome, put
+
+PROGRAM = "mutate_analyses.py"
 
 FLOW = "ptxgen/check/flow.py"
 BUDGET = "ptxgen/check/verify/budget.py"
@@ -234,16 +237,11 @@ def test_every_reason_is_about_a_mutant() -> None:
     assert analysis_reasons.unmatched(analysis_reasons.reasons()) == []
 
 
-def test_a_reason_that_is_about_no_mutant_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reason_that_is_about_no_mutant_is_an_error(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr(analysis_reasons, "files", lambda: TWO)
     key = ("a.py", "f", "flag", "x = True", "x = False")
     monkeypatch.setattr(tool, "reasons", lambda: {key: "Speed."})
-    assert tool.main([]) == tool.FAILED
-    assert capsys.readouterr().err == (
-        "mutate_analyses.py: error: a reason is about no mutant: a.py, f, flag, x = True, x = False\n"
-    )
+    assert call.error() == (tool.FAILED, "a reason is about no mutant: a.py, f, flag, x = True, x = False")
 
 
 # ---------------------------------------------------------------------------------------- the tool
@@ -289,13 +287,12 @@ def test_all_is_well_if_each_is_caught(judging: list[Mutant]) -> None:
 
 
 def test_a_survivor_with_a_reason_is_no_error(
-    judging: list[Mutant], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    judging: list[Mutant], monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     known = {m.key: "Only spares work." for m in mutants(FLOW) if m.kind == "guard"}
     monkeypatch.setattr(tool, "reasons", lambda: known)
     monkeypatch.setattr(analysis_reasons, "files", lambda: TWO)
-    assert tool.main([*MODULE_ARGUMENTS, "--json"]) == tool.OK
-    found = json.loads(capsys.readouterr().out)
+    found = call.document(*MODULE_ARGUMENTS, "--json")
     guards = sum(m.kind == "guard" for m in judging)
     assert (found["counts"]["reason"], found["counts"]["survivor"]) == (guards, 0)
     reasons = {m.get("reason") for m in found["mutants"] if m["kind"] == "guard"}
@@ -376,14 +373,12 @@ def test_wrong_usage_has_an_exit_code_of_its_own(
     assert capsys.readouterr().err.endswith(f"mutate_analyses.py: error: {message}\n")
 
 
-def test_a_file_that_is_no_campaign_is_not_updated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_campaign_is_not_updated(tmp_path: Path, call: Command) -> None:
     file = tmp_path / "a.json"
     file.write_text("[]")
-    assert tool.main(["--update", "--output", str(file)]) == tool.FAILED
-    assert capsys.readouterr().err == (
-        f"mutate_analyses.py: error: cannot update {file}: it is no campaign of schema 1\n"
+    assert call.error("--update", "--output", str(file)) == (
+        tool.FAILED,
+        f"cannot update {file}: it is no campaign of schema 1",
     )
 
 

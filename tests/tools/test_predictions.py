@@ -24,7 +24,6 @@ from ptxgen.report.issue_model import Busy, Wait
 from ptxgen.report.issue_units import Unit
 from ptxgen.runtime.sass import find_disassembler
 from ptxgen.target import target
-from tools import gen_predictions
 
 # The kernel of the counters that is known to be off by more: docs/measurements.md, "The model beside the
 # counters".
@@ -177,12 +176,12 @@ def test_the_row_of_a_counted_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_model, "read", lambda _: (None, busy(0.77), None))
     monkeypatch.setattr(static_model, "of_launch", lambda *_: Estimate(1.0, 1, 0.7))
     counted = long_kernels()[0]
-    row, points = static_model.beside_counters(counted)
+    row, points = static_model.against_counters(counted)
     assert row == f"{counted['kernel']} | 16384 | 78.1 | 77.0 | 70.0 | -1.1"
     assert isinstance(points, Measurement)
     assert points.goal is not None
     assert points.goal.met_by(points.median)
-    assert static_model.beside_counters(counted | {"N": 1024}) == [
+    assert static_model.against_counters(counted | {"N": 1024}) == [
         f"{counted['kernel']} | 1024 | 78.1 | 77.0 | 70.0 | -"
     ]
 
@@ -265,16 +264,3 @@ def test_a_launch_is_predicted_for_the_device_of_its_target() -> None:
     assert predicted.device_of("sm_90a") is predicted.device_of("sm_90") is H200
     assert predicted.device_of("sm_80").name == "A100 SXM4 40 GB"
     assert launch_model.H200.bytes_per_clock == pytest.approx(18.4, abs=0.05)
-
-
-def test_the_script_writes_the_file_or_says_that_it_is_outdated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gen_predictions, "render", lambda: "{}\n")
-    file = tmp_path / "p.json"
-    assert gen_predictions.main(["--check", "--file", str(file)]) == 1
-    why = f"{file} is not what the models say; run python tools/gen_predictions.py"
-    assert capsys.readouterr().err == f"gen_predictions.py: {why}\n"
-    assert gen_predictions.main(["--file", str(file)]) == 0
-    assert file.read_text() == "{}\n"
-    assert gen_predictions.main(["--check", "--file", str(file)]) == 0

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Command
 
 from ptxgen.errors import CompileError
 from ptxgen.frontends import ptx
-from tools import gen_public_kernels, public_kernels
+from tools import gen_public_kernels
+from tools import public_kernels as tool
 from tools.public import rows, table
 from tools.public.cuda_text import between, changed
 from tools.public.rows import REPORTED, RIGHT, STOPPED, WRONG, Row, Source, Verdict
 from tools.public.trial import Trial
+
+PROGRAM = "public_kernels.py"
 
 BUGS = Path(__file__).resolve().parents[1] / "ptx" / "bugs"
 
@@ -42,10 +45,6 @@ def test_every_row_says_what_it_is_and_why_it_is_not_right() -> None:
         assert bool(row.reason) == bool(row.says) == (row.expected != RIGHT)
         assert row.expected == REPORTED or not row.twin
         assert row.expected != WRONG
-
-
-def test_the_page_has_the_table() -> None:
-    assert gen_public_kernels.main(["--check"]) == 0
 
 
 def test_a_page_of_another_table_is_outdated(
@@ -193,17 +192,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     here.row(REPORTED, "a barrier is missing", says="race")(total)
     here.row(STOPPED, "it is no kernel", says="no kernel")(refused)
     away.row()(total)
-    monkeypatch.setattr(public_kernels, "SOURCES", (here, away))
-    monkeypatch.setattr(public_kernels, "ROWS", (*here.rows, *away.rows))
+    monkeypatch.setattr(tool, "SOURCES", (here, away))
+    monkeypatch.setattr(tool, "ROWS", (*here.rows, *away.rows))
     return here, away
 
 
-def test_the_command_prints_verdicts_and_what_did_not_run(
-    two: tuple[Source, Source], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert two
-    assert public_kernels.main([]) == 0
-    out = [line.split() for line in capsys.readouterr().out.splitlines()]
+@pytest.mark.usefixtures("two")
+def test_the_command_prints_verdicts_and_what_did_not_run(call: Command) -> None:
+    out = [line.split() for line in call.out().splitlines()]
     assert out[0] == ["here", "total", "reported", "a", "barrier", "is", "missing"]
     assert out[1] == ["here", "refused", "stopped", "it", "is", "no", "kernel"]
     assert out[2][:5] == ["not", "run:", "away:", "no-such-package", "is"]
@@ -211,32 +207,26 @@ def test_the_command_prints_verdicts_and_what_did_not_run(
 
 
 def test_the_command_fails_for_another_verdict(
-    two: tuple[Source, Source], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    two: tuple[Source, Source], call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = two
     here.row()(refused)
-    monkeypatch.setattr(public_kernels, "ROWS", tuple(here.rows[2:]))
-    assert public_kernels.main(["--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(tool, "ROWS", tuple(here.rows[2:]))
+    found = call.document("--json", code=1)
     (row,) = found["kernels"]
     assert (row["verdict"], row["expected"], row["as_expected"]) == (STOPPED, RIGHT, False)
     assert found["counts"] == {"right": 0, "reported": 0, "stopped": 1, "wrong": 0}
-    assert public_kernels.main([]) == 1
-    assert "expected right\n    no kernel for Trial\n" in capsys.readouterr().out
+    assert "expected right\n    no kernel for Trial\n" in call.out(code=1)
 
 
-def test_the_command_fails_if_nothing_can_run(
-    two: tuple[Source, Source], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert two
-    assert public_kernels.main(["--source", "away"]) == 1
-    assert capsys.readouterr().err == (
-        "public_kernels.py: error: away: no-such-package is not installed (make public installs it)\n"
+@pytest.mark.usefixtures("two")
+def test_the_command_fails_if_nothing_can_run(call: Command) -> None:
+    assert call.error("--source", "away") == (
+        1,
+        "away: no-such-package is not installed (make public installs it)",
     )
-    assert public_kernels.main(["--source", "here", "--kernel", "nobody"]) == 1
-    assert capsys.readouterr().err == "public_kernels.py: error: there is no kernel nobody\n"
+    assert call.error("--source", "here", "--kernel", "nobody") == (1, "there is no kernel nobody")
 
 
-def test_packages_are_pinned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert public_kernels.main(["--packages"]) == 0
-    assert "liger-kernel==0.8.5" in capsys.readouterr().out.splitlines()
+def test_packages_are_pinned(call: Command) -> None:
+    assert "liger-kernel==0.8.5" in call.out("--packages").splitlines()

@@ -4,16 +4,15 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Command, words
 
 from benchmarks.measure import launch as bench_launch
-from flash.commands import tune
+from flash.commands import tune as tool
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import tuning
 from flash.commands.measure.gpu import Shape
@@ -22,6 +21,9 @@ from flash.commands.measure.tuning import RULES, Candidate, Entry, Problem, Stat
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import TARGETS
+
+PROGRAM = "ptxgen tune"
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "tune.py"
 PROBLEM = Problem(16, 16, "f16", False, "sm_80", 64)
@@ -35,8 +37,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder `results`, and a machine that says nothing of itself and has no GPU."""
     (tmp_path / "results").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "versions", lambda: {"python": "3"})
-    monkeypatch.setattr(tune, "open_gpu", no_gpu)
+    monkeypatch.setattr(tool, "versions", lambda: {"python": "3"})
+    monkeypatch.setattr(tool, "open_gpu", no_gpu)
     return tmp_path / "results"
 
 
@@ -58,7 +60,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Static, "judge", judge)
     monkeypatch.setattr(Static, "means", "an assembler 1.0")
-    monkeypatch.setattr(tune, "candidates", lambda problem: candidates(problem)[:3])
+    monkeypatch.setattr(tool, "candidates", lambda problem: candidates(problem)[:3])
     return names
 
 
@@ -153,7 +155,7 @@ def test_the_issue_model_weighs_the_products_that_a_launch_executes(monkeypatch:
 def test_a_result_has_a_schema_and_says_how_it_came_about(
     judged: list[str], results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune.main([*ARGUMENTS, "--json"]) == 0
+    assert tool.main([*ARGUMENTS, "--json"]) == 0
     found = result(results / "tune-static.json")
     assert (found["schema"], found["device"], found["versions"]) == (1, "static", {"python": "3"})
     record = found["problems"][KEY]
@@ -171,9 +173,8 @@ def test_a_result_has_a_schema_and_says_how_it_came_about(
 
 
 @pytest.mark.usefixtures("judged")
-def test_the_ranking_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune.main(ARGUMENTS) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_ranking_is_a_table_for_people(call: Command) -> None:
+    lines = call.out(*ARGUMENTS).splitlines()
     assert lines[:3] == [
         "d=16 d_v=16 f16 full sm_80 N=64, by an assembler 1.0",
         "    tile  block_q  stages  threads  registers  spilled  shared  warps/SM  instr.  "
@@ -188,17 +189,17 @@ def test_the_ranking_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -
 def test_nothing_is_written_unasked(
     judged: list[str], results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune.main(ARGUMENTS[:-2]) == 0
+    assert tool.main(ARGUMENTS[:-2]) == 0
     assert len(judged) == 3
     assert "written" not in capsys.readouterr().err
     assert list(results.parent.rglob("*")) == [results]
 
 
 def test_what_is_known_is_not_judged_again(judged: list[str], results: Path) -> None:
-    assert tune.main(ARGUMENTS) == tune.main([*ARGUMENTS, "--causal"]) == 0
+    assert tool.main(ARGUMENTS) == tool.main([*ARGUMENTS, "--causal"]) == 0
     assert len(set(judged)) == len(judged) == 6
     before = result(results / "tune-static.json")
-    assert tune.main(ARGUMENTS) == 0
+    assert tool.main(ARGUMENTS) == 0
     assert len(judged) == 6
     assert result(results / "tune-static.json") == before
     assert len(before["problems"]) == 2
@@ -217,23 +218,23 @@ def test_a_run_that_was_stopped_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(Static, "judge", stop)
         with pytest.raises(KeyboardInterrupt):
-            tune.main(ARGUMENTS)
+            tool.main(ARGUMENTS)
     known = result(results / "tune-static.json")["problems"][KEY]["candidates"]
     assert sorted(entry["kernel"] for entry in known) == sorted(judged[:2])
-    assert tune.main(ARGUMENTS) == 0
+    assert tool.main(ARGUMENTS) == 0
     assert len(judged) == 3
 
 
 @pytest.mark.parametrize("change", ["means", "sha256", "failed"])
 def test_another_text_or_assembler_is_judged_again(judged: list[str], results: Path, change: str) -> None:
-    assert tune.main(ARGUMENTS) == 0
+    assert tool.main(ARGUMENTS) == 0
     path = results / "tune-static.json"
     found = result(path)
     record = found["problems"][KEY]
     changed = record if change == "means" else record["candidates"][0]
     changed[change] = "by hand"
     path.write_text(json.dumps(found))
-    assert tune.main(ARGUMENTS) == 0
+    assert tool.main(ARGUMENTS) == 0
     assert len(judged) == (6 if change == "means" else 4)
     again = result(path)["problems"][KEY]
     assert again["means"] == "an assembler 1.0"
@@ -251,7 +252,7 @@ def test_a_candidate_that_fails_does_not_end_the_others(
         return judge(method, candidate)
 
     monkeypatch.setattr(Static, "judge", refuse)
-    assert tune.main(ARGUMENTS) == 1
+    assert tool.main(ARGUMENTS) == 1
     assert len(judged) == 2
     last = result(results / "tune-static.json")["problems"][KEY]["candidates"][-1]
     assert (last["rank"], last["default"], last["failed"]) == (3, True, "refused")
@@ -277,10 +278,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     driver.on_launch = run
     monkeypatch.setattr(bench_device.Gpu, "clocks", lambda _: {})
-    monkeypatch.setattr(tune, "open_gpu", lambda _: bench_device.open_gpu(CudaBackend(driver)))
+    monkeypatch.setattr(tool, "open_gpu", lambda _: bench_device.open_gpu(CudaBackend(driver)))
     small = functools.partial(Shape, tokens=64, width=16)
     monkeypatch.setattr(tuning, "Shape", small)
-    monkeypatch.setattr(tune, "candidates", lambda problem: candidates(problem)[:3])
+    monkeypatch.setattr(tool, "candidates", lambda problem: candidates(problem)[:3])
     return driver
 
 
@@ -288,7 +289,7 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
     driver: Any, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--head-dim", "16", "--head-dim-v", "32", "--dtype", "bf16", "--seq", "64"]
-    assert tune.main([*arguments, "--output", "results"]) == 0
+    assert tool.main([*arguments, "--output", "results"]) == 0
     found = result(results / "tune-fake-h100.json")
     assert found["device"] == "Fake H100"
     record = found["problems"]["bf16_d16v32_full_sm_90a_n64 gpu"]
@@ -307,7 +308,7 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
 @pytest.mark.usefixtures("driver", "judged")
 @pytest.mark.parametrize("more", [["--static"], ["--target", "sm_80"]])
 def test_another_target_than_the_gpus_is_not_measured(more: list[str], results: Path) -> None:
-    assert tune.main(["--head-dim", "16", *more, "--output", "results"]) == 0
+    assert tool.main(["--head-dim", "16", *more, "--output", "results"]) == 0
     assert (results / "tune-static.json").exists()
     assert list(results.iterdir()) == [results / "tune-static.json"]
 
@@ -323,63 +324,51 @@ def test_the_default_alone_is_its_own_measure(driver: Any) -> None:
 # ---------------------------------------------------------------------------- refusals
 
 
-def refusal(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    assert tune.main(arguments) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    return said.err
-
-
-def test_a_gpu_that_is_asked_for_and_not_there_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(["--head-dim", "16", "--gpu"], 4, capsys) == (
-        "ptxgen tune: error: --gpu needs a GPU: cannot open the GPU: the driver lists no device\n"
-    )
-
-
-@pytest.mark.usefixtures("driver")
-def test_a_gpu_of_another_target_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(["--head-dim", "16", "--gpu", "--target", "sm_80"], 4, capsys) == (
-        "ptxgen tune: error: --gpu measures for sm_90a, which Fake H100 is, got --target sm_80; "
-        "leave out one of the two\n"
-    )
+NO_GPU = "--gpu needs a GPU: cannot open the GPU: the driver lists no device"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
+        ("--head-dim 16 --gpu", 4, NO_GPU),
         (
-            ["--head-dim", "16", "--target", "sm_75"],
-            "ptxgen tune: error: AttentionConfig: dtype='f16' needs sm_80 or later, whose tensor cores "
-            "and asynchronous copies the kernel uses, got sm_75; use dtype='f32'\n",
+            "--head-dim 16 --target sm_75",
+            3,
+            "AttentionConfig: dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies "
+            "the kernel uses, got sm_75; use dtype='f32'",
         ),
         (
-            ["--head-dim", "300"],
-            "ptxgen tune: error: AttentionConfig: head_dim must be an integer from 1 to 256, got 300; "
-            "beyond 256 a CTA cannot keep its rows in registers and shared memory; where V is columns of K, "
-            "shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'\n",
+            "--head-dim 300",
+            3,
+            "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA cannot "
+            "keep its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up "
+            "to 576, with 'f16' or 'bf16' and target='sm_90a'",
+        ),
+        (
+            "--head-dim 16 --target sm_81",
+            3,
+            f"unknown target 'sm_81'; did you mean 'sm_80'? Known targets: {', '.join(TARGETS)}",
         ),
     ],
 )
-def test_a_problem_without_kernels_is_exit_code_3(
-    arguments: list[str], message: str, results: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_measured_has_an_exit_code(
+    arguments: str, code: int, message: str, results: Path, call: Command
 ) -> None:
-    assert refusal(arguments, 3, capsys) == message
+    assert call.error(*words(arguments)) == (code, message)
     assert not list(results.iterdir())
 
 
-def test_an_unknown_target_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refusal(["--head-dim", "16", "--target", "sm_81"], 3, capsys)
-    assert said.startswith("ptxgen tune: error: ")
-    assert "'sm_81'" in said
+@pytest.mark.usefixtures("driver")
+def test_a_gpu_of_another_target_is_exit_code_4(call: Command) -> None:
+    message = "--gpu measures for sm_90a, which Fake H100 is, got --target sm_80; leave out one of the two"
+    assert call.error("--head-dim", "16", "--gpu", "--target", "sm_80") == (4, message)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
-def test_a_length_is_a_whole_number(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        tune.main(["--head-dim", "16", f"--seq={value}"])
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"ptxgen tune: error: argument --seq: must be a whole number of at least 1, got {value!r}"
+def test_a_length_is_a_whole_number(value: str, call: Command) -> None:
+    assert (
+        call.usage("--head-dim", "16", f"--seq={value}")
+        == f"argument --seq: must be a whole number of at least 1, got {value!r}"
     )
 
 
@@ -399,60 +388,54 @@ def test_a_length_is_a_whole_number(value: str, capsys: pytest.CaptureFixture[st
         '{"schema": 1, "device": "static", "problems": {"one": {"candidates": []}',
     ],
 )
-def test_a_file_of_another_kind_is_not_overwritten(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_another_kind_is_not_overwritten(content: str, tmp_path: Path, call: Command) -> None:
     path = tmp_path / "mine.json"
     path.write_text(content)
-    assert refusal([*ARGUMENTS, "--output", str(path)], 1, capsys) == (
-        f"ptxgen tune: error: {path} is no result of schema 1 for static; name another file with "
-        "--output, or remove it\n"
-    )
+    message = f"{path} is no result of schema 1 for static; name another file with --output, or remove it"
+    assert call.error(*ARGUMENTS, "--output", str(path)) == (1, message)
     assert path.read_text() == content
 
 
 @pytest.mark.usefixtures("judged")
 def test_a_result_that_cannot_be_read_or_written_is_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "tune.json"
     (path / "tune-static.json").mkdir(parents=True)
-    said = refusal([*ARGUMENTS, "--output", str(path)], 1, capsys)
-    assert said.startswith("ptxgen tune: error: the result file cannot be read: ")
+    code, message = call.error(*ARGUMENTS, "--output", str(path))
+    assert code == 1
+    assert message.startswith("the result file cannot be read: ")
 
     def refuse(*_: object) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(os, "replace", refuse)
-    said = refusal(ARGUMENTS, 1, capsys)
-    assert said.splitlines()[-1] == (
+    code, out, err = call(*ARGUMENTS)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == (
         "ptxgen tune: error: cannot write results/tune-static.json: no space; name another file with --output"
     )
 
 
 def test_without_an_assembler_the_exit_code_is_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], results: Path
+    monkeypatch: pytest.MonkeyPatch, call: Command, results: Path
 ) -> None:
     def none(**_: object) -> Callable[..., None]:
         raise BackendError("no PTX assembler found")
 
     monkeypatch.setattr(tuning, "find_assembler", none)
-    assert refusal(ARGUMENTS, 1, capsys) == "ptxgen tune: error: no PTX assembler found\n"
+    assert call.error(*ARGUMENTS) == (1, "no PTX assembler found")
     assert not list(results.iterdir())
 
 
-def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, str(SCRIPT), "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    for rule in RULES.values():
-        assert " ".join(rule.split()) in " ".join(said.stdout.split())
-    assert said.stderr == ""
+def test_the_help_has_the_rules(call: Command) -> None:
+    shown = " ".join(call.help().split())
+    assert all(" ".join(rule.split()) in shown for rule in RULES.values())
 
 
 def test_a_variable_with_a_value_that_cannot_be_used_is_2(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PTXGEN_CACHE", "maybe")
-    assert tune.main(["--head-dim", "16", "--static"]) == 2
-    assert "ptxgen tune: error: PTXGEN_CACHE must be one of on, off, got 'maybe'" in capsys.readouterr().err
+    message = "PTXGEN_CACHE must be one of on, off, got 'maybe'"
+    assert call.error("--head-dim", "16", "--static") == (2, message)

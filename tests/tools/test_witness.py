@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Command
 from fake_gpu import Machine
 
 from ptxgen.errors import AssemblerError, BackendError, LaunchError
@@ -19,8 +20,10 @@ from tools import witness as tool
 from tools.campaign.judging import mutants_of
 from tools.campaign.kernels import subjects
 from tools.commands import witness_launch, witness_sanitizer
-from tools.commands.witness_sanitizer import Said, Sanitizer, examine, find_sanitizer, judged
+from tools.commands.witness_sanitizer import CheckResult, Sanitizer, examine, find_sanitizer, judged
 from tools.witness import Bench, Row
+
+PROGRAM = "witness.py"
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 
@@ -105,7 +108,7 @@ NOT_TRACKED = """\
 
 @pytest.mark.parametrize("log", [RIGHT, NO_RACE, LEAKS], ids=["errors", "races", "leaks"])
 def test_a_summary_without_errors_is_clean(log: str) -> None:
-    assert judged("memcheck", log, 0) == Said("memcheck", "clean")
+    assert judged("memcheck", log, 0) == CheckResult("memcheck", "clean")
 
 
 def test_each_report_is_a_finding_with_its_lines() -> None:
@@ -172,7 +175,7 @@ def test_errors_that_are_only_counted_are_errors() -> None:
     ],
 )
 def test_a_check_that_did_not_come_to_look_has_no_verdict(log: str, code: int, stderr: str, why: str) -> None:
-    assert judged("initcheck", log, code, stderr) == Said("initcheck", "none", why=why)
+    assert judged("initcheck", log, code, stderr) == CheckResult("initcheck", "none", why=why)
 
 
 def test_a_launch_that_was_not_tracked_is_not_clean() -> None:
@@ -239,7 +242,7 @@ def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path, monkeypatch:
 
 
 def test_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness_sanitizer, "_places", list)
+    monkeypatch.setattr(witness_sanitizer, "_candidates", list)
     with pytest.raises(BackendError) as refused:
         find_sanitizer()
     assert str(refused.value) == (
@@ -285,7 +288,7 @@ def test_the_call_and_what_comes_of_it(tmp_path: Path) -> None:
 def test_a_launch_that_does_not_end_is_ended(tmp_path: Path) -> None:
     sanitizer = find_sanitizer(program(tmp_path, ANSWERS + "time.sleep(60)\n"))
     said = examine(sanitizer, "synccheck", ["x"], "k", tmp_path / "log", 0.2)
-    assert said == Said("synccheck", "hangs", why="the launch did not end within 0.2 s")
+    assert said == CheckResult("synccheck", "hangs", why="the launch did not end within 0.2 s")
     assert said.noticed
 
 
@@ -361,8 +364,8 @@ def test_the_process_says_what_goes_wrong(
 # ----------------------------------------------------------------------------------- the comparison
 
 
-def said(tool: str, verdict: str = "clean") -> Said:
-    return Said(tool, verdict, ("Race reported",) if verdict == "errors" else (), "why")
+def said(tool: str, verdict: str = "clean") -> CheckResult:
+    return CheckResult(tool, verdict, ("Race reported",) if verdict == "errors" else (), "why")
 
 
 @pytest.mark.parametrize(
@@ -403,7 +406,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
         code = witness_launch.main([command[-1]])
         return witness_sanitizer.subprocess.CompletedProcess(command, code, "", "it failed")
 
-    def judge(_: object, name: str, command: Sequence[str], *__: object) -> Said:
+    def judge(_: object, name: str, command: Sequence[str], *__: object) -> CheckResult:
         text = Path(command[-1], "program").read_bytes().decode()
         return said(name, "errors" if name == "racecheck" and text != right else "clean")
 
@@ -458,10 +461,9 @@ BARRIERS = ["--kernel", SMALL, "--kind", "barrier", "--jobs", "1"]
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ready")
-def test_the_table_tells_what_only_they_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_tells_what_only_they_find(tmp_path: Path, call: Command) -> None:
     out = tmp_path / "witness.json"
-    assert tool.main([*BARRIERS, "--output", str(out)]) == 1  # two of the barriers are not needed
-    text = capsys.readouterr().out
+    text = call.out(*BARRIERS, "--output", str(out), code=1)
     assert "  (the kernel itself)" in text
     assert f"{SMALL}: barrier: of each warp alone @" in text
     assert "  racecheck: Race reported\n" in text
@@ -475,29 +477,27 @@ def test_the_table_tells_what_only_they_find(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ready")
-def test_all_in_agreement_is_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_in_agreement_is_0(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr(tool, "examine", lambda _, name, *__: said(name))
-    assert tool.main([*BARRIERS, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["counts"]["ours only"] == 2
+    assert call.document(*BARRIERS, "--json")["counts"]["ours only"] == 2
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_gpu_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_the_gpu_is_asked(tmp_path: Path, call: Command) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "x.json"
-    assert tool.main([*BARRIERS, "--output", str(out)]) == 1
-    assert capsys.readouterr().err == f"witness.py: error: cannot write {out}: {out.parent} is no folder\n"
-    assert tool.main([*BARRIERS, "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"witness.py: error: cannot write {tmp_path}: it is a folder\n"
+    assert call.error(*BARRIERS, "--output", str(out)) == (
+        1,
+        f"cannot write {out}: {out.parent} is no folder",
+    )
+    assert call.error(*BARRIERS, "--output", str(tmp_path)) == (1, f"cannot write {tmp_path}: it is a folder")
 
 
-def test_no_gpu_is_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_gpu_is_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
     monkeypatch.setattr(CudaBackend, "why_unavailable", lambda _: "no device")
-    assert tool.main(["--sanitizer", str(program(tmp_path, ANSWERS))]) == 1
-    assert capsys.readouterr().err == "witness.py: error: no GPU: no device; --list needs none\n"
+    assert call.error("--sanitizer", str(program(tmp_path, ANSWERS))) == (
+        1,
+        "no GPU: no device; --list needs none",
+    )
 
 
 def test_a_gpu_that_does_not_run_the_kernel_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,9 +511,8 @@ def test_no_compute_sanitizer_is_1(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("witness.py: error: compute-sanitizer was not found: ")
 
 
-def test_the_list_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--list", *BARRIERS]) == 0
-    first, *others = capsys.readouterr().out.splitlines()
+def test_the_list_needs_no_gpu(call: Command) -> None:
+    first, *others = call.out("--list", *BARRIERS).splitlines()
     assert first == f"{SMALL}  (the kernel itself)"
     assert len(others) == 4
     assert all(line.startswith(f"{SMALL}  barrier: ") for line in others)
@@ -527,8 +526,5 @@ def test_wrong_numbers_are_2(wrong: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"must be more than 0 seconds, got '{wrong}'" in capsys.readouterr().err
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        tool.main(["--help"])
-    assert ended.value.code == 0
-    assert "python tools/witness.py --list\n" in capsys.readouterr().out
+def test_help_has_examples(call: Command) -> None:
+    assert "python tools/witness.py --list\n" in call.help()

@@ -46,10 +46,10 @@ class Site(NamedTuple):
         """A change of the operator between two operands."""
         start, end = self.source.span(left)[1], self.source.span(right)[0]
         gap = self.source.data[start:end].decode()
-        found = re.search(r"\s+".join(map(re.escape, old.split())), gap)
-        if found is not None:
-            at = start + len(gap[: found.start()].encode())
-            yield Change(f"{old} to {new}", at, at + len(found[0].encode()), new)
+        match = re.search(r"\s+".join(map(re.escape, old.split())), gap)
+        if match is not None:
+            at = start + len(gap[: match.start()].encode())
+            yield Change(f"{old} to {new}", at, at + len(match[0].encode()), new)
 
 
 # --------------------------------------------------------------------------------------- conditions
@@ -233,12 +233,12 @@ def _returns(site: Site) -> Iterator[Change]:
     if not isinstance(node, ast.Return) or node.value is None or function is None:
         return
     value = node.value
-    given = "" if function.returns is None else ast.unparse(function.returns)
+    annotation = "" if function.returns is None else ast.unparse(function.returns)
     if _is_constant(value, True, False):
         yield site.instead("flipped", str(_is_constant(value, False)), value)
-    elif given == "bool" and not isinstance(value, ast.Compare | ast.UnaryOp):
+    elif annotation == "bool" and not isinstance(value, ast.Compare | ast.UnaryOp):
         yield site.instead("negated", f"not ({site.source.segment(value)})", value)
-    elif "None" in given and not _is_constant(value, None):
+    elif "None" in annotation and not _is_constant(value, None):
         yield site.instead("nothing", "None", value)
 
 
@@ -262,8 +262,10 @@ def _is_update(site: Site) -> bool:
     node, function = site.node, site.function
     if not isinstance(node, ast.Assign) or function is None:
         return False
-    made = function.name != "__init__"
-    return any(isinstance(t, ast.Subscript) or (made and isinstance(t, ast.Attribute)) for t in node.targets)
+    updates = function.name != "__init__"
+    return any(
+        isinstance(t, ast.Subscript) or (updates and isinstance(t, ast.Attribute)) for t in node.targets
+    )
 
 
 def _jumps(site: Site) -> Iterator[Change]:
@@ -298,7 +300,7 @@ def _elements(site: Site) -> Iterator[Change]:
 
 
 def _without(values: Sequence[_T], n: int) -> list[_T]:
-    return [value for place, value in enumerate(values) if place != n]
+    return [value for index, value in enumerate(values) if index != n]
 
 
 def _is_table(site: Site) -> bool:
@@ -342,12 +344,12 @@ KINDS: Final[dict[str, str]] = {kind: o.meaning for kind, o in _OPERATORS.items(
 
 @functools.cache
 def mutants(file: str) -> tuple[Mutant, ...]:
-    """Every mutant of a file, place by place."""
+    """All mutants of a file, in the order of its syntax tree."""
     return tuple(mutants_of(source_of(file)))
 
 
 def mutants_of(source: Source) -> Iterator[Mutant]:
-    """Every mutant of a source."""
+    """All mutants of a source text."""
     seen = Counter[tuple[str, ...]]()
     for site, function, block in _sites(source):
         for kind, operator in _OPERATORS.items():
@@ -371,16 +373,16 @@ def mutants_of(source: Source) -> Iterator[Mutant]:
 
 
 _WORDS_ONLY: Final = ("__repr__", "__str__")
-_Place = tuple[Site, str, int]
+_NamedSite = tuple[Site, str, int]
 
 
-def _sites(source: Source) -> Iterator[_Place]:
+def _sites(source: Source) -> Iterator[_NamedSite]:
     """Each node that may be changed, with the name of its function and its block."""
     for statement in source.tree.body:
         yield from _walk(Site(source, statement, source.tree, None), "", 0)
 
 
-def _walk(site: Site, name: str, block: int) -> Iterator[_Place]:
+def _walk(site: Site, name: str, block: int) -> Iterator[_NamedSite]:
     node = site.node
     if _left_alone(site):
         return
@@ -433,8 +435,8 @@ def sample(files: Sequence[str], count: int, seed: int, kinds: Sequence[str] = t
     chosen: list[Mutant] = []
     while len(chosen) < count and any(queues):
         chosen += [queue.pop(0) for queue in queues if queue]
-    place = {file: n for n, file in enumerate(files)}
-    return sorted(chosen[:count], key=lambda m: (place[m.file], m.line, m.start, m.kind, m.what))
+    order = {file: n for n, file in enumerate(files)}
+    return sorted(chosen[:count], key=lambda m: (order[m.file], m.line, m.start, m.kind, m.what))
 
 
 def _shuffled(file: str, seed: int, kinds: Sequence[str]) -> list[Mutant]:
@@ -444,13 +446,13 @@ def _shuffled(file: str, seed: int, kinds: Sequence[str]) -> list[Mutant]:
     for mutant in mutants(file):
         if mutant.kind in kinds:
             functions.setdefault(mutant.function, []).append(mutant)
-    rows = [_by_turns(of_function, choice) for of_function in functions.values()]
+    rows = [_by_kind_in_rounds(of_function, choice) for of_function in functions.values()]
     choice.shuffle(rows)
     longest = max(map(len, rows), default=0)
     return [row[n] for n in range(longest) for row in rows if n < len(row)]
 
 
-def _by_turns(of_function: Sequence[Mutant], choice: random.Random) -> list[Mutant]:
+def _by_kind_in_rounds(of_function: Sequence[Mutant], choice: random.Random) -> list[Mutant]:
     kinds: dict[str, list[Mutant]] = {}
     for mutant in choice.sample(of_function, len(of_function)):
         kinds.setdefault(mutant.kind, []).append(mutant)

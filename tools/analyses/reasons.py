@@ -22,7 +22,7 @@ def load(text: str) -> dict[Key, str]:
     Raises `ValueError` for what is not `[[reason]]` tables of a sentence `why` and rows of five
     strings, and for a mutant that is named twice.
     """
-    found: dict[Key, str] = {}
+    known: dict[Key, str] = {}
     for number, table in enumerate(tomllib.loads(text).get("reason", ()), 1):
         why, rows = table.get("why"), table.get("mutants")
         if not isinstance(why, str) or not isinstance(rows, list) or not rows:
@@ -34,15 +34,15 @@ def load(text: str) -> dict[Key, str]:
                     f"reason {number}: must name file, function, kind, the line before and the "
                     f"line after, got {row!r}"
                 )
-            if key in found:
+            if key in known:
                 raise ValueError(f"reason {number}: {row!r} has a reason already")
-            found[key] = why
-    return found
+            known[key] = why
+    return known
 
 
 @functools.cache
 def reasons() -> dict[Key, str]:
-    """The reasons of the project."""
+    """The committed reasons why some surviving mutants change no verdict."""
     return load(REASONS.read_text(encoding="utf-8"))
 
 

@@ -77,7 +77,7 @@ def _hash(path: str) -> str:
 
 
 def file_of(test: str) -> str:
-    """The file that a test is in."""
+    """The path of the file that a test is defined in."""
     return test.partition("::")[0]
 
 
@@ -98,26 +98,26 @@ class TestMap:
     @classmethod
     def load(cls, path: Path) -> TestMap:
         """The map of a file. Raises `OSError` or `ValueError` if it is none."""
-        found = cls()
+        test_map = cls()
         with np.load(path) as data:
             head: Any = json.loads(str(data["head"]))
             if head.get("schema") != SCHEMA:
                 raise ValueError(f"it is no map of schema {SCHEMA}")
             names, blocks = list(head["tests"]), head["blocks"]
             bits = np.unpackbits(data["bits"], axis=1, count=len(names)).astype(bool)
-        found.tests = head["tests"]
-        found.hashes, found.functions = head["hashes"], head["functions"]
-        found.at_import = set(head["at_import"])
+        test_map.tests = head["tests"]
+        test_map.hashes, test_map.functions = head["hashes"], head["functions"]
+        test_map.at_import = set(head["at_import"])
         for row, block in enumerate(blocks):
-            found.enters[block] = {names[n] for n in np.flatnonzero(bits[row])}
-        return found
+            test_map.enters[block] = {names[n] for n in np.flatnonzero(bits[row])}
+        return test_map
 
     def save(self, path: Path) -> None:
-        """Write a file, in one step."""
-        place = {test: n for n, test in enumerate(self.tests)}
-        bits = np.zeros((len(self.enters), len(place)), np.bool_)
+        """Write the recording to a file, atomically."""
+        index = {test: n for n, test in enumerate(self.tests)}
+        bits = np.zeros((len(self.enters), len(index)), np.bool_)
         for row, tests in enumerate(self.enters.values()):
-            bits[row, [place[test] for test in tests]] = True
+            bits[row, [index[test] for test in tests]] = True
         head = {
             "schema": SCHEMA,
             "tests": self.tests,
@@ -161,10 +161,10 @@ class TestMap:
                 mine = [name for name in names if file_of(name) == file]
                 text = _hash(file)  # as it was collected; who edits it now has it recorded again
                 connection.send(mine)
-                for said in connection.recv():
-                    if said[0] == "failed":
-                        raise RuntimeError(f"the tests of {file} cannot be recorded: {said[1]}")
-                    test, seconds, verdict, entered = said
+                for message in connection.recv():
+                    if message[0] == "failed":
+                        raise RuntimeError(f"the tests of {file} cannot be recorded: {message[1]}")
+                    test, seconds, verdict, entered = message
                     if verdict != "passed":
                         continue
                     self.tests[test] = round(seconds, 4)
@@ -191,15 +191,15 @@ class TestMap:
         """
         tests = self._that_enter(mutant)
         cost = _costs({test: self.tests[test] for test in tests if test in self.tests})
-        found: list[tuple[str, float]] = []
+        quickest: list[tuple[str, float]] = []
         for last in (False, True):
             left = budget_s
             for test in sorted(cost, key=lambda test: (cost[test], test)):
                 seconds = self.tests[test]
                 if test.startswith(LAST) is last and seconds <= min(_SLOWEST_S, left):
                     left -= max(seconds, _LEAST_S)
-                    found.append((test, seconds))
-        return found
+                    quickest.append((test, seconds))
+        return quickest
 
     def _that_enter(self, mutant: Mutant) -> set[str]:
         """The tests that enter the block; if the function has changed since, those of the file."""
@@ -226,19 +226,19 @@ def _blocks(hits: Sequence[int]) -> Iterator[str]:
 def _costs(seconds: Mapping[str, float]) -> dict[str, float]:
     """What to sort tests by: the quickest first, but cases of one function later and later."""
     rank: dict[str, int] = {}
-    found = {}
+    costs = {}
     for test in sorted(seconds, key=lambda test: (seconds[test], test)):
         function = test.partition("[")[0]
         rank[function] = rank.get(function, 0) + 1
-        found[test] = max(seconds[test], _LEAST_S) * rank[function]
-    return found
+        costs[test] = max(seconds[test], _LEAST_S) * rank[function]
+    return costs
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
-    """The files of tests of some paths."""
-    found: list[str] = []
+    """The test files in some files and folders."""
+    names: list[str] = []
     for path in paths:
-        place = ROOT / path
-        inside = sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
-        found += [one.relative_to(ROOT).as_posix() for one in inside]
-    return found
+        folder = ROOT / path
+        inside = sorted(folder.rglob("test_*.py")) if folder.is_dir() else [folder]
+        names += [one.relative_to(ROOT).as_posix() for one in inside]
+    return names

@@ -26,8 +26,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 @functools.cache
 def files() -> tuple[str, ...]:
     """The files to mutate, relative to the root of the project."""
-    found = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
-    return tuple(p.relative_to(ROOT).as_posix() for p in found)
+    paths = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
+    return tuple(p.relative_to(ROOT).as_posix() for p in paths)
 
 
 def module_name(file: str) -> str:
@@ -47,7 +47,7 @@ class Block:
 
 
 class Source:
-    """A file's tree, with the place of each node."""
+    """A file's syntax tree, with the byte offsets of each node."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -64,7 +64,7 @@ class Source:
         self._hashes: dict[str, str] = {}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """The bytes of a node."""
+        """The byte offsets at which a syntax node begins and ends."""
         if not isinstance(node, ast.expr | ast.stmt):
             raise TypeError(f"a {type(node).__name__} has no place")
         end_line, end_column = node.end_lineno, node.end_col_offset
@@ -73,7 +73,7 @@ class Source:
         return self._offset(node.lineno, node.col_offset), self._offset(end_line, end_column)
 
     def segment(self, node: ast.AST) -> str:
-        """The text of a node."""
+        """The source text of a syntax node."""
         start, end = self.span(node)
         return self.data[start:end].decode()
 
@@ -154,7 +154,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 @functools.cache
 def source_of(file: str) -> Source:
-    """A file as it stands."""
+    """The parsed source of a file of the checkout."""
     return Source(file, (ROOT / file).read_text(encoding="utf-8"))
 
 
@@ -181,7 +181,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What a reason names it by."""
+        """What identifies the mutant in the file of reasons."""
         return self.file, self.function, self.kind, self.before, self.after
 
     @property
@@ -191,7 +191,7 @@ class Mutant:
 
 
 def spliced(data: bytes, start: int, end: int, text: str) -> bytes:
-    """Some bytes replaced by a text."""
+    """The source's text with the bytes of one span replaced."""
     return data[:start] + text.encode() + data[end:]
 
 

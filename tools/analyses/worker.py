@@ -99,26 +99,26 @@ def forked(work: Callable[[Say], None], limit_s: float) -> tuple[list[Any], int]
             connection.send(("failed", f"{type(error).__name__}: {error}"))
         os._exit(0)
     os.close(writing)
-    said = _heard(reading, pid, limit_s)
+    messages = _heard(reading, pid, limit_s)
     _, status = os.waitpid(pid, 0)
     _kill(pid)  # what it has started, too
-    return said, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return messages, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def _heard(reading: int, pid: int, limit_s: float) -> list[Any]:
-    said: list[Any] = []
+    messages: list[Any] = []
     end = time.monotonic() + limit_s
     with Connection(reading, writable=False) as connection:
         while True:
             left = end - time.monotonic()
             if left <= 0 or not select.select([reading], [], [], left)[0]:
                 _kill(pid)
-                said.append(("failed", TIME))
-                return said
+                messages.append(("failed", TIME))
+                return messages
             try:
-                said.append(connection.recv())
+                messages.append(connection.recv())
             except EOFError:
-                return said
+                return messages
 
 
 def _kill(pid: int) -> None:
@@ -135,17 +135,17 @@ def _kill(pid: int) -> None:
 class _Loader(SourceFileLoader):
     """Loads a module from a text or tree of ours."""
 
-    def __init__(self, name: str, path: str, code: types.CodeType, given: dict[str, object]):
+    def __init__(self, name: str, path: str, code: types.CodeType, names: dict[str, object]):
         super().__init__(name, path)
         self._code = code
-        self._given = given
+        self._globals = names
 
     def get_code(self, fullname: str) -> types.CodeType:
         del fullname
         return self._code
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__.update(self._given)
+        module.__dict__.update(self._globals)
         super().exec_module(module)
 
 
@@ -155,14 +155,14 @@ class Importer:
     def __init__(self, code: Callable[[str], Any], chosen: Iterable[str], hit: object = None):
         self._code = code
         self._files = {module_name(file): file for file in chosen}
-        self._given = {HIT: hit}
+        self._globals = {HIT: hit}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The module, if it is one of them."""
         spec = PathFinder.find_spec(name, path, target) if name in self._files else None
         if spec is not None and spec.origin is not None:
             code = compile(self._code(self._files[name]), spec.origin, "exec")
-            spec.loader = _Loader(name, spec.origin, code, self._given)
+            spec.loader = _Loader(name, spec.origin, code, self._globals)
         return spec
 
 
@@ -178,7 +178,7 @@ def recorded_importer(hits: set[int]) -> Importer:
             file = self._files.get(name)
             if file is not None:
                 base, add = number[file] << 16, hits.add
-                self._given = {HIT: lambda block: add(base | block)}
+                self._globals = {HIT: lambda block: add(base | block)}
             return super().find_spec(name, path, target)
 
     return Numbered(tree, files())
@@ -187,12 +187,12 @@ def recorded_importer(hits: set[int]) -> Importer:
 def live_functions(file: str) -> dict[tuple[str, int], list[types.FunctionType]]:
     """The functions of a file that there are, by qualified name and line."""
     path = str(ROOT / file)
-    found: dict[tuple[str, int], list[types.FunctionType]] = {}
+    functions: dict[tuple[str, int], list[types.FunctionType]] = {}
     for one in gc.get_objects():
         if isinstance(one, types.FunctionType) and one.__code__.co_filename == path:
             code = one.__code__
-            found.setdefault((code.co_qualname, code.co_firstlineno), []).append(one)
-    return found
+            functions.setdefault((code.co_qualname, code.co_firstlineno), []).append(one)
+    return functions
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -219,14 +219,14 @@ def put(file: str, source: str, live: dict[tuple[str, int], list[types.FunctionT
 
 
 def _by_name(code: types.CodeType) -> dict[str, list[types.CodeType]]:
-    found: dict[str, list[types.CodeType]] = {}
+    by_name: dict[str, list[types.CodeType]] = {}
     for inner in codes(code):
-        found.setdefault(inner.co_qualname, []).append(inner)
-    return found
+        by_name.setdefault(inner.co_qualname, []).append(inner)
+    return by_name
 
 
 def caches(prefixes: tuple[str, ...]) -> list[Any]:
-    """The caches of functions of some packages."""
+    """The functions of some packages that have a cache to clear."""
     return [
         one
         for one in gc.get_objects()
@@ -252,7 +252,7 @@ class Tests:
         self.broken |= report.failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember what a test says."""
+        """Record the outcome of a test."""
         self._failed |= report.failed
         self._skipped |= report.skipped
 
@@ -273,7 +273,7 @@ class Tests:
 
 
 def collected(arguments: Sequence[str], do: Callable[[Tests], None], basetemp: str) -> None:
-    """Collect tests and do something with them."""
+    """Collect the tests of some files with pytest and pass them to a function."""
     hypothesis: Any = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
@@ -303,23 +303,23 @@ def judge_here(tests: Tests, job: Job, say: Say) -> None:
     say(("done", ""))
 
 
-def outcome(said: Sequence[tuple[str, str]], ended_by: int, seconds: float) -> Outcome:
-    """What a child's words mean."""
-    begun = sum(word == "begins" for word, _ in said)
-    failed = [what for word, what in said if word == "failed"]
+def outcome(messages: Sequence[tuple[str, str]], ended_by: int, seconds: float) -> Outcome:
+    """The outcome of a child process from its messages and the signal that ended it."""
+    begun = sum(word == "begins" for word, _ in messages)
+    failed = [what for word, what in messages if word == "failed"]
     if failed:
         return Outcome(failed[0], begun, seconds)
     if ended_by in (signal.SIGPROF, signal.SIGALRM, signal.SIGKILL):
         return Outcome(TIME, begun, seconds)
-    if ended_by or not any(word == "done" for word, _ in said):
+    if ended_by or not any(word == "done" for word, _ in messages):
         return Outcome("crash", begun, seconds)
     return Outcome("", begun, seconds)
 
 
 def _timed(work: Callable[[Say], None], limit_s: float) -> Outcome:
     start = time.monotonic()
-    said, ended_by = forked(work, limit_s)
-    return outcome(said, ended_by, time.monotonic() - start)
+    messages, ended_by = forked(work, limit_s)
+    return outcome(messages, ended_by, time.monotonic() - start)
 
 
 def _limit(job: Job) -> float:
@@ -392,17 +392,17 @@ def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """The two ends of a process's pipes."""
+    """The reading and the writing end of the pipes to another process."""
 
     reading: Connection
     writing: Connection
 
     def recv(self) -> Any:
-        """What the other process has sent."""
+        """The next object that the other process has sent."""
         return self.reading.recv()
 
     def send(self, what: object) -> None:
-        """Send something to the other process."""
+        """Send an object to the other process."""
         self.writing.send(what)
 
 
@@ -421,9 +421,9 @@ def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) 
             if wanted is None:
                 return
 
-            said: list[Any] = []
-            while len(said) < len(wanted):
-                left = wanted[len(said) :]
+            messages: list[Any] = []
+            while len(messages) < len(wanted):
+                left = wanted[len(messages) :]
 
                 def work(say: Say, left: list[str] = left) -> None:
                     for test, then in zip(left, [*left[1:], None], strict=True):
@@ -438,8 +438,8 @@ def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) 
                 more = forked(work, 3600.0)[0]
                 if len(more) < len(left):  # the one that follows does not end
                     more = [*more, (left[len(more)], _LONGEST_S, "failed", [])]
-                said += more
-            connection.send(said)
+                messages += more
+            connection.send(messages)
 
     collected([*paths, "-m", MARKS], record, basetemp)
 

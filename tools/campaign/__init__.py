@@ -1,1 +1,1 @@
-"""The mutation campaign behind `ptxgen mutate`."""
+"""The mutation campaign after `ptxgen mutate`."""

@@ -17,12 +17,12 @@ from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
 from ptxgen.target import target
-from tools.campaign.arrays import bits_differ, copied, place_of, with_margins, within_margins
+from tools.campaign.arrays import bits_differ, copied, slot_of, with_margins, within_margins
 from tools.campaign.launches import of_step
 
 _SEED: Final = 20251
 _SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
-_ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
+_NONFINITE: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
 _BEYOND_E4M3: Final = 300  # times a normal number: beyond 448, the largest number, in some elements
 
 
@@ -86,14 +86,14 @@ class AppendSettings:
 
 def append_subject(name: str, **settings: Any) -> KernelUnderTest:
     """The subject of the kernel with these `AppendSettings`."""
-    own = AppendSettings(**settings)
+    options = AppendSettings(**settings)
 
     def prepare(problem: AppendProblem) -> Launch:
-        arrays = AppendArrays.of(own, problem)
+        arrays = AppendArrays.of(options, problem)
         return of_step(arrays.step(), arrays.results, arrays.wrong)
 
-    made = AppendArrays.of(own, _PROBLEMS[0]).step().made
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+    build = AppendArrays.of(options, _PROBLEMS[0]).step().made
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,59 +113,61 @@ class AppendArrays:
     wanted: tuple[Array, Array, Array]
 
     @classmethod
-    def of(cls, own: AppendSettings, p: AppendProblem) -> AppendArrays:
+    def of(cls, settings: AppendSettings, p: AppendProblem) -> AppendArrays:
         """The arrays of a problem, with equal contents at each call."""
         random, batch = np.random.default_rng(_SEED), len(p.used)
-        dim, dim_v = own.dims
+        dim, dim_v = settings.dims
         sizes = ((p.n, p.kv_heads, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
-        new = [with_margins((batch, *s), own.dtype, random, reverse=False) for s in sizes]
+        new = [with_margins((batch, *s), settings.dtype, random, reverse=False) for s in sizes]
         new[0] = new[0].swapaxes(1, 2)
-        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.kv_dtype else 1)
-        new[1][0, 0, 0, : len(_ODD)] = _ODD
-        if own.special:
+        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if settings.kv_dtype else 1)
+        new[1][0, 0, 0, : len(_NONFINITE)] = _NONFINITE
+        if settings.special:
             for of_side in new[:2]:
-                of_side[0, 0, 0, -len(own.special) :] = own.special
-        tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
+                of_side[0, 0, 0, -len(settings.special) :] = settings.special
+        tables = rotary_tables(p.positions, settings.rotary_dim) if settings.rotary_dim else ()
         operands = {"seqused_k": np.array(p.used)}
-        operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
-        operands |= {"cache_batch_idx": np.array(p.index)} if own.index else {}
-        places = (_SEQUENCES if own.index else batch, p.kv_heads, _CAPACITY)
-        if own.page_size:
-            columns = -(-_CAPACITY // own.page_size)
-            pages = random.permutation(places[0] * columns)
-            operands["block_table"] = pages.reshape(places[0], columns)
-            places = (pages.size, p.kv_heads, own.page_size)
-        given = {name: within_margins(array, I32) for name, array in operands.items()}
-        for name in ("k_scale", "v_scale") if own.kv_dtype else ():
+        operands |= {"leftpad_k": np.array(p.padding)} if settings.padding else {}
+        operands |= {"cache_batch_idx": np.array(p.index)} if settings.index else {}
+        extents = (_SEQUENCES if settings.index else batch, p.kv_heads, _CAPACITY)
+        if settings.page_size:
+            columns = -(-_CAPACITY // settings.page_size)
+            pages = random.permutation(extents[0] * columns)
+            operands["block_table"] = pages.reshape(extents[0], columns)
+            extents = (pages.size, p.kv_heads, settings.page_size)
+        inputs = {name: within_margins(array, I32) for name, array in operands.items()}
+        for name in ("k_scale", "v_scale") if settings.kv_dtype else ():
             scales = random.uniform(0.1, 3.0, p.kv_heads)
-            if own.scale is not None:
-                scales[...] = own.scale
-            given[name] = within_margins(scales, F32)
-        results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
-        results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))
-        made = cls(
-            own,
+            if settings.scale is not None:
+                scales[...] = settings.scale
+            inputs[name] = within_margins(scales, F32)
+        results = [with_margins((*extents, d), settings.stored, None, reverse=False) for d in settings.dims]
+        results.append(with_margins(new[2].shape, settings.dtype, None, reverse=False))
+        appended = cls(
+            settings,
             within_margins(np.array(p.counts), I32) if p.counts else None,
             (new[0], new[1], new[2]),
             tuple(within_margins(table, F32) for table in tables),
-            given,
+            inputs,
             (results[0], results[1], results[2]),
             (copied(results[0]), copied(results[1]), copied(results[2])),
         )
-        made._fill(p)
-        return made
+        appended._fill(p)
+        return appended
 
     def step(self) -> Step:
-        """The launch that appends."""
-        own, arrays = self.settings, dict(zip(("K_NEW", "V_NEW", "Q"), self.new, strict=True))
+        """The launch of the kernel that appends to the cache."""
+        settings, arrays = self.settings, dict(zip(("K_NEW", "V_NEW", "Q"), self.new, strict=True))
         arrays |= {**dict(zip(("K", "V", "Q_OUT"), self.results, strict=True)), **self.operands}
         arrays |= {} if self.counts is None else {"counts": self.counts}
         arrays |= dict(zip(("COS", "SIN"), self.tables, strict=False))  # none without a rotation
         views = {name: view(array, name) for name, array in arrays.items()}
-        return append_step(target(own.target), AppendCall(views, own.page_size, own.interleaved))
+        return append_step(
+            target(settings.target), AppendCall(views, settings.page_size, settings.interleaved)
+        )
 
     def _fill(self, p: AppendProblem) -> None:
-        """Write the right results to `wanted`."""
+        """Write the exact contents of the cache after the launch to `wanted`."""
         capacity = _CAPACITY
         if self.settings.page_size:
             capacity = self.operands["block_table"].shape[1] * self.settings.page_size
@@ -175,8 +177,8 @@ class AppendArrays:
         k_new, v_new, q = self.new
         rows = k_new
         if self.tables:
-            q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
-            rows = self._turned(k_new, used, padding, p)
+            q_out[...] = self._rotated(q, used, padding, p).astype(q.dtype)
+            rows = self._rotated(k_new, used, padding, p)
         if not self.settings.kv_dtype:
             rows = rows.astype(k.dtype)
         index, page_size = self.operands.get("cache_batch_idx"), self.settings.page_size
@@ -186,17 +188,17 @@ class AppendArrays:
             if row < 0 or i >= n:
                 continue
             sequence = b if index is None else int(index[b])
-            place, within = place_of(self.operands, page_size, sequence, row)
+            page, within = slot_of(self.operands, page_size, sequence, row)
             for to, of, name in ((k, rows, "k_scale"), (v, v_new, "v_scale")):
-                found = of[b, :, i]
+                values = of[b, :, i]
                 if self.settings.kv_dtype:
-                    found = stored(found, self.settings.stored, self.operands[name][:, None])
-                to[place, :, within] = found
+                    values = stored(values, self.settings.stored, self.operands[name][:, None])
+                to[page, :, within] = values
 
-    def _turned(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
-        """Rows rotated by their positions, in f32."""
-        places = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
-        positions = np.clip(places, 0, p.positions - 1)
+    def _rotated(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
+        """Rows with rotary embedding at their positions, in f32."""
+        rows = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
+        positions = np.clip(rows, 0, p.positions - 1)
         cos, sin = self.tables
         return rotated(x, cos, sin, positions, interleaved=self.settings.interleaved)
 

@@ -33,7 +33,7 @@ _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
 _FALLING: Final = 4  # first column of queries, and the number of keys with one value in theirs
-_TILE_IN_TURN: Final = 32  # keys that one of two warpgroups takes, before the other has a turn
+_PING_PONG_TILE: Final = 32  # keys that one of two warpgroups takes, before the other has a turn
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 _GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
@@ -46,7 +46,7 @@ _SMALL: Final = np.float32(2.0**-123)
 _UP, _DEAD, _DOWN = range(3)
 _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 
-_NO_PAGE: Final = -7  # in a block table, behind the last page of a sequence
+_NO_PAGE: Final = -7  # in a block table, after the last page of a sequence
 _UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
 _SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
@@ -88,7 +88,7 @@ def _stairs(q: Array, k: Array, _v: Array, rows: int) -> None:
     from tile to tile, and the other row scores of 0. In every other two warps they grow in odd tiles alone.
     In the others, four rows have the same scores in all tiles, and those of four grow every two tiles.
     """
-    row, tile = np.arange(q.shape[2]), np.arange(k.shape[2]) // _TILE_IN_TURN
+    row, tile = np.arange(q.shape[2]), np.arange(k.shape[2]) // _PING_PONG_TILE
     warp, of_lane = np.divmod(row // rows, 2)
     k[..., 0], k[..., 1], k[..., 2] = np.where(tile % 2 == 1, -tile, -_STEEP), 1, -1 - tile // 2
     q[...] = 0
@@ -135,7 +135,7 @@ def _large_keys(q: Array, k: Array, _v: Array, _rows: int) -> None:
 
 def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
     """Make values so large that rounding to tf32 makes them infinite. Only one value counts in each
-    row: all other weights are negligible beside the largest.
+    row: all other weights are negligible next to the largest.
     """
     q[...], q[..., 0] = 0, _STEEPEST
     k[..., 0] = np.arange(k.shape[2])
@@ -161,11 +161,11 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "uneven": uneven.uneven,
     "first uneven": uneven.first_uneven,
     "last uneven": uneven.last_uneven,
-    "turns uneven": uneven.turns_uneven,
+    "turns uneven": uneven.uneven_rounds,
     "infinite": uneven.infinite,
     "infinite values": uneven.infinite_values,
     "infinite panels": uneven.infinite_panels,
-    "infinite turn": uneven.infinite_turn,
+    "infinite turn": uneven.infinite_round,
     "parting in fp8": fp8.parting,
 }
 
@@ -296,20 +296,20 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
     """`cu_seqlens_*` and `seqused_*` of packed sequences. With seqused, uncounted rows follow the
     counted rows of each sequence but the last, which ends the array.
     """
-    found = {}
+    lengths = {}
     for side, used, counts in zip(
         "qk", (config.seqused_q, config.seqused_k), zip(*p.sequences, strict=True), strict=True
     ):
         ends = np.cumsum([0, *(n + _UNUSED * used for n in counts[:-1]), counts[-1]])
-        found[f"cu_seqlens_{side}"] = within_margins(ends, I32)
+        lengths[f"cu_seqlens_{side}"] = within_margins(ends, I32)
         if used:
-            found[f"seqused_{side}"] = within_margins(np.array(counts), I32)
-    return found
+            lengths[f"seqused_{side}"] = within_margins(np.array(counts), I32)
+    return lengths
 
 
 def _block_table(config: AttentionConfig, lengths: Mapping[str, Array]) -> dict[str, Array]:
     """`block_table` of sequences whose rows of K are in pages, later rows in earlier pages; none of a
-    config without pages. Entries behind the last row are of no page.
+    config without pages. Entries after the last row are of no page.
     """
     if config.page_size is None:
         return {}
@@ -329,15 +329,15 @@ def _in_pages(
     """
     ends = lengths["cu_seqlens_k"]
     of = [(b, r) for b, count in enumerate(np.diff(ends)) for r in range(count)]
-    places = [place_of(table, page_size, b, r) for b, r in of]
-    pages = 2 + max((page for page, _ in places), default=0)
+    slots = [slot_of(table, page_size, b, r) for b, r in of]
+    pages = 2 + max((page for page, _ in slots), default=0)
     shape = (pages, rows.shape[1], page_size, rows.shape[3])
     if p.alike:
         return alike(rows, shape)
-    found = with_margins(shape, OF_ARRAYS[rows.dtype.name], None, reverse=p.reverse)
-    for (b, r), (page, nth) in zip(of, places, strict=True):
-        found[page, :, nth] = rows[0, :, ends[b] + r]
-    return found
+    pool = with_margins(shape, OF_ARRAYS[rows.dtype.name], None, reverse=p.reverse)
+    for (b, r), (page, nth) in zip(of, slots, strict=True):
+        pool[page, :, nth] = rows[0, :, ends[b] + r]
+    return pool
 
 
 def _rows(p: Problem, lengths: Mapping[str, Array]) -> tuple[int, int, int]:
@@ -358,10 +358,10 @@ def _sequences(lengths: Mapping[str, Array], side: str, rows: int) -> list[tuple
 
 def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.bool_]:
     """Whether each row is a counted row of a sequence."""
-    found = np.zeros(rows, bool)
+    counted = np.zeros(rows, bool)
     for first, end in _sequences(lengths, side, rows):
-        found[first:end] = True
-    return found
+        counted[first:end] = True
+    return counted
 
 
 # ----------------------------------------------------------------------------------- other operands
@@ -405,7 +405,7 @@ def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Ar
     return view
 
 
-def place_of(operands: Mapping[str, Array], page_size: int, sequence: int, row: int) -> tuple[int, int]:
+def slot_of(operands: Mapping[str, Array], page_size: int, sequence: int, row: int) -> tuple[int, int]:
     """The sequence or, with a page size, the page of a row of a cached sequence, and the row's index
     in it.
     """
@@ -443,7 +443,7 @@ def copied(array: Array) -> Array:
 
 
 def _whole(array: Array) -> Array:
-    """An array with its margins."""
+    """The whole memory of a view: the array and the margins around it."""
     whole = array.base
     assert isinstance(whole, np.ndarray)
     return whole

@@ -29,7 +29,7 @@ from tools.campaign.arrays import (
     bits_differ,
     copied,
     margins_changed,
-    place_of,
+    slot_of,
     with_margins,
     within_margins,
 )
@@ -93,23 +93,23 @@ class CacheSettings:
 
 def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> KernelUnderTest:
     """The subject of the kernel with these `CacheSettings`."""
-    own = CacheSettings(AttentionConfig(return_lse=True, causal=True, **attention), **settings)
-    problems = _problems_of(own)
+    options = CacheSettings(AttentionConfig(return_lse=True, causal=True, **attention), **settings)
+    problems = _problems_of(options)
 
     def prepare(problem: CacheProblem) -> Launch:
-        arrays = CacheArrays.of(own, problem)
+        arrays = CacheArrays.of(options, problem)
         return of_step(arrays.step(), (arrays.out, arrays.lse, *arrays.cache), arrays.wrong)
 
-    made = CacheArrays.of(own, problems[0]).step().made
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, problems, prepare)
+    build = CacheArrays.of(options, problems[0]).step().made
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, problems, prepare)
 
 
-def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
+def _problems_of(settings: CacheSettings) -> tuple[CacheProblem, ...]:
     """Problems with items whose keys end anywhere in a tile. The first problem uses all buffers
     repeatedly in each loop; some items have fewer keys than queries, or than splits.
     """
-    t = own.config.kernel().tiling
-    group = 2 if own.config.pack_gqa is True else 1  # heads in a CTA
+    t = settings.config.kernel().tiling
+    group = 2 if settings.config.pack_gqa is True else 1  # heads in a CTA
     tile, block = t.tile, t.block_q // group  # block: queries of one head in a CTA
     ends = tuple(range(1, tile + 1))
     first = CacheProblem(block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2)
@@ -133,19 +133,19 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     # For each of a thread's rows, and each key of a tile, the key is the first after the diagonal.
     # Only the last query sees NaN, or all but the first one, whose keys end at the end of a tile.
     apart = max(t.row_step // group, 1)
-    behind = tuple(range(1, tile + apart, max(apart - 1, 1)))
+    after = tuple(range(1, tile + apart, max(apart - 1, 1)))
     hidden = [
-        CacheProblem(block, tuple(block + n for n in behind), nan_last=last, heads=2 * group, splits=splits)
+        CacheProblem(block, tuple(block + n for n in after), nan_last=last, heads=2 * group, splits=splits)
         for last, splits in ((max(apart - 1, 1), 1), (1, 3), (block - 1, 3))
     ]
     hidden.append(replace(hidden[-1], used=(block + tile - 1,), splits=1))
     # A block of only one row, which sees NaN.
-    odd = 3 if group > 1 else 1  # heads; a divisor of 32 + 1 rows
-    rows = (t.block_q + 1) // odd
-    hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
+    kv_heads = 3 if group > 1 else 1  # heads; a divisor of 32 + 1 rows
+    rows = (t.block_q + 1) // kv_heads
+    hidden.append(CacheProblem(rows, (rows + 3, tile), heads=kv_heads, kv_heads=1, nan_last=1))
     # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
-    # An item without keys, in front of whose cache there is nothing.
+    # An item without keys, before whose cache there is nothing.
     empty = CacheProblem(1, (0, tile + 1), heads=2, splits=1)
     # Two tiles that the diagonal cuts; the last warp's rows all see a key of the last one.
     cut = replace(
@@ -153,19 +153,19 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     )
     crossing = [replace(cut, scores="crossing"), replace(cut, times=ABOVE_HUGE)]
     alike = (first, two_blocks, one, padded, grouped, alone, negative)
-    found = (*alike, *scores, *huge, *hidden, *full, empty, *ragged, *crossing)
-    return _appending(own, found) if own.rotary_dim else found
+    problems = (*alike, *scores, *huge, *hidden, *full, empty, *ragged, *crossing)
+    return _appending(settings, problems) if settings.rotary_dim else problems
 
 
-def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[CacheProblem, ...]:
+def _appending(settings: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[CacheProblem, ...]:
     """The problems with new rows, and with all queries of a head of K in one block. Further
     problems have items with fewer rows than are new, with padding among the new rows, with as many
     splits as tiles, and with only one row that sees NaN.
     """
-    block, tile = own.config.kernel().tiling.block_q, own.config.kernel().tiling.tile
+    block, tile = settings.config.kernel().tiling.block_q, settings.config.kernel().tiling.tile
 
     def fitting(p: CacheProblem, n: int) -> CacheProblem:
-        heads = p.heads if own.config.pack_gqa is True else p.kv_heads
+        heads = p.heads if settings.config.pack_gqa is True else p.kv_heads
         return replace(p, heads=heads, seq_q=min(p.seq_q, block * p.kv_heads // heads), n=n)
 
     more = (
@@ -174,8 +174,8 @@ def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[
         CacheProblem(5, (3 * tile + 2, 2 * tile + 5), (0, 4), n=tile, splits=5),
         CacheProblem(1, (tile + 3, tile), heads=2, n=1, nan_last=1),
     )
-    found = [fitting(p, _NEW[i % len(_NEW)]) for i, p in enumerate(problems)]
-    return (*found, *(fitting(p, p.n) for p in more))
+    appending = [fitting(p, _NEW[i % len(_NEW)]) for i, p in enumerate(problems)]
+    return (*appending, *(fitting(p, p.n) for p in more))
 
 
 class _Results:
@@ -185,7 +185,7 @@ class _Results:
         self._arrays = list(arrays)
 
     def array(self, *_: object, **__: object) -> ArrayView:
-        """The next of the arrays."""
+        """The next of the arrays in the order in which they are requested."""
         return self._arrays.pop(0)
 
 
@@ -195,7 +195,7 @@ class CacheArrays:
     With splits O is [batch, heads, seq_q, splits, columns], and LSE [batch, heads, seq_q, splits].
     """
 
-    own: CacheSettings
+    settings: CacheSettings
     problem: CacheProblem
     q: Array
     cache: tuple[Array, Array]
@@ -208,28 +208,28 @@ class CacheArrays:
     keys: list[tuple[Array, Array]] = field(default_factory=list)  # keys and values of each item
 
     @classmethod
-    def of(cls, own: CacheSettings, p: CacheProblem) -> CacheArrays:
+    def of(cls, settings: CacheSettings, p: CacheProblem) -> CacheArrays:
         """The arrays of a problem, with equal contents at each call."""
-        random, config, batch = np.random.default_rng(_SEED), own.config, len(p.used)
+        random, config, batch = np.random.default_rng(_SEED), settings.config, len(p.used)
         q = with_margins((batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False)
-        count = batch + _SPARE if own.indexed else batch
-        index = random.permutation(count)[:batch] if own.indexed else np.arange(batch)
+        count = batch + _SPARE if settings.indexed else batch
+        index = random.permutation(count)[:batch] if settings.indexed else np.arange(batch)
         operands = {"seqused_k": np.array(p.used)}
-        if own.indexed:
-            operands |= {"leftpad_k": np.array(own.padding(p)), "cache_batch_idx": index}
+        if settings.indexed:
+            operands |= {"leftpad_k": np.array(settings.padding(p)), "cache_batch_idx": index}
         room = max(p.used) + (0 if p.full else _ROOM)
-        places = (count, p.kv_heads, room)
-        if own.page_size:
-            table = random.permutation(count * -(-room // own.page_size)).reshape(count, -1)
+        sizes = (count, p.kv_heads, room)
+        if settings.page_size:
+            table = random.permutation(count * -(-room // settings.page_size)).reshape(count, -1)
             operands["block_table"] = table
-            places = (table.size, p.kv_heads, own.page_size)
-        given = {name: within_margins(array, I32) for name, array in operands.items()}
-        for name in ("k_scale", "v_scale") if own.kv_dtype else ():
-            given[name] = within_margins(random.uniform(0.5, 2.0, p.kv_heads), F32)
+            sizes = (table.size, p.kv_heads, settings.page_size)
+        inputs = {name: within_margins(array, I32) for name, array in operands.items()}
+        for name in ("k_scale", "v_scale") if settings.kv_dtype else ():
+            inputs[name] = within_margins(random.uniform(0.5, 2.0, p.kv_heads), F32)
         dims = config.head_dim, config.value_dim
-        k, v = (with_margins((*places, d), own.stored, None, reverse=False) for d in dims)
+        k, v = (with_margins((*sizes, d), settings.stored, None, reverse=False) for d in dims)
         rows = (batch, p.heads, p.seq_q)
-        if own.has_splits:
+        if settings.has_splits:
             flat = (batch * p.heads, p.seq_q, p.splits, config.value_dim)
             parts = with_margins(flat, F32, None, reverse=False)
             out = parts.reshape(*rows, p.splits, config.value_dim)
@@ -238,38 +238,38 @@ class CacheArrays:
             out = with_margins((*rows, config.value_dim), config.element, None, reverse=False)
             lse = np.full(rows, np.nan, np.float32)
         new = {}
-        if own.rotary_dim:
+        if settings.rotary_dim:
             for name, dim in zip(("k", "v"), dims, strict=True):
                 shape = (batch, p.kv_heads, p.n, dim)
                 new[name] = with_margins(shape, config.element, random, reverse=False)
-            tables = rotary_tables(p.positions, own.rotary_dim)
+            tables = rotary_tables(p.positions, settings.rotary_dim)
             new |= {n: within_margins(t, F32) for n, t in zip(("cos", "sin"), tables, strict=True)}
-        made = cls(own, p, q, (k, v), given, out, lse, (copied(k), copied(v)), new, q.copy())
-        for b, place in enumerate(index):
-            made._fill(b, int(place), random)
-        return made
+        arrays = cls(settings, p, q, (k, v), inputs, out, lse, (copied(k), copied(v)), new, q.copy())
+        for b, slot in enumerate(index):
+            arrays._fill(b, int(slot), random)
+        return arrays
 
     def _fill(self, b: int, sequence: int, random: np.random.Generator) -> None:
         """Make the keys and values of item `b`, and write them to the cache."""
-        own, p, config = self.own, self.problem, self.own.config
-        begin, end = own.padding(p)[b], p.used[b]
+        settings, p, config = self.settings, self.problem, self.settings.config
+        begin, end = settings.padding(p)[b], p.used[b]
         count = max(end - begin, 0)
         k, v = (
             random.standard_normal((1, p.kv_heads, count, d)).astype(config.element.numpy)
             for d in (config.head_dim, config.value_dim)
         )
-        q, rest = self.q[b : b + 1], slice(own.rotary_dim, None)  # rotated infinities would be NaN
+        q, rest = self.q[b : b + 1], slice(settings.rotary_dim, None)  # rotated infinities would be NaN
         SCORES[p.scores](q[..., rest], k[..., rest], v, max(LANE_ROWS * p.kv_heads // p.heads, 1))
         v[:, :, max(count - p.nan_last, 0) :] = np.nan
-        if own.rotary_dim:
+        if settings.rotary_dim:
             self._append(b, sequence, k, v)
-        self.attending[b] = self._turned(b, self.q) if own.rotary_dim else self.q[b]
+        self.attending[b] = self._rotated(b, self.q) if settings.rotary_dim else self.q[b]
         scales = [self._scale(name) for name in ("k_scale", "v_scale")]
-        rows = [stored(x[0], own.stored, s) for x, s in zip((k, v), scales, strict=True)]
+        rows = [stored(x[0], settings.stored, s) for x, s in zip((k, v), scales, strict=True)]
         for side, of_side in zip((*self.cache, *self.wanted), (*rows, *rows), strict=True):
             for row in range(begin, end - p.n):
-                place, within = place_of(self.operands, own.page_size, sequence, row)
-                side[place, :, within] = of_side[:, row - begin]
+                page, within = slot_of(self.operands, settings.page_size, sequence, row)
+                side[page, :, within] = of_side[:, row - begin]
         k, v = (loaded(x, s)[None] for x, s in zip(rows, scales, strict=True))
         self.keys.append((k, v))
 
@@ -277,57 +277,57 @@ class CacheArrays:
         """Make the last keys and values of item `b` new rows, and rotate them in place; new rows of
         padding have other contents.
         """
-        p, begin = self.problem, self.own.padding(self.problem)[b]
+        p, begin = self.problem, self.settings.padding(self.problem)[b]
         first = p.used[b] - p.n
         k_new, v_new = self.new["k"][b], self.new["v"][b]
         keys = max(p.n - max(begin - first, 0), 0)  # new rows that are keys
         there = k.shape[2] - keys
         k_new[:, p.n - keys :], v_new[:, p.n - keys :] = k[0, :, there:], v[0, :, there:]
-        turned = self._turned(b, self.new["k"])
-        k[0, :, there:] = turned[:, p.n - keys :]
+        rotated_k = self._rotated(b, self.new["k"])
+        k[0, :, there:] = rotated_k[:, p.n - keys :]
         for i in range(max(-first, 0), p.n):
-            place, within = place_of(self.operands, self.own.page_size, sequence, first + i)
-            for side, row in zip(self.wanted, (turned[:, i], v_new[:, i]), strict=True):
-                side[place, :, within] = row
+            page, within = slot_of(self.operands, self.settings.page_size, sequence, first + i)
+            for side, row in zip(self.wanted, (rotated_k[:, i], v_new[:, i]), strict=True):
+                side[page, :, within] = row
 
-    def _turned(self, b: int, x: Array) -> Array:
+    def _rotated(self, b: int, x: Array) -> Array:
         """Rows of item `b`, rotated by their positions; the last row has that of the last key."""
-        end = self.problem.used[b] - self.own.padding(self.problem)[b]
-        places = np.arange(end - x.shape[2], end)
-        positions = np.clip(places, 0, self.problem.positions - 1)[None]
+        end = self.problem.used[b] - self.settings.padding(self.problem)[b]
+        rows = np.arange(end - x.shape[2], end)
+        positions = np.clip(rows, 0, self.problem.positions - 1)[None]
         cos, sin = self.new["cos"], self.new["sin"]
-        turned: Array = rotated(x[b : b + 1], cos, sin, positions, interleaved=False)[0]
-        return turned.astype(x.dtype)
+        result: Array = rotated(x[b : b + 1], cos, sin, positions, interleaved=False)[0]
+        return result.astype(x.dtype)
 
     def _scale(self, name: str) -> Array | None:
         scale = self.operands.get(name)
         return None if scale is None else scale[:, None, None]
 
     def step(self) -> Step:
-        """The launch that attends."""
-        p, own = self.problem, self.own
-        given = {name: view(array, name) for name, array in self.operands.items()}
+        """The launch of the kernel that attends to the cache."""
+        p, settings = self.problem, self.settings
+        inputs = {name: view(array, name) for name, array in self.operands.items()}
         k, v = (view(x, "cache") for x in self.cache)
-        size = own.page_size
-        room = given["block_table"].shape[1] * size if size else k.shape[2]
-        scale = own.config.scale * p.times
+        size = settings.page_size
+        room = inputs["block_table"].shape[1] * size if size else k.shape[2]
+        scale = settings.config.scale * p.times
         out, lse = view(self.out, "out"), view(self.lse, "lse")
-        splits = p.splits if own.has_splits else 1
+        splits = p.splits if settings.has_splits else 1
         names = {"k": "k", "v": "v", "cos": "rotary_cos", "sin": "rotary_sin"}
         new = {names[name]: view(array, name) for name, array in self.new.items()}
         call = CacheCall(
-            own.config,
+            settings.config,
             view(self.q, "q"),
             k,
             v,
             out,
             {"lse": lse},
-            given | new_operands(new),
+            inputs | new_operands(new),
             size,
             room,
             scale,
         )
-        kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
+        kernel = kernel_of(call, target(str(settings.config.target)), max(splits, 1 + settings.has_splits))
         return steps_of(call, kernel, splits, _Results(out, lse))[0]
 
     def wrong(self) -> str:
@@ -335,7 +335,7 @@ class CacheArrays:
         out, lse = self.out, self.lse
         whole = out.reshape(-1, *out.shape[-3:])
         changed = margins_changed(whole, np.ones(whole.shape[2], bool))
-        if self.own.has_splits:
+        if self.settings.has_splits:
             out, lse = merged(out.astype(float), lse.astype(float))
         wanted, wanted_lse, out_error, lse_error = self._bound()
         return (
@@ -348,13 +348,13 @@ class CacheArrays:
 
     def _bound(self) -> Bound:
         """O and LSE of all items, with their allowed errors."""
-        config, p = self.own.config, self.problem
+        config, p = self.settings.config, self.problem
         scale = config.scale * p.times
         # The results of splits are merged in float64, and not rounded.
-        element = np.float32 if self.own.has_splits else config.element.numpy
-        arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.own.has_splits)
-        found = [
+        element = np.float32 if self.settings.has_splits else config.element.numpy
+        arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.settings.has_splits)
+        bounds = [
             attention_bound(q[None], k, v, element, arithmetic, causal="bottom_right", softmax_scale=scale)
             for q, (k, v) in zip(self.attending, self.keys, strict=True)
         ]
-        return Bound(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+        return Bound(*(np.concatenate(arrays) for arrays in zip(*bounds, strict=True)))

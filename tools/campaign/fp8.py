@@ -38,8 +38,8 @@ def parting(q: Array, k: Array, _v: Array, rows: int) -> None:
 
 def scales(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Scales [batch, kv_heads] of Q, K or V, of which every other is negative."""
-    found: Array = random.uniform(_LEAST, _LARGEST, shape)
-    return np.where(np.add.outer(*map(np.arange, shape)) % 2, -found, found)
+    drawn: Array = random.uniform(_LEAST, _LARGEST, shape)
+    return np.where(np.add.outer(*map(np.arange, shape)) % 2, -drawn, drawn)
 
 
 def without_scales(
@@ -47,8 +47,8 @@ def without_scales(
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
     """Q, K and V as the numbers that they stand for, in float64, and the operands that are no scales."""
     group = arrays[0].shape[1] // arrays[1].shape[1]
-    found = []
+    numbers = []
     for name, x, heads in zip(SCALES, arrays, (group, 1, 1), strict=True):
         scale = np.repeat(operands[name].astype(np.float64), heads, axis=1)
-        found.append(x.astype(np.float64) * scale[..., None, None])
-    return tuple(found), {name: array for name, array in operands.items() if name not in SCALES}
+        numbers.append(x.astype(np.float64) * scale[..., None, None])
+    return tuple(numbers), {name: array for name, array in operands.items() if name not in SCALES}

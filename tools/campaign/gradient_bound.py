@@ -55,7 +55,7 @@ class GradientBound(NamedTuple):
 @dataclass(frozen=True)
 class GradientInputs:
     """The arrays of a call for gradients, [batch, heads, rows, columns]; `out` and `lse` are as an
-    implementation of the forward pass gives them, and `given` the other arguments of the reference.
+    implementation of the forward pass gives them, and `arguments` the other arguments of the reference.
 
     Gradients are functions of `out`, which may be rounded to 16 bits: a change of O by e changes
     them as a change of `dlse` by -sum(dout * e) does. What `out` holds of rows whose LSE is -inf
@@ -71,7 +71,7 @@ class GradientInputs:
     out: Array
     lse: Array
     dlse: Array | None
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     bend: float = 1.0
 
     def bounds(self, wanted: Sequence[str] = ()) -> dict[str, GradientBound]:
@@ -85,31 +85,31 @@ class GradientInputs:
 
     def _bounds(self, wanted: Sequence[str]) -> dict[str, GradientBound]:
         right = attention_reference_gradients(
-            self.dout, self.q, self.k, self.v, dlse=self._as_dlse(), **self.given
+            self.dout, self.q, self.k, self.v, dlse=self._as_dlse(), **self.arguments
         )
-        found = _Terms.of(self)
-        errors = found.of_matrices(self)
-        errors |= {name: found.of_array(self, name) for name in wanted}
+        sums = _Terms.of(self)
+        errors = sums.of_matrices(self)
+        errors |= {name: sums.of_array(self, name) for name in wanted}
         exact = {"q": right.dq, "k": right.dk, "v": right.dv, **right.arrays}
-        types = {name: np.asarray(self.given[name]).dtype for name in wanted}
+        types = {name: np.asarray(self.arguments[name]).dtype for name in wanted}
         bounds = {
             name: _rounded(exact[name], error, types.get(name, self.q.dtype))
             for name, error in errors.items()
         }
         single = np.dtype(np.float32)
-        delta = GradientBound(np.where(found.seen_rows, found.delta, 0), found.delta_error)
+        delta = GradientBound(np.where(sums.seen_rows, sums.delta, 0), sums.delta_error)
         bounds["D"] = _rounded(*delta, single)
-        bounds[SUMS_OF_QUERIES] = _rounded(*found.sums_of_queries(self), single)
+        bounds[SUMS_OF_QUERIES] = _rounded(*sums.sums_of_queries(self), single)
         for name in wanted:
-            feature = found.features[name]
+            feature = sums.features[name]
             if feature.gradient_of in ("rows", "first", "keys"):
-                terms = found.terms(self, feature)
+                terms = sums.terms(self, feature)
                 bounds[term_of(feature, one_sweep=False)] = _rounded(*terms, single)
         return bounds
 
     def _as_dlse(self) -> Array:
         """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
-        exact, _ = attention_reference(self.q, self.k, self.v, **self.given)
+        exact, _ = attention_reference(self.q, self.k, self.v, **self.arguments)
         difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
         terms = self.dout.astype(np.float64) * difference
         less: Array = np.where(np.isneginf(self.lse), 0, terms.sum(axis=3))
@@ -139,14 +139,16 @@ class _Terms:
 
     @classmethod
     def of(cls, call: GradientInputs) -> _Terms:
-        """The terms of a call."""
-        config, given = call.config, call.given
+        """The terms of the error bounds of a call."""
+        config, inputs = call.config, call.arguments
         precision = config.precision if config.element is F32 else None
-        entering, kept = _UNITS[config.element.name, precision]
+        entering, stored = _UNITS[config.element.name, precision]
         tiny = _TINY.get(call.q.dtype, _LEAST_NORMAL)
         q, k, v = _in_float64(call)
         dout, scale = call.dout.astype(np.float64), config.scale
-        at = scored((*q.shape[:3], k.shape[2]), config.causal, np.float64, given.get("first_batch", 0), given)
+        at = scored(
+            (*q.shape[:3], k.shape[2]), config.causal, np.float64, inputs.get("first_batch", 0), inputs
+        )
         visible = visible_keys(at)
         none = np.isneginf(call.lse)
         score = scale * (q @ k.swapaxes(2, 3))
@@ -172,12 +174,12 @@ class _Terms:
         of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
         of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
         most = np.max(factor, initial=0)
-        of_products = of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny
-        of_weights = factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * most
+        of_products = of_products + call.bend * size * (stored + entering + _ROUNDINGS) + tiny
+        of_weights = factor * weight * (of_scores + stored + entering + _ROUNDINGS) + tiny * most
         first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
         return cls(
             at,
-            {feature.argument: feature for feature in asked(given)},
+            {feature.argument: feature for feature in asked(inputs)},
             ~none,
             delta,
             delta_error,
@@ -215,11 +217,11 @@ class _Terms:
             feature.array_gradient(self.gradient_error, self.at),
             feature.first_gradient(call.lse, self.first_error, self.at),
         )
-        found = next(part for part in parts if part is not None)
-        return summed_to(np.abs(found), np.shape(call.given[name]))
+        first = next(part for part in parts if part is not None)
+        return summed_to(np.abs(first), np.shape(call.arguments[name]))
 
     def terms(self, call: GradientInputs, feature: type[ScoreFeature]) -> GradientBound:
-        """What each row, or key, adds to the gradient of a feature's array."""
+        """The summand of each row, or key, of the gradient of a feature's array."""
         if feature.gradient_of == "keys":
             pair = (feature.array_gradient(x, self.at) for x in (self.gradient, self.gradient_error))
         elif feature.gradient_of == "rows":
@@ -231,17 +233,17 @@ class _Terms:
 
     def _by_rows(self, call: GradientInputs, feature: type[ScoreFeature], of: Array) -> Array:
         """A sum over rows of a function of `of`, row by row: [batch, heads, rows]."""
-        found = np.zeros(self.delta.shape)
+        total = np.zeros(self.delta.shape)
         for row in range(self.delta.shape[2]):
             alone = np.zeros_like(of)
             alone[:, :, row] = of[:, :, row]
             if feature.gradient_of == "rows":
-                found[:, :, row] = feature.array_gradient(alone, self.at)
+                total[:, :, row] = feature.array_gradient(alone, self.at)
             else:
                 lse = np.full_like(call.lse, np.inf)  # LSE of rows that add nothing
                 lse[:, :, row] = call.lse[:, :, row]
-                found[:, :, row] = feature.first_gradient(lse, alone, self.at)
-        return found
+                total[:, :, row] = feature.first_gradient(lse, alone, self.at)
+        return total
 
 
 def _in_float64(call: GradientInputs) -> tuple[Array, Array, Array]:
@@ -255,5 +257,5 @@ def _in_float64(call: GradientInputs) -> tuple[Array, Array, Array]:
 
 def _over_groups(gradient: Array, group: int) -> Array:
     batch, heads, *sizes = gradient.shape
-    found: Array = gradient.reshape(batch, heads // max(group, 1), max(group, 1), *sizes).sum(axis=2)
-    return found
+    summed: Array = gradient.reshape(batch, heads // max(group, 1), max(group, 1), *sizes).sum(axis=2)
+    return summed

@@ -39,14 +39,14 @@ _WARPS: Final = 2
 _TILE: Final = 16
 _PANEL: Final = 64  # columns of 16 bits in 128 bytes
 _CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
-_IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
+_ITERATIONS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
 # Rows of the last block and of the last tile that end in the second half of a tile of twice as many rows.
 _ENDS_OF_PARTS: Final = ((_TILE + 1, 8), (_TILE + 2, 1), (_TILE + 10, 3), (_TILE + 10, 10))
 # Queries, keys and odd queries: rows that see few keys or none, in two tiles rows that see others than
 # their neighbours, and the last rows of a tile.
-_ODD: Final = (
+_NONFINITE: Final = (
     (_BLOCK, 6, tuple(range(_BLOCK - 2))),
     (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))),
     (_BLOCK, _BLOCK, (_TILE - 1,)),
@@ -83,16 +83,16 @@ class GradientSettings:
 
     @property
     def tile(self) -> int:
-        """Rows of a tile."""
+        """Rows of one tile."""
         return (2 if self.in_parts else 1) * self.across * _TILE
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
-        step, kept = (_TILE, 2) if self.in_parts else (0, 0)
+        step, count = (_TILE, 2) if self.in_parts else (0, 0)
         small = replace(kernel.tiling, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
-        small = replace(small, stages=stages, slices=slices, step=step, kept=kept)
+        small = replace(small, stages=stages, slices=slices, step=step, kept=count)
         return verified_gradient(replace(kernel, tiling=small))
 
 
@@ -100,38 +100,38 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
     """The subject of the kernel with these `GradientSettings`, of which `attention` are those of the
     config.
     """
-    own = GradientSettings(config=AttentionConfig(return_lse=True, **attention), **settings)
-    problems = _problems_of(own)
+    options = GradientSettings(config=AttentionConfig(return_lse=True, **attention), **settings)
+    problems = _problems_of(options)
 
     def prepare(problem: Problem) -> Launch:
-        arrays = GradientArrays.of(own, problem)
+        arrays = GradientArrays.of(options, problem)
         return of_step(arrays.step, tuple(arrays.results.values()), arrays.wrong)
 
-    made = GradientArrays.of(own, problems[0]).step.made
-    scheduled = 2 if own.owner == SCORES else 1
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, problems, prepare, scheduled)
+    build = GradientArrays.of(options, problems[0]).step.made
+    scheduled = 2 if options.owner == SCORES else 1
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, problems, prepare, scheduled)
 
 
 # ---------------------------------------------------------------------------------------- problems
 
 
-def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
+def _problems_of(settings: GradientSettings) -> tuple[Problem, ...]:
     """Problems with ragged ends of every kind, of queries and of keys. The first, or the second, uses all
     buffers repeatedly; some have rows that see no key, keys that no row sees, NaN and
     infinity in queries, or nothing to walk over.
     """
-    config, tile = own.config, own.tile
+    config, tile = settings.config, settings.tile
     if config.varlen:
-        return tuple(_varlen(own))
-    turns, ends = _IN_TURNS * tile + 6, (*_ENDS, *(_ENDS_OF_PARTS if tile > _TILE else ()))
-    first = Problem(turns, turns + 4, heads=2)
-    found = [
-        *([] if own.owner == SCORES else [_of_one_cta(own)]),
+        return tuple(_varlen(settings))
+    iterations, ends = _ITERATIONS * tile + 6, (*_ENDS, *(_ENDS_OF_PARTS if tile > _TILE else ()))
+    first = Problem(iterations, iterations + 4, heads=2)
+    problems = [
+        *([] if settings.owner == SCORES else [_of_one_cta(settings)]),
         first,
         Problem(_BLOCK + 5, tile - 3, batch=2, heads=4, kv_heads=2),
         Problem(_BLOCK + tile + 9, tile + 4),
-        *_with_nan(own),
-        Problem(3, 0) if own.owner == QUERIES else Problem(0, 3),
+        *_with_nan(settings),
+        Problem(3, 0) if settings.owner == QUERIES else Problem(0, 3),
         *(Problem(_BLOCK, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
         Problem(_TILE - 3, tile + _TILE - 3, times=0.0, heads=1),
         Problem(2 * _BLOCK, 3 * tile, scores="growing", heads=1),
@@ -146,19 +146,19 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         ),
         *(
             Problem(n, n, heads=1, dropout_seed=seed)
-            for seed, n in _AT_THRESHOLD[own.owner]
+            for seed, n in _AT_THRESHOLD[settings.owner]
             if config.dropout
         ),
-        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _odd(config)),
+        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _nonfinite(config)),
         *(_of_larger_tiles() if config.causal == "bottom_right" and tile > _TILE else []),
-        *(_low(tile) if own.owner == QUERIES and config.causal != "bottom_right" else []),
-        *(_infinite(own) if config.softcap is None else []),
+        *(_low(tile) if settings.owner == QUERIES and config.causal != "bottom_right" else []),
+        *(_infinite(settings) if config.softcap is None else []),
     ]
-    if own.owner == SCORES:
-        found = [p for p in found if p.seq_q and p.seq_k]
+    if settings.owner == SCORES:
+        problems = [p for p in problems if p.seq_q and p.seq_k]
         shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
-        found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
-    return tuple(found)
+        problems += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
+    return tuple(problems)
 
 
 def _of_larger_tiles() -> Iterator[Problem]:
@@ -171,7 +171,7 @@ def _of_larger_tiles() -> Iterator[Problem]:
 
 
 def _low(tile: int) -> Iterator[Problem]:
-    """Problems in which keys behind the last one, with a score of 0, would have infinite weights: each of
+    """Problems in which keys after the last one, with a score of 0, would have infinite weights: each of
     a lane's keys in turn is the first of these. The queries of the last CTA see all keys.
     """
     for part in range(0, tile, MMA_ROWS):
@@ -179,11 +179,12 @@ def _low(tile: int) -> Iterator[Problem]:
             yield Problem(_BLOCK + tile, tile + part + end, heads=1, scores="low")
 
 
-def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """Queries, keys and odd queries: those of `_ODD`; an odd query among the last of a CTA, of which the last
-    alone sees a key; and NaN in each panel of 16 bits that Q, and that dO, has behind the first.
+def _nonfinite(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Numbers of queries and keys, and the rows of Q with NaN or infinity: those of `_NONFINITE`; one among
+    the last rows of a CTA, of which only the last sees a key; and one with NaN in each panel of 16 bits of
+    Q and of dO after the first.
     """
-    yield from _ODD
+    yield from _NONFINITE
     right = None if config.window is None else config.window[1]
     if config.causal == "bottom_right" or right is not None:
         yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
@@ -195,17 +196,17 @@ def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
             yield rows, rows, (0, first, first + 2)
 
 
-def _infinite(own: GradientSettings) -> Iterator[Problem]:
+def _infinite(settings: GradientSettings) -> Iterator[Problem]:
     """Problems with scores of -inf. In kernels by queries some rows have no other; where no row is without
     a key else, also such rows with NaN and infinity in dO. In others keys are infinite, whose products with
-    queries behind the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
+    queries after the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
     of these.
     """
-    tile = own.tile
-    if own.owner == QUERIES:
+    tile = settings.tile
+    if settings.owner == QUERIES:
         parting = Problem(_BLOCK, 2 * tile + 5, heads=1, scores="parting")
         yield parting
-        if own.config.causal == "top_left":
+        if settings.config.causal == "top_left":
             yield Problem(_BLOCK, tile + 5, heads=1, scores="none of queries", odd=tuple(range(0, _BLOCK, 4)))
         return
     for part in range(0, tile, MMA_ROWS):
@@ -213,47 +214,47 @@ def _infinite(own: GradientSettings) -> Iterator[Problem]:
             yield Problem(tile + part + end, _BLOCK - 3, heads=1, scores="none")
 
 
-def _of_one_cta(own: GradientSettings) -> Problem:
+def _of_one_cta(settings: GradientSettings) -> Problem:
     """A problem with one CTA, which walks over more tiles than it has stages."""
-    rows = 2 * own.tile + 6
-    return Problem(_BLOCK, rows, heads=1) if own.owner == QUERIES else Problem(rows, _BLOCK, heads=2)
+    rows = 2 * settings.tile + 6
+    return Problem(_BLOCK, rows, heads=1) if settings.owner == QUERIES else Problem(rows, _BLOCK, heads=2)
 
 
-def _with_nan(own: GradientSettings) -> list[Problem]:
+def _with_nan(settings: GradientSettings) -> list[Problem]:
     """Problems with NaN in keys of tiles that a block reads, which no row sees; if the kernel makes dQ,
     also in keys that rows of other blocks, or some rows of the block, see.
     """
-    config, more = own.config, own.tile + 5
-    found = []
+    config, more = settings.config, settings.tile + 5
+    problems = []
     if config.causal == "top_left":
-        found.append(Problem(more, _BLOCK + more, nan_from=more))
+        problems.append(Problem(more, _BLOCK + more, nan_from=more))
     if config.window is not None:
         left = config.window[0] or 0
         ends = (more, _BLOCK - 1)
-        found += [Problem(_BLOCK, _BLOCK + left + n, heads=1, nan_before=n) for n in ends]
-    makes_queries = own.owner == QUERIES or own.one_sweep
+        problems += [Problem(_BLOCK, _BLOCK + left + n, heads=1, nan_before=n) for n in ends]
+    makes_queries = settings.owner == QUERIES or settings.one_sweep
     if makes_queries and config.causal == "bottom_right":
-        found.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
+        problems.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
     elif makes_queries:
-        found.append(Problem(_BLOCK, _BLOCK, heads=1, nan_from=_BLOCK - 3))
-    return found
+        problems.append(Problem(_BLOCK, _BLOCK, heads=1, nan_from=_BLOCK - 3))
+    return problems
 
 
-def _varlen(own: GradientSettings) -> list[Problem]:
+def _varlen(settings: GradientSettings) -> list[Problem]:
     """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
-    b, t = _BLOCK, own.tile
-    small = _of_one_cta(own)
+    b, t = _BLOCK, settings.tile
+    small = _of_one_cta(settings)
     lengths = (
-        ((_IN_TURNS * t + 6, _IN_TURNS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
+        ((_ITERATIONS * t + 6, _ITERATIONS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
         ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
         ((b + 1, 5), (2, 2)),
         ((2 * b, 3 * t),),
         ((2 * b, 2 * b + t + 5),),
     )
     packed = [Problem(0, 0, lengths=of, heads=2) for of in lengths]
-    if own.config.causal == "top_left":  # NaN that no row sees
+    if settings.config.causal == "top_left":  # NaN that no row sees
         packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
-    elif own.owner == QUERIES:  # NaN that the first block does not see
+    elif settings.owner == QUERIES:  # NaN that the first block does not see
         packed.append(replace(packed[4], nan_from=b + t + 5))
     ends = [(b + 8, 8), (16, b + 24), (b + 24, b + 16), (8, b + 8), (b + 16, 16)]
     packed += [Problem(0, 0, lengths=(of,), heads=1, reverse=True) for of in ends]
@@ -262,8 +263,10 @@ def _varlen(own: GradientSettings) -> list[Problem]:
     packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in empty]
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
     packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
-    packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _odd(own.config)]
-    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(own)]
+    packed += [
+        Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _nonfinite(settings.config)
+    ]
+    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(settings)]
     return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
@@ -271,7 +274,7 @@ def _varlen(own: GradientSettings) -> list[Problem]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Inputs:
     """What the kernels of a call read, [batch, heads, rows, columns] within margins, and what is right,
     by the names of the kernels' pointers. `rows` says, by the names of matrices that are written, which
     of their rows are of a sequence.
@@ -292,42 +295,42 @@ class GradientArrays:
 
     step: Step
     results: Mapping[str, Array]
-    given: _Given
+    inputs: _Inputs
     is_dropping: bool
 
     @classmethod
-    def of(cls, own: GradientSettings, p: Problem) -> GradientArrays:
+    def of(cls, settings: GradientSettings, p: Problem) -> GradientArrays:
         """The launch on a problem, with equal contents of the arrays at each call."""
-        given, config = _given(own, p), p.config(own.config)
+        inputs, config = _inputs(settings, p), p.config(settings.config)
         written = {
-            name: with_margins(given.matrices[of].shape, config.element, None, reverse=p.reverse)
+            name: with_margins(inputs.matrices[of].shape, config.element, None, reverse=p.reverse)
             for name, of in WRITTEN.items()
         }
         packed = {
             name: array[0].swapaxes(0, 1) if config.varlen else array
-            for name, array in {**given.matrices, **written}.items()
+            for name, array in {**inputs.matrices, **written}.items()
         }
-        rows = {name: array[0] if config.varlen else array for name, array in given.of_rows.items()}
+        rows = {name: array[0] if config.varlen else array for name, array in inputs.of_rows.items()}
         views = {name: view(array, name) for name, array in {**packed, **rows}.items()}
-        operands = {name: view(array, name) for name, array in given.operands.items()}
+        operands = {name: view(array, name) for name, array in inputs.operands.items()}
         sizes = Checks(config, Caller(_CALLER)).check(views, operands, "bhsd", (None, None))
-        sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in own.wanted}
+        sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in settings.wanted}
         seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
         numbers = {**config.numbers, **seed}
         call = GradientCall(
-            config, sizes, "bhsd", config.scale, views, operands, numbers, sums, own.one_sweep
+            config, sizes, "bhsd", config.scale, views, operands, numbers, sums, settings.one_sweep
         )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
             for name, needed in memory_of(call).items()
         }
-        if own.owner != QUERIES:
-            memory["D"][...] = given.bounds["D"].gradient.reshape(memory["D"].shape)
-        step = _step(own, call, memory)
+        if settings.owner != QUERIES:
+            memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)
+        step = _step(settings, call, memory)
         names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
         every = memory | {name: written[of] for name, of in names.items()}
         results = {array.name: every[array.name] for array in step.made.arrays if array.is_written}
-        return cls(step, results, given, bool(config.dropout))
+        return cls(step, results, inputs, bool(config.dropout))
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right. Where the exact gradient is
@@ -335,40 +338,44 @@ class GradientArrays:
         """
         return next(filter(None, (self._wrong(*result) for result in self.results.items())), "")
 
-    def _wrong(self, name: str, found: Array) -> str:
-        right, allowed = (x.reshape(found.shape) for x in self.given.bounds[name])
-        rows = self.given.rows.get(name)
-        outside = "" if rows is None else margins_changed(found, rows, name)
-        free: Array = ~np.isfinite(right) & ~np.isfinite(found)
+    def _wrong(self, name: str, gradient: Array) -> str:
+        right, allowed = (x.reshape(gradient.shape) for x in self.inputs.bounds[name])
+        rows = self.inputs.rows.get(name)
+        outside = "" if rows is None else margins_changed(gradient, rows, name)
+        free: Array = ~np.isfinite(right) & ~np.isfinite(gradient)
         if name == "dV":
             free |= self._free_values(right)
         if rows is not None:
             free &= rows[:, None]
-        return difference(name, np.where(free, right, found), right, allowed) or outside
+        return difference(name, np.where(free, right, gradient), right, allowed) or outside
 
     def _free_values(self, right: Array) -> Array:
         """Where dV may be anything (docs/numerics.md, "NaN and infinity"): in the rows in which dK is not
         finite, unless dV is not and no weight is dropped.
         """
-        odd = ~np.isfinite(self.given.bounds["dK"].gradient).all(axis=3, keepdims=True)
-        free: Array = odd & (np.isfinite(right) | self.is_dropping)
+        nonfinite = ~np.isfinite(self.inputs.bounds["dK"].gradient).all(axis=3, keepdims=True)
+        free: Array = nonfinite & (np.isfinite(right) | self.is_dropping)
         return free
 
 
-def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
+def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
     """The launch of the subject's kernel, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
-    on = target(str(own.config.target or DEFAULT_TARGET))
-    for step in steps_of(call, on, views, _CALLER, build=own.build):
-        if isinstance(step.made, GradientBuild) and step.made.config.owner == own.owner:
+    on = target(str(settings.config.target or DEFAULT_TARGET))
+    for step in steps_of(call, on, views, _CALLER, build=settings.build):
+        if isinstance(step.made, GradientBuild) and step.made.config.owner == settings.owner:
             return step
-    raise AssertionError(f"no launch by {own.owner}")
+    raise AssertionError(f"no launch by {settings.owner}")
 
 
 @lru_cache(maxsize=64)
-def _given(own: GradientSettings, p: Problem) -> _Given:
-    """What the kernels of a call read, and what is right, with equal contents at each call."""
-    config, random, of = p.config(own.config), np.random.default_rng(_SEED), arrays_of(own.config, p)
+def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
+    """The inputs of a problem and the bounds of its gradients; equal at each call."""
+    config, random, of = (
+        p.config(settings.config),
+        np.random.default_rng(_SEED),
+        arrays_of(settings.config, p),
+    )
     hidden = np.asarray(np.isnan(of.v).all(axis=3))
     of.k[hidden] = np.nan
     hidden[:, :, ~of.keys] = hidden[:, :, ::2] = False
@@ -378,19 +385,23 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     out = with_margins(shape, config.element, None, reverse=p.reverse)
     if p.alike:
         dout, out = alike(dout), alike(out)
-    dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
+    dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if settings.with_dlse else None
     has_nan = np.isnan(of.out).any(axis=3) & ~np.isneginf(of.lse)
     lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys that have NaN have it in K
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
-    _make_odd(p, dout, of.q, out, lse)
+    _make_nonfinite(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
     how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
     how |= {name: array for name, array in of.operands.items() if name not in of.lengths}
     how |= {"dropout_seed": p.dropout_seed} if config.dropout else {}
     inputs = GradientInputs(config, dout, of.q, of.k, of.v, out, lse, dlse, how)
-    bounds = _bounds_of_sequences(inputs, of.lengths, own.wanted) if of.lengths else inputs.bounds(own.wanted)
-    names = {"q": "dQ", "k": "dK", "v": "dV", **{name: f"d{name}" for name in own.wanted}}
-    return _Given(
+    bounds = (
+        _bounds_of_sequences(inputs, of.lengths, settings.wanted)
+        if of.lengths
+        else inputs.bounds(settings.wanted)
+    )
+    names = {"q": "dQ", "k": "dK", "v": "dV", **{name: f"d{name}" for name in settings.wanted}}
+    return _Inputs(
         {"dout": dout, "q": of.q, "k": of.k, "v": of.v, "out": out},
         {"lse": lse} | ({} if dlse is None else {"dlse": dlse}),
         of.operands,
@@ -399,15 +410,15 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     )
 
 
-def _make_odd(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
+def _make_nonfinite(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
     """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, by
     their distance from the first of them, each into another chunk of columns.
     """
     ways = (dout, np.nan), (dout, np.inf), (q, np.nan), (out, np.inf)
     for row in p.odd:
         column, way = divmod(row - p.odd[0], len(ways))
-        array, odd = ways[way]
-        array[:, :, row, _CHUNK * column % array.shape[3]] = odd
+        array, nonfinite = ways[way]
+        array[:, :, row, _CHUNK * column % array.shape[3]] = nonfinite
         if array is q:
             out[:, :, row] = np.nan
             lse[:, :, row] = np.where(np.isneginf(lse[:, :, row]), -np.inf, np.nan)
@@ -417,12 +428,12 @@ def _bounds_of_sequences(
     call: GradientInputs, lengths: Mapping[str, Array], wanted: Sequence[str]
 ) -> dict[str, GradientBound]:
     """The bounds of packed sequences, whose rows are those of one batch item; NaN for rows of none.
-    What rows add to gradients of arrays of scores is [sequences, heads, longest], 0 behind the last
+    What rows add to gradients of arrays of scores is [sequences, heads, longest], 0 after the last
     row.
     """
     every = list(each_sequence(**lengths))
     heads = call.q.shape[1]
-    of_heads, how = split_by_axes(call.given, (len(every), heads))
+    of_heads, how = split_by_axes(call.arguments, (len(every), heads))
     longest = max(queries.stop - queries.start for _, queries, _ in every)
     whole: dict[str, GradientBound] = {}
     for b, queries, keys in every:
@@ -436,9 +447,9 @@ def _bounds_of_sequences(
             out=call.out[:, :, queries],
             lse=call.lse[:, :, queries],
             dlse=None if call.dlse is None else call.dlse[:, :, queries],
-            given={**how, **{name: array[b : b + 1] for name, array in of_heads.items()}},
+            arguments={**how, **{name: array[b : b + 1] for name, array in of_heads.items()}},
         )
-        for name, found in one.bounds(wanted).items():
+        for name, bound in one.bounds(wanted).items():
             if name in sides:
                 like = {"k": call.k, "v": call.v, "D": call.lse}.get(name, call.q)
                 start = GradientBound(np.full(like.shape, np.nan), np.zeros(like.shape))
@@ -449,6 +460,6 @@ def _bounds_of_sequences(
                 shape = (len(every), heads, longest)
                 start = GradientBound(np.zeros(shape), np.zeros(shape))
                 at = (slice(b, b + 1), slice(None), slice(queries.stop - queries.start))
-            for into, part in zip(whole.setdefault(name, start), found, strict=True):
+            for into, part in zip(whole.setdefault(name, start), bound, strict=True):
                 into[at] = part
     return whole

@@ -1,7 +1,7 @@
 """The judges of the shipped kernels, and the reasons why some of their mutants are equivalent.
 
-A reason stands beside the code that it is about, in the `equivalent.toml` of its folder
-(`ptxgen/mutation/reasons.py`), or beside the family whose code alone it is about (`flash/families/`).
+A reason stands next to the code that it is about, in the `equivalent.toml` of its folder
+(`ptxgen/mutation/reasons.py`), or next to the family whose code alone it is about (`flash/families/`).
 """
 
 from __future__ import annotations

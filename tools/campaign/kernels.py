@@ -60,33 +60,33 @@ def _hopper(
     """The subject of a forward kernel for Hopper, whose runs take long: it has few problems. The first, on
     which each mutant runs, has `heads` heads and, if given, so many `queries`.
     """
-    made = _forward(name, few=True, **settings)
-    first, *others = made.problems
+    subject = _forward(name, few=True, **settings)
+    first, *others = subject.problems
     problems = replace(first, heads=heads, seq_q=queries or first.seq_q), *others
-    return replace(made, problems=problems, scheduled=scheduled, seeds=seeds, sampled=_SAMPLED)
+    return replace(subject, problems=problems, scheduled=scheduled, seeds=seeds, sampled=_SAMPLED)
 
 
 def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
     """The launch of a configuration's forward kernel on a problem; the results are new at each call."""
-    given, own = arrays_of(config, problem), problem.config(config)
-    out = with_margins(given.out.shape, config.output, None, reverse=problem.reverse)
-    lse = np.full(given.lse.shape, np.nan, F32.numpy)
+    inputs, settings = arrays_of(config, problem), problem.config(config)
+    out = with_margins(inputs.out.shape, config.output, None, reverse=problem.reverse)
+    lse = np.full(inputs.lse.shape, np.nan, F32.numpy)
     results = (out, lse) if config.return_lse else (out,)
-    arrays = (given.q, given.k, given.v, *results, *given.operands.values(), *counters(built.config))
+    arrays = (inputs.q, inputs.k, inputs.v, *results, *inputs.operands.values(), *counters(built.config))
     plan = make_plan(
         built,
-        _geometry(own, problem, given, out),
-        own.scale,
+        _geometry(settings, problem, inputs, out),
+        settings.scale,
         (0,) * len(arrays),
-        {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
+        {**settings.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
         multiprocessors=_MULTIPROCESSORS,
     )
     if problem.ctas is not None:
         plan = replace(plan, grid=(problem.ctas, 1, 1))
-    return of_plan(plan, arrays, (out, lse), lambda: given.difference(out, lse))
+    return of_plan(plan, arrays, (out, lse), lambda: inputs.difference(out, lse))
 
 
-def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Array) -> Geometry:
+def _geometry(config: AttentionConfig, problem: Problem, inputs: Arrays, out: Array) -> Geometry:
     """The sizes and strides of a launch. Dimensions of one element have their stride, too, so that
     an access to a second element hits the margin.
     """
@@ -95,15 +95,15 @@ def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Arr
         in_pages = config.page_size is not None and name in ("k", "v")
         return view(array[0].swapaxes(0, 1) if config.varlen and not in_pages else array, name)
 
-    four = {"q": given.q, "k": given.k, "v": given.v, "out": out}
-    found = check(
+    four = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "out": out}
+    checked = check(
         config,
         *(seen(array, name) for name, array in four.items()),
-        operands={name: view(array, name) for name, array in given.operands.items()},
+        operands={name: view(array, name) for name, array in inputs.operands.items()},
         max_seqlen_q=max(n for n, _ in problem.sequences),
     )
     strides = [[s // array.itemsize for s in array.strides[:3]] for array in four.values()]
-    return replace(found, strides=tuple((b, h, r) for b, h, r in strides))
+    return replace(checked, strides=tuple((b, h, r) for b, h, r in strides))
 
 
 class _Subjects(Mapping[str, KernelUnderTest]):
@@ -113,12 +113,12 @@ class _Subjects(Mapping[str, KernelUnderTest]):
 
     def __init__(self, *recipes: partial[KernelUnderTest]) -> None:
         self._recipes = {str(recipe.args[0]): recipe for recipe in recipes}
-        self._made: dict[str, KernelUnderTest] = {}
+        self._built: dict[str, KernelUnderTest] = {}
 
     def __getitem__(self, name: str) -> KernelUnderTest:
-        if name not in self._made:
-            self._made[name] = self._recipes[name]()
-        return self._made[name]
+        if name not in self._built:
+            self._built[name] = self._recipes[name]()
+        return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._recipes)
@@ -323,7 +323,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
 
 @lru_cache(maxsize=1)
 def subjects() -> Mapping[str, KernelUnderTest]:
-    """All kernels of the campaign by name."""
+    """All kernels of the mutation campaign by name."""
     return _Subjects(
         *(partial(_forward, name, **settings) for name, settings in _FORWARD.items()),
         *(partial(_hopper, name, **settings) for name, settings in _HOPPER.items()),

@@ -38,8 +38,8 @@ class MergeProblem:
     value: float = 0.0
 
 
-# Rows that do not fill a CTA; splits of one turn, or two, of a warp, and of ragged last turns; the
-# largest LSE in the second turn; LSE of every kind.
+# Rows that do not fill a CTA; splits of one iteration, or two, of a warp, and of ragged last iterations; the
+# largest LSE in the second iteration; LSE of every kind.
 _PROBLEMS: Final = (
     MergeProblem(2, 3, 3, 70),
     *(MergeProblem(1, 2, 1, splits) for splits in (1, 2, 3, 4, 5, 31, 32, 33, 64, 66)),
@@ -67,11 +67,11 @@ def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType)
         return merging(call, target(target_name)), arrays
 
     def prepare(problem: MergeProblem) -> Launch:
-        made, arrays = step(problem)
-        return of_step(made, (arrays.out, arrays.lse), arrays.wrong)
+        launched, arrays = step(problem)
+        return of_step(launched, (arrays.out, arrays.lse), arrays.wrong)
 
-    made = step(_PROBLEMS[0])[0].made
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+    build = step(_PROBLEMS[0])[0].made
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 
 @dataclass(frozen=True, slots=True)

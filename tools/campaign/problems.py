@@ -130,8 +130,8 @@ def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem,
     others = [*_of_features(config, block), *ragged, alike]
     large = _large(config, largest[0])
     rounded = _of_rounded_softmax(t, parting)
-    found = (*largest, *large, whole, batches, *special, *hidden, *others, *rounded)
-    return _for_tensor_maps(found, config, kernel.family.require(t)) if kernel.family.mapped else found
+    problems = (*largest, *large, whole, batches, *special, *hidden, *others, *rounded)
+    return _for_tensor_maps(problems, config, kernel.family.require(t)) if kernel.family.mapped else problems
 
 
 def _for_tensor_maps(
@@ -143,7 +143,7 @@ def _for_tensor_maps(
     """
     more = t.stages * t.tile
     before = 0 if config.causal == "top_left" else more  # the additional keys that rows see
-    found = [
+    chosen = [
         replace(
             p,
             seq_k=p.seq_k + more,
@@ -159,26 +159,26 @@ def _for_tensor_maps(
         few += [replace(p, nan_from=t.tile // 4) for p in few]
     keys = more + t.tile + 3
     # In the second problem some rows of each warp have such scores, and the others have none. In the last no
-    # shift moves behind the first tile, but what rounding left of it is subtracted from the scores of each.
+    # shift moves after the first tile, but what rounding left of it is subtracted from the scores of each.
     courses = ("random", "parting", "falling") if t.checks_sums else ("random", "parting")
     queries = _few_queries(config, t.block_q)
     largest = [Problem(queries, keys, scores=name, times=LARGEST) for name in courses]
-    found = [*found, *few, *largest, *_lasting(found, config, t)]
-    if config.causal == "top_left":  # the keys behind those that queries see begin a tile
-        found.append(Problem(t.tile, 2 * t.tile, heads=1))
+    chosen = [*chosen, *few, *largest, *_lasting(chosen, config, t)]
+    if config.causal == "top_left":  # the keys after those that queries see begin a tile
+        chosen.append(Problem(t.tile, 2 * t.tile, heads=1))
     if config.causal == "bottom_right":  # the first CTA has no tile, and rows of the second see no key
-        found.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
+        chosen.append(Problem(2 * t.block_q + 3, t.tile + 3, heads=1, nan_before=1, nan_columns=(0,)))
     many = Problem(t.block_q, t.block_q + 6 * t.tile, heads=1, times=LARGEST)
-    found += [replace(many, scores=name) for name in config.kernel().family.score_courses]
+    chosen += [replace(many, scores=name) for name in config.kernel().family.score_courses]
     if config.kernel().is_persistent:  # the second CTA has no part
-        found.append(Problem(t.block_q, keys, heads=1, ctas=2))
+        chosen.append(Problem(t.block_q, keys, heads=1, ctas=2))
     if not config.is_fp8:
-        return tuple(found)
+        return tuple(chosen)
     # Warps that transpose a tile look for NaN in some columns at a time, in the last tile by code of its own.
     columns = Problem(t.block_q, keys, heads=2, kv_heads=2, nan_columns=(0, config.value_dim - 1))
     # Shifts move with every new maximum, and of a warp without one the factors of before stay.
     falling = Problem(t.block_q, keys, heads=1, scores="falling")
-    return *_of_fp8(found), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
+    return *_of_fp8(chosen), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
 
 
 def _few_queries(config: AttentionConfig, block: int) -> int:
@@ -246,8 +246,10 @@ def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     # of the last tile that all see, and no more.
     left, right = 2 * t.block_q - t.tile + 1, t.tile - 1
     heads = 6 * t.block_q // t.tile
-    turns = Problem(t.block_q, 3 * t.block_q, 1, heads, heads, scores="infinite turn", window=(left, right))
-    return [*sizes, *infinite, turns]
+    ping_pong = Problem(
+        t.block_q, 3 * t.block_q, 1, heads, heads, scores="infinite turn", window=(left, right)
+    )
+    return [*sizes, *infinite, ping_pong]
 
 
 def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
@@ -257,11 +259,11 @@ def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
     one = replace(largest, seq_q=t.block_q - t.tile + 2, heads=1)
     # Each turn in which queries are split has a head, and keys alone have one; no tile is cut.
     heads = t.block_q // SPLIT_AT_ONCE + 1
-    turns = Problem(t.block_q, 2 * t.tile, 1, heads, heads, times=SMALL, scores="turns uneven")
+    uneven = Problem(t.block_q, 2 * t.tile, 1, heads, heads, times=SMALL, scores="turns uneven")
     panels = replace(one, seq_q=t.tile + 4, heads=3, kv_heads=3, scores="infinite panels")
     return [
         replace(one, scores="uneven", times=SMALL),
-        turns,
+        uneven,
         replace(one, scores="infinite"),
         panels,
         # One warp of those that restore rows has no row, and no tile is cut.
@@ -273,12 +275,12 @@ def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
     """Problems for softcap and dropout: scores that are small against the softcap, and random
     numbers that equal the threshold.
     """
-    found = []
+    problems = []
     if config.softcap is not None:
-        found.append(Problem(block, config.kernel().tiling.tile + 1, softcap=LARGE_SOFTCAP))
+        problems.append(Problem(block, config.kernel().tiling.tile + 1, softcap=LARGE_SOFTCAP))
     if config.dropout:
-        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
-    return found
+        problems += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
+    return problems
 
 
 def _of_rounded_softmax(tiling: AnyTiling, parting: Problem) -> list[Problem]:
@@ -288,14 +290,14 @@ def _of_rounded_softmax(tiling: AnyTiling, parting: Problem) -> list[Problem]:
     if family_of(tiling) is not MMA or tiling.precision != HALF.name:
         return []
     t = MMA.require(tiling)
-    found = [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
+    problems = [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
     if not t.checks_sums:
-        return found
+        return problems
     # Whole tiles, in which one of a lane's rows needs another shift; and each end of a tile of so many keys.
     alone = Problem(t.block_q, 3 * t.tile, heads=parting.heads, scores="growing alone")
     unseen = replace(parting, scores="unseen outside", times=TINY)
     return [
-        *found,
+        *problems,
         alone,
         unseen,
         *(Problem(MMA_ROWS * t.row_tiles, end, heads=1) for end in range(1, t.tile)),
@@ -306,9 +308,9 @@ def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
     """Problems for masks and biases: each of a thread's keys in turn is the first after the last
     key, where no memory follows; then NaN that is hidden from some rows, in each tile.
     """
-    behind = [Problem(block + 1, tile + n, reverse=True) for n in (2, 3, 10, 11)]
+    after = [Problem(block + 1, tile + n, reverse=True) for n in (2, 3, 10, 11)]
     return [
-        *behind,
+        *after,
         Problem(block + 1, 2 * tile + 3, nan_from=tile + 1),
         Problem(block, 2 * tile, nan_before=3),
         Problem(block, tile + 3, nan_from=tile + 2),
@@ -318,7 +320,7 @@ def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
 
 def _hidden(config: AttentionConfig, t: AnyTiling, group: int, every: int) -> list[Problem]:
     """Problems with NaN in keys that a row does not see, from any key of a tile on, or one of `every`."""
-    found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
+    problems = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
     apart = max(t.row_step // group, 1)  # distance in queries of a thread's rows
     block = t.block_q // group
     row = block - apart  # query index of the first of the threads' last rows
@@ -327,45 +329,45 @@ def _hidden(config: AttentionConfig, t: AnyTiling, group: int, every: int) -> li
         # For each of a thread's rows, and each key of a tile, the key is the first after the
         # diagonal. Then a first row that sees only whole tiles, and a block of one row that sees
         # NaN.
-        turns = [Problem(block, block + n, heads=group, nan_from=row + n + 1) for n in ahead]
+        by_row = [Problem(block, block + n, heads=group, nan_from=row + n + 1) for n in ahead]
         whole = Problem(block, block + t.tile - 1, heads=group, nan_from=t.tile)
-        odd = 1 if group == 1 else 3  # heads; a divisor of 32 + 1 and of 128 + 1 rows
-        rows = t.block_q // odd
-        alone = Problem(rows + 1, rows + 1 + t.tile // 2, heads=odd, nan_from=rows)
-        found += [*turns, whole, alone]
+        heads = 1 if group == 1 else 3  # heads; a divisor of 32 + 1 and of 128 + 1 rows
+        rows = t.block_q // heads
+        alone = Problem(rows + 1, rows + 1 + t.tile // 2, heads=heads, nan_from=rows)
+        problems += [*by_row, whole, alone]
     if config.window is not None and not config.causal:
-        found += _hidden_by_window(config, t, group, [(row, n) for n in ahead])
-    return found
+        problems += _hidden_by_window(config, t, group, [(row, n) for n in ahead])
+    return problems
 
 
 def _hidden_by_window(
-    config: AttentionConfig, t: AnyTiling, group: int, turns: list[tuple[int, int]]
+    config: AttentionConfig, t: AnyTiling, group: int, by_row: list[tuple[int, int]]
 ) -> list[Problem]:
-    """Problems with NaN in keys outside of windows; `turns` holds pairs of a row and the number of
+    """Problems with NaN in keys outside of windows; `by_row` holds pairs of a row and the number of
     keys beyond the queries.
     """
     tile, block = t.tile, t.block_q // group
     small, rows = (5, 2), 2 * block
     # NaN on both sides of windows that end in one tile.
-    found = [
+    problems = [
         Problem(rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5, window=small)
-        for row, n in turns
+        for row, n in by_row
     ]
     # Keys before those that all rows see: windows that begin half a tile later; NaN that some rows
     # see; and NaN that a block of one row sees.
     (cut,) = _largest(config, block)
     more = cut.seq_k - cut.seq_q
     in_front = more - ((config.window or small)[0] or 0)
-    found += [
+    problems += [
         replace(cut, seq_k=cut.seq_k + tile // 2),
         replace(cut, nan_before=in_front + tile - 2),
         replace(cut, seq_q=block + 1, seq_k=block + 1 + more, nan_before=in_front + block + 4),
     ]
     # A first row that sees only whole tiles; first rows that see no key, with NaN in the first key;
     # and tiles that the window cuts only on the left, with NaN in the last keys.
-    found += [
+    problems += [
         Problem(block, block + 2 * tile - 3, heads=group, nan_from=2 * tile, window=small),
         Problem(block, block // 2, heads=group, nan_before=1, window=small),
         Problem(block, block, heads=group, nan_from=block - 4, window=(5, block)),
     ]
-    return found
+    return problems

@@ -75,21 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output is not None and (why := why_not_writable(arguments.output)):
         return _fail(f"cannot write {arguments.output}: {why}")
     try:
-        kept = _kept(arguments)
+        recorded = _recorded(arguments)
     except (OSError, ValueError) as error:
         return _fail(f"cannot update {arguments.output}: {error}")
-    names = _names(arguments, kept)
-    chosen = {name: _chosen(name, arguments, kept if arguments.survivors else None) for name in names}
+    names = _names(arguments, recorded)
+    chosen = {name: _chosen(name, arguments, recorded if arguments.survivors else None) for name in names}
     try:
         verdicts = _judged(chosen, arguments.jobs, arguments.journal)
     except PtxGenError as error:
         return _fail(str(error))
     except (OSError, ValueError) as error:
         return _fail(f"cannot keep {arguments.journal}: {error}")
-    found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
-    if kept is not None:
-        found = amended(kept, verdicts) if arguments.survivors else joined(kept, found)
-    text = json.dumps(found, indent=2) + "\n"
+    campaign = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
+    if recorded is not None:
+        campaign = amended(recorded, verdicts) if arguments.survivors else joined(recorded, campaign)
+    text = json.dumps(campaign, indent=2) + "\n"
     if arguments.output is not None:
         try:
             write_file(arguments.output, text)
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tell(text, end="")
             return _fail(f"{error}; the result is on standard output")
     tell(text if arguments.json else report(verdicts), end="")
-    return FAILED if found["holes"] else OK
+    return FAILED if campaign["holes"] else OK
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -144,22 +144,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 # ------------------------------------------------------------------------------------- the campaign
 
 
-def _names(arguments: argparse.Namespace, kept: Mapping[str, Any] | None) -> list[str]:
-    """The kernels to judge: those asked for that `kept` says need it, if only such are wanted."""
+def _names(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None) -> list[str]:
+    """The kernels to judge. `--survivors` and `--changed` leave those that `recorded` says need it."""
     names = list(arguments.kernel or subjects())
-    if kept is not None and arguments.survivors:
-        survived = {kernel for kernel, _ in _survivors(kept)}
+    if recorded is not None and arguments.survivors:
+        survived = {kernel for kernel, _ in _survivors(recorded)}
         return [name for name in names if name in survived]
-    if kept is not None and arguments.changed:
-        known = {kernel["name"]: kernel["sha256"] for kernel in kept["kernels"]}
+    if recorded is not None and arguments.changed:
+        known = {kernel["name"]: kernel["sha256"] for kernel in recorded["kernels"]}
         return [name for name in names if known.get(name) != _sha256(name)]
     return names
 
 
-def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None) -> list[int]:
-    """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
-    if kept is not None:
-        names = {name for of, name in _survivors(kept) if of == kernel}
+def _chosen(
+    kernel: str, arguments: argparse.Namespace, recorded: Mapping[str, Any] | None = None
+) -> list[int]:
+    """The indices of the mutants to judge, in order; with `recorded`, only of its survivors."""
+    if recorded is not None:
+        names = {name for of, name in _survivors(recorded) if of == kernel}
         return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
     kinds = arguments.kind or list(KINDS)
     by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
@@ -169,9 +171,9 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
     if arguments.short:
         choice = random.Random(f"{_SEED} {kernel}")
         there = [kind for kind, numbers in by_kind.items() if numbers]
-        own = subjects()[kernel].sampled
-        taken = choice.sample(there, min(own or _KINDS_OF_A_KERNEL, len(there)))
-        if own is None:
+        sampled = subjects()[kernel].sampled
+        taken = choice.sample(there, min(sampled or _KINDS_OF_A_KERNEL, len(there)))
+        if sampled is None:
             taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
         by_kind = {kind: [_one_of(kernel, by_kind[kind], choice)] for kind in taken}
     return sorted(number for numbers in by_kind.values() for number in numbers)
@@ -192,21 +194,21 @@ def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = 
     Raises `PtxGenError` for an unchanged kernel that is wrong, and `OSError` or `ValueError` for a journal.
     """
     pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
-    found: dict[tuple[str, int], Verdict] = {}
+    judged: dict[tuple[str, int], Verdict] = {}
     hashes = {name: _sha256(name) for name in chosen} if file is not None else {}
     journal = Journal(file) if file is not None else None
     known = journal.read(hashes) if journal is not None else {}
     for name, number in pairs if known else ():
         verdict = known.get((name, mutants_of(name)[number].name))
         if verdict is not None:
-            found[name, number] = verdict
-    left = [pair for pair in pairs if pair not in found]
+            judged[name, number] = verdict
+    left = [pair for pair in pairs if pair not in judged]
     with progress(NAME, len(left), "holes") as step:
         for pair, verdict in zip(left, verdicts(judge, left, jobs), strict=True):
-            found[pair] = step(verdict)
+            judged[pair] = step(verdict)
             if journal is not None:
                 journal.add(verdict, hashes[verdict.kernel])
-    return [found[pair] for pair in pairs]
+    return [judged[pair] for pair in pairs]
 
 
 # --------------------------------------------------------------------------------------- the report
@@ -234,55 +236,55 @@ def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, An
     return _document(kernels, equivalent, [_hole(v) for v in verdicts if v.caught_by == HOLE])
 
 
-def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Both documents as one, in the order of the kernels; a kernel in `found` replaces that in
-    `kept`.
+def joined(recorded: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, Any]:
+    """Both documents as one, in the order of the kernels; a kernel in `campaign` replaces that in
+    `recorded`.
     """
-    new = {kernel["name"] for kernel in found["kernels"]}
-    place = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
+    new = {kernel["name"] for kernel in campaign["kernels"]}
+    order = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
 
     def both(key: str, name: str) -> list[Any]:
-        old = [row for row in kept[key] if row[name] in place and row[name] not in new]
-        return sorted([*old, *found[key]], key=lambda row: place[row[name]])
+        old = [row for row in recorded[key] if row[name] in order and row[name] not in new]
+        return sorted([*old, *campaign[key]], key=lambda row: order[row[name]])
 
     return _document(both("kernels", "name"), both("equivalent", "kernel"), both("holes", "kernel"))
 
 
-def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The document `kept` with new verdicts on its survivors."""
-    kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
-    kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(kept)
+def amended(recorded: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The document `recorded` with new verdicts on its survivors."""
+    kernels, again = deepcopy(recorded["kernels"]), {(v.kernel, v.name) for v in verdicts}
+    kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(recorded)
     for v in verdicts:
         counts = kinds[v.kernel][v.kind]
         counts[was[v.kernel, v.name]] -= 1
         counts[v.caught_by] += 1
-    holes = [hole for hole in kept["holes"] if (hole["kernel"], hole["name"]) not in again]
+    holes = [hole for hole in recorded["holes"] if (hole["kernel"], hole["name"]) not in again]
     new = [_hole(v) for v in verdicts if v.caught_by == HOLE]
     rest = [
         {**row, "mutants": [m for m in row["mutants"] if (row["kernel"], m) not in again]}
-        for row in kept["equivalent"]
+        for row in recorded["equivalent"]
     ]
-    place = {kernel: i for i, kernel in enumerate(kinds)}
+    order = {kernel: i for i, kernel in enumerate(kinds)}
     return _document(
         kernels,
-        _in_one([row for row in (*rest, *_equivalent(verdicts)) if row["mutants"]], place),
-        sorted([*holes, *new], key=lambda row: place[row["kernel"]]),
+        _in_one([row for row in (*rest, *_equivalent(verdicts)) if row["mutants"]], order),
+        sorted([*holes, *new], key=lambda row: order[row["kernel"]]),
     )
 
 
-def _survivors(kept: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+def _survivors(recorded: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """EQUIVALENT or HOLE for each mutant that no check caught, by kernel and name of the mutant."""
-    found = {(row["kernel"], m): EQUIVALENT for row in kept["equivalent"] for m in row["mutants"]}
-    return found | {(hole["kernel"], hole["name"]): HOLE for hole in kept["holes"]}
+    survivors = {(row["kernel"], m): EQUIVALENT for row in recorded["equivalent"] for m in row["mutants"]}
+    return survivors | {(hole["kernel"], hole["name"]): HOLE for hole in recorded["holes"]}
 
 
-def _in_one(rows: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> list[Any]:
+def _in_one(rows: Sequence[Mapping[str, Any]], order: Mapping[str, int]) -> list[Any]:
     """The rows of equivalent mutants, one for each kernel and reason."""
-    found: dict[tuple[str, str], list[str]] = {}
+    merged: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        found.setdefault((row["kernel"], row["reason"]), []).extend(row["mutants"])
-    of_kernels = sorted(found, key=lambda key: place[key[0]])
-    return [{"kernel": k, "reason": why, "mutants": found[k, why]} for k, why in of_kernels]
+        merged.setdefault((row["kernel"], row["reason"]), []).extend(row["mutants"])
+    of_kernels = sorted(merged, key=lambda key: order[key[0]])
+    return [{"kernel": k, "reason": why, "mutants": merged[k, why]} for k, why in of_kernels]
 
 
 def _document(
@@ -303,7 +305,7 @@ def _document(
     }
 
 
-def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
+def _recorded(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The document to update; None if no update is asked for.
 
     Raises `OSError` or `ValueError` if it cannot be read, or if the text of a kernel that would be
@@ -311,16 +313,16 @@ def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """
     if not arguments.update:
         return None
-    kept: Any = json.loads(arguments.output.read_text())
-    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+    recorded: Any = json.loads(arguments.output.read_text())
+    if not isinstance(recorded, dict) or recorded.get("schema") != SCHEMA:
         raise ValueError(f"it is no campaign of schema {SCHEMA}")
     others = set(subjects()) - set(() if arguments.survivors else arguments.kernel or subjects())
-    kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
+    kernels = [kernel for kernel in recorded["kernels"] if kernel["name"] in others]
     changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
     if changed:
         more = " ".join(f"--kernel {name}" for name in changed)
         raise ValueError(f"{', '.join(changed)} changed since; judge them, too: {more}")
-    return kept
+    return recorded
 
 
 def _sha256(name: str) -> str:
@@ -335,11 +337,11 @@ def _share(counts: Mapping[str, int]) -> float:
 
 def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     """The reasons why mutants are equivalent, each once, with its mutants."""
-    found: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for v in verdicts:
         if v.caught_by == EQUIVALENT:
-            found.setdefault((v.kernel, v.what), []).append(v.name)
-    return [{"kernel": kernel, "reason": why, "mutants": n} for (kernel, why), n in found.items()]
+            reasons.setdefault((v.kernel, v.what), []).append(v.name)
+    return [{"kernel": kernel, "reason": why, "mutants": n} for (kernel, why), n in reasons.items()]
 
 
 def _hole(v: Verdict) -> dict[str, str]:
@@ -365,10 +367,10 @@ def report(verdicts: Sequence[Verdict]) -> str:
         for v in verdicts
         if v.caught_by == HOLE
     ]
-    found = counts(verdicts)
-    wrong = found["judged"] - found[EQUIVALENT]
+    totals = counts(verdicts)
+    wrong = totals["judged"] - totals[EQUIVALENT]
     parts.append(
-        f"{found['judged']} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
-        f"{wrong - found[HOLE]} are caught ({_share(found):.2%}), {found[HOLE]} are holes\n"
+        f"{totals['judged']} mutants, {totals[EQUIVALENT]} equivalent; of the other {wrong}, "
+        f"{wrong - totals[HOLE]} are caught ({_share(totals):.2%}), {totals[HOLE]} are holes\n"
     )
     return "\n".join(parts)

@@ -52,17 +52,17 @@ def sum_subject(name: str, *, target_name: str, dtype: DType) -> KernelUnderTest
     def arrays(problem: SumProblem) -> _Arrays:
         return _Arrays.of(problem, dtype)
 
-    def step(made: _Arrays) -> Step:
-        terms, sums = view(made.terms, "terms"), view(made.sums, "sums")
-        (found,) = sum_steps(Bias, terms, sums, target(target_name), name)
-        return found
+    def step(arrays_of: _Arrays) -> Step:
+        terms, sums = view(arrays_of.terms, "terms"), view(arrays_of.sums, "sums")
+        (launched,) = sum_steps(Bias, terms, sums, target(target_name), name)
+        return launched
 
     def prepare(problem: SumProblem) -> Launch:
-        made = arrays(problem)
-        return of_step(step(made), (made.sums,), made.wrong)
+        inputs = arrays(problem)
+        return of_step(step(inputs), (inputs.sums,), inputs.wrong)
 
-    made = step(arrays(_PROBLEMS[0])).made
-    return KernelUnderTest(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+    build = step(arrays(_PROBLEMS[0])).made
+    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 
 @dataclass(frozen=True, slots=True)

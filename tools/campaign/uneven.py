@@ -26,7 +26,7 @@ _APART: Final = 5  # columns between those elements of neighbouring rows
 _CHUNK: Final = 4
 _PANEL: Final = 32  # columns
 _PANELS: Final = 2
-_TURN: Final = 8  # rows that are split at once
+_ROUND: Final = 8  # rows that are split at once
 _TILE: Final = 16  # keys
 _BLOCK: Final = 32  # queries
 _EVERY: Final = 3  # of so many rows of Q and K one has infinity
@@ -45,15 +45,15 @@ def first_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
     """As `uneven`, but of the first two blocks of queries the rows of the first and of the second turn, and
     of each other tile of keys those of the first.
     """
-    _uneven_in_turn(q, k, v, 0)
+    _uneven_in_round(q, k, v, 0)
 
 
 def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
     """As `first_uneven`, with the third and the fourth turn of blocks, and the second of tiles."""
-    _uneven_in_turn(q, k, v, 1)
+    _uneven_in_round(q, k, v, 1)
 
 
-def turns_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
+def uneven_rounds(q: Array, k: Array, v: Array, _rows: int) -> None:
     """Give rows factors of their own, as `uneven` does: in each head the queries that a kernel for Hopper
     splits in one turn, in the last head no query; of V in each head, and of K in the last one, two of every
     four tiles. The largest element of such a row is so much larger than the others that with a factor made
@@ -83,7 +83,7 @@ def infinite_values(q: Array, k: Array, v: Array, _rows: int) -> None:
     f16 they are 0.
     """
     key = np.arange(v.shape[2])
-    some = key[key % _TURN < _CHUNK]
+    some = key[key % _ROUND < _CHUNK]
     q[..., 0], k[:, :, some, 0] = _LOWER, -_LOWER
     _put(v[..., :_CHUNK], some, np.inf)
 
@@ -103,18 +103,18 @@ def infinite_panels(q: Array, k: Array, v: Array, _rows: int) -> None:
         v[:, head, row, column] = np.inf
 
 
-def infinite_turn(_q: Array, _k: Array, v: Array, _rows: int) -> None:
+def infinite_round(_q: Array, _k: Array, v: Array, _rows: int) -> None:
     """Put infinity in the first column of each chunk of V in the keys of one turn, another for each head."""
     for head in range(v.shape[1]):
-        v[:, head, head * _TURN : (head + 1) * _TURN, ::_CHUNK] = np.inf
+        v[:, head, head * _ROUND : (head + 1) * _ROUND, ::_CHUNK] = np.inf
 
 
-def _uneven_in_turn(q: Array, k: Array, v: Array, part: int) -> None:
+def _uneven_in_round(q: Array, k: Array, v: Array, part: int) -> None:
     for begin, x in enumerate((q, k, v)):
         row = np.arange(x.shape[2])
         block = row // _BLOCK
-        of_queries = (block < 2) & (row % _BLOCK // _TURN == 2 * part + block)
-        of_keys = row % (2 * _TILE) // _TURN == 2 + part
+        of_queries = (block < 2) & (row % _BLOCK // _ROUND == 2 * part + block)
+        of_keys = row % (2 * _TILE) // _ROUND == 2 + part
         _make_uneven(x, begin, of_queries if x is q else of_keys)
 
 

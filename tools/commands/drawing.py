@@ -47,11 +47,11 @@ class Drawing:
         ]
 
     def box(self, kind: str, x: float, y: float, width: float, height: float) -> None:
-        """A rectangle of the class `kind`."""
+        """Draw a rectangle of CSS class `kind`."""
         self._add(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>')
 
     def dot(self, x: float, y: float) -> None:
-        """A small disc."""
+        """Draw a small disc."""
         self._add(f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="4"/>')
 
     def text(self, words: str, x: float, y: float, kind: str = "what", anchor: str = "start") -> None:
@@ -60,7 +60,7 @@ class Drawing:
         self._add(f'<text class="{kind}" x="{x:g}" y="{y:g}"{end}>{escape(words)}</text>')
 
     def line(self, kind: str, points: Sequence[tuple[float, float]]) -> None:
-        """A line through the points."""
+        """Draw a polyline through the points."""
         steps = " L ".join(f"{x:g} {y:g}" for x, y in points)
         self._add(f'<path class="{kind}" d="M {steps}"/>')
 

@@ -42,26 +42,26 @@ Table = list[list[str]]
 @functools.cache
 def first() -> dict[str, Any]:
     """The results of the first GPU that ran the project."""
-    found: dict[str, Any] = json.loads(FIRST.read_text(encoding="utf-8"))
-    return found
+    figures: dict[str, Any] = json.loads(FIRST.read_text(encoding="utf-8"))
+    return figures
 
 
 def later() -> list[dict[str, Any]]:
     """The results of `make gpu`, by the name of the file."""
-    found = []
+    results = []
     for path in sorted(RESULTS.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         if path != FIRST and isinstance(data, dict) and "name" in data.get("device", ()) and "calls" in data:
-            found.append(data | {"file": path.name})
-    return found
+            results.append(data | {"file": path.name})
+    return results
 
 
 def one(rows: Iterable[Row], **wanted: Any) -> Row:
     """The only row with these values. Raises `LookupError` if there is none, or another one."""
-    found = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} rows have {wanted}")
-    return found[0]
+    matches = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} rows have {wanted}")
+    return matches[0]
 
 
 # ------------------------------------------------------------------------------------- the ledger
@@ -74,7 +74,7 @@ def devices() -> dict[str, str]:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words of a list in a sentence."""
+    """The items as in a sentence: `a, b and c`."""
     *before, last = words
     return f"{', '.join(before)} and {last}" if before else last
 
@@ -113,12 +113,12 @@ def of_families(device: str) -> Table:
 
 def vectors() -> list[dict[str, Any]]:
     """For each folder of tests/vectors: its name, the device that gave the results, and their number."""
-    found = []
+    runs = []
     for folder in sorted(VECTORS.glob("sm_*")):
         facts = [_facts(path) for path in sorted(folder.glob("*.npz.xz"))]
         of = listed(sorted({fact["device"] for fact in facts}))
-        found.append({"name": folder.name, "device": of, "cases": sum(len(f["cases"]) for f in facts)})
-    return found
+        runs.append({"name": folder.name, "device": of, "cases": sum(len(f["cases"]) for f in facts)})
+    return runs
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _of_launch(head_dim: int, seq: int, causal: bool) -> str:
 def call(
     implementation: str, head_dim: int, seq: int = 4096, *, causal: bool = False, dtype: str = "f16"
 ) -> Row:
-    """A call of the first runs."""
+    """The row of one call in the results of the first runs."""
     return one(first()["calls"], who=implementation, d=head_dim, n=seq, causal=causal, dtype=dtype)
 
 
@@ -212,8 +212,8 @@ def of_peer(implementation: str) -> tuple[int, int]:
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
     """The least and the largest of some values."""
-    found = sorted(values)
-    return found[0], found[-1]
+    ordered = sorted(values)
+    return ordered[0], ordered[-1]
 
 
 def clocks() -> tuple[float, float]:
@@ -241,7 +241,7 @@ def costs_of_clearing(head_dim: int) -> tuple[int, int]:
 
 
 def costs_of_clusters() -> tuple[int, int]:
-    """What clusters of two CTAs cost beside a grid, in %: the least and the most."""
+    """What clusters of two CTAs cost next to a grid, in %: the least and the most."""
     rows = [row for row in first()["schedulers"] if "grid, clusters of two" in row]
     least, most = spread(100 * (1 - row["grid, clusters of two"] / row["grid"]) for row in rows)
     return round(least), round(most)

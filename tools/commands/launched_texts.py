@@ -53,7 +53,7 @@ def is_real(driver: Driver) -> bool:
 @contextmanager
 def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
     """Note what is launched inside through drivers that `counts` takes."""
-    found = Launched()
+    texts = Launched()
     text_of: dict[bytes, str] = {}  # by program
     kernels: dict[tuple[int, int], tuple[str, str, DeviceProperties]] = {}  # by driver and function
     compiled, built, loaded, called = (
@@ -87,10 +87,10 @@ def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
         if name in _LAUNCHES:
             known = kernels.get((id(self), int(arguments[_LAUNCHES[name]])))
         if known is not None:
-            found.before(known[0], known[2])
+            texts.before(known[0], known[2])
         answer = called(self, name, *arguments, doing=doing)
         if known is not None:
-            found.texts[known[0]], found.device = known[1:]
+            texts.texts[known[0]], texts.device = known[1:]
         return answer
 
     with ExitStack() as patches:
@@ -101,7 +101,7 @@ def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
             (Driver, "call", call),
         ):
             patches.enter_context(mock.patch.object(owner, name, function))
-        yield found
+        yield texts
 
 
 @functools.cache

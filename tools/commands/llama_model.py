@@ -83,8 +83,8 @@ def random_weights(sizes: Sizes, seed: int) -> Weights:
         return scaled
 
     def norm() -> Array:
-        found: Array = random.uniform(0.5, 1.5, sizes.hidden).astype(np.float32)
-        return found
+        weights: Array = random.uniform(0.5, 1.5, sizes.hidden).astype(np.float32)
+        return weights
 
     def layer() -> LayerWeights:
         hidden, rows = sizes.hidden, sizes.heads * sizes.head_dim
@@ -116,8 +116,8 @@ def forward(weights: Weights, tokens: Array, attend: Attend, dtype: DTypeLike) -
         return apart
 
     def product(x: Array, matrix: Array) -> Array:
-        found: Array = x @ matrix.astype(dtype, copy=False)
-        return found
+        result: Array = x @ matrix.astype(dtype, copy=False)
+        return result
 
     x = weights.embedding[tokens].astype(dtype, copy=False)
     for number, layer in enumerate(weights.layers):
@@ -163,14 +163,14 @@ class CachedAttention:
         self.cache = cache
         self.sequences = sequences
         self.leftpad = leftpad
-        self._place: Callable[[Array], Any] = flash.to_device if cache.backend == "cuda" else np.asarray
+        self._to_backend: Callable[[Array], Any] = flash.to_device if cache.backend == "cuda" else np.asarray
         tables = rotary_tables(cache.capacity, cache.head_dim, ROTARY_BASE)
-        self._tables = tuple(self._place(table) for table in tables)
+        self._tables = tuple(self._to_backend(table) for table in tables)
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
         """See `Attend`."""
         here = (x.astype(self.cache.element.numpy) for x in (q, k, v))
-        queries, keys, values = map(self._place, here)
+        queries, keys, values = map(self._to_backend, here)
         out = flash.attention_with_kvcache(
             queries,
             self.cache,
@@ -186,29 +186,29 @@ class CachedAttention:
         return out.numpy() if self.cache.backend == "cuda" else np.asarray(out)
 
 
-def dense_attention(dtype: DTypeLike, kept: DTypeLike) -> Attend:
+def dense_attention(dtype: DTypeLike, stored: DTypeLike) -> Attend:
     """Causal attention computed in `dtype`, for calls with whole sequences; queries, keys, values
-    and results are rounded to dtype `kept`, as with a cache of this dtype.
+    and results are rounded to dtype `stored`, as with a cache of this dtype.
     """
 
     def rounded(x: Array) -> Array:
-        return x.astype(kept).astype(dtype)
+        return x.astype(stored).astype(dtype)
 
     def attend(_: int, q: Array, k: Array, v: Array) -> Array:
-        q, k = (rounded(_turned(rounded(x))) for x in (q, k))
+        q, k = (rounded(_rotated(rounded(x))) for x in (q, k))
         out, _lse = attention_reference(q, k, rounded(v), causal=True, dtype=dtype)
         return rounded(out)
 
     return attend
 
 
-def _turned(x: Array) -> Array:
+def _rotated(x: Array) -> Array:
     """Rows rotated by their row index, in their dtype: columns i and i + head_dim / 2 are the real
     and imaginary part of a complex number (RoFormer, equation 13).
     """
     first, second = np.split(x, 2, axis=-1)
     half = first.shape[-1]
     angles = np.arange(x.shape[2])[:, None] * ROTARY_BASE ** (-np.arange(half) / half)
-    turns = np.exp(1j * angles).astype(np.result_type(x.dtype, np.complex64))
-    turned = (first + 1j * second) * turns
-    return np.concatenate([turned.real, turned.imag], axis=-1)
+    rotation = np.exp(1j * angles).astype(np.result_type(x.dtype, np.complex64))
+    rotated = (first + 1j * second) * rotation
+    return np.concatenate([rotated.real, rotated.imag], axis=-1)

@@ -52,7 +52,7 @@ def generated(
         how["cache"] = FlashCache(cache)
     mask = np.arange(rows.shape[1]) >= np.array(leftpad)[:, None]
     with torch.inference_mode():
-        made = model.generate(
+        output = model.generate(
             torch.from_numpy(rows).to(where),
             attention_mask=torch.from_numpy(mask.astype(np.int64)).to(where),
             max_new_tokens=tokens,
@@ -62,8 +62,8 @@ def generated(
             streamer=_Streamer(tokens, begin),
             **how,
         )
-    found: Array = torch.stack(made.logits, dim=1).cpu().numpy()
-    return found
+    logits: Array = torch.stack(output.logits, dim=1).cpu().numpy()
+    return logits
 
 
 def llama(weights: Weights) -> Any:

@@ -57,7 +57,7 @@ class Shipped:
         return f"{self.name} for {self.target}"
 
     def text(self) -> str:
-        """The kernel as PTX."""
+        """The PTX text of the kernel."""
         return render(self.emit())
 
 
@@ -71,7 +71,7 @@ def chosen(config: AttentionConfig, seq: int, device: Device = USUAL_DEVICE) -> 
     heads = max(WIDTH // config.head_dim, 1)
 
     def array(columns: int, dtype: DType) -> ArrayView:
-        """A dense array that is nowhere."""
+        """A dense array with a shape and a type, but without memory."""
         shape = (TOKENS // seq, heads, seq, columns)
         return ArrayView(0, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None)
 
@@ -138,8 +138,8 @@ def _of_caches(target: str) -> Iterator[_Named]:
         yield _named(cache_kernels.merge(head_dim, dtype="f16", target=target))
 
 
-def _named(made: BuiltKernel) -> _Named:
-    return made.kernel.name, lambda: made.module
+def _named(build: BuiltKernel) -> _Named:
+    return build.kernel.name, lambda: build.module
 
 
 def _of_gradients(target: str) -> Iterator[_Named]:

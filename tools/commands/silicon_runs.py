@@ -94,5 +94,5 @@ def _run_of(line: str, where: str) -> Run:
 
 
 def entries_of(runs: Sequence[Run]) -> list[Entry]:
-    """The entries of all runs, in order."""
+    """The ledger entries of all runs, in the order of the runs."""
     return [entry for run in runs for entry in run.entries]

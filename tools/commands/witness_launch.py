@@ -47,7 +47,7 @@ def store(
     Returns the base arrays of the arrays in `args`, each once, for `fetch`. Raises OSError.
     """
     memory: list[Array] = []
-    values = [_value(given, memory) for given in args]
+    values = [_value(argument, memory) for argument in args]
     for number, whole in enumerate(memory):
         (folder / f"memory{number}").write_bytes(whole.tobytes())
     (folder / _PROGRAM).write_bytes(program)
@@ -63,17 +63,17 @@ def store(
     return memory
 
 
-def _value(given: Any, memory: list[Array]) -> Any:
+def _value(argument: Any, memory: list[Array]) -> Any:
     """A number, or for an array the index of its base array in `memory` and its byte offset."""
-    if not isinstance(given, np.ndarray):
-        return given.item() if isinstance(given, np.generic) else given
-    whole = given
+    if not isinstance(argument, np.ndarray):
+        return argument.item() if isinstance(argument, np.generic) else argument
+    whole = argument
     while isinstance(whole.base, np.ndarray):
         whole = whole.base
     number = next((n for n, known in enumerate(memory) if known is whole), len(memory))
     if number == len(memory):
         memory.append(whole)
-    return {"memory": number, "offset": given.ctypes.data - whole.ctypes.data}
+    return {"memory": number, "offset": argument.ctypes.data - whole.ctypes.data}
 
 
 def fetch(folder: Path, memory: Sequence[Array]) -> None:
@@ -81,9 +81,9 @@ def fetch(folder: Path, memory: Sequence[Array]) -> None:
     OSError if there is no result, as after a launch that failed.
     """
     for number, whole in enumerate(memory):
-        found = np.fromfile(folder / f"result{number}", whole.dtype)
+        values = np.fromfile(folder / f"result{number}", whole.dtype)
         if whole.flags.writeable:
-            whole[...] = found.reshape(whole.shape)
+            whole[...] = values.reshape(whole.shape)
 
 
 def launch(folder: Path, backend: CudaBackend) -> None:
@@ -94,8 +94,8 @@ def launch(folder: Path, backend: CudaBackend) -> None:
     job = json.loads((folder / _JOB).read_text(encoding="utf-8"))
     program, entry, shared = (folder / _PROGRAM).read_bytes(), job["entry"], job["dynamic_smem"]
     kernel = backend.load(program, entry, shared, ORDINAL)
-    places = [file for n in range(len(job["values"])) if (file := folder / f"memory{n}").exists()]
-    held = [np.fromfile(place, np.uint8) for place in places]
+    files = [file for n in range(len(job["values"])) if (file := folder / f"memory{n}").exists()]
+    held = [np.fromfile(path, np.uint8) for path in files]
     addresses = [backend.allocate(max(h.nbytes, 1), ordinal=ORDINAL) for h in held]
     for host, address in zip(held, addresses, strict=True):
         backend.copy_to_device(address, host.ctypes.data, host.nbytes, ordinal=ORDINAL)
@@ -113,12 +113,12 @@ def launch(folder: Path, backend: CudaBackend) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the launch in the named folder; 0 if it completed, 1 if not, 2 for wrong usage."""
-    given = sys.argv[1:] if argv is None else argv
-    if len(given) != 1:
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
         print("usage: witness_launch.py FOLDER  (for tools/witness.py)", file=sys.stderr)
         return USAGE
     try:
-        launch(Path(given[0]), cuda_backend())
+        launch(Path(arguments[0]), cuda_backend())
     except (PtxGenError, OSError) as error:
         return fail("witness_launch.py", FAILED, error)
     return OK

@@ -32,7 +32,7 @@ CLEAN, ERRORS, HANGS, NONE = "clean", "errors", "hangs", "none"
 
 _PROGRAM: Final = "compute-sanitizer"
 _PACKAGE: Final = "nvidia-cuda-sanitizer-api"
-_FOUND: Final = 86  # exit code for "errors were found"; neither Python's nor a shell's own
+_ERRORS_EXIT: Final = 86  # exit code for "errors were found"; neither Python's nor a shell's own
 _MOST_FINDINGS: Final = 20  # findings that the program prints
 _ASKED_S: Final = 60.0  # time limit of its own --help
 _STDERR_SHOWN: Final = 400  # characters of the standard error of the launch
@@ -51,7 +51,7 @@ class Sanitizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CheckResult:
     """The result of one check of one launch. `verdict` is CLEAN, ERRORS, HANGS (the launch did not
     end in time) or NONE: then `why` says how the check itself failed. `findings` are its reports,
     each with its lines.
@@ -73,12 +73,12 @@ class Said:
 
 def find_sanitizer(named: Path | None = None) -> Sanitizer:
     """The compute-sanitizer to use: the one at `named`, else the first found on PATH, in CUDA_HOME
-    or CUDA_PATH, beside nvcc, or in the pip package. Raises `BackendError` if there is none, or if
+    or CUDA_PATH, next to nvcc, or in the pip package. Raises `BackendError` if there is none, or if
     it does not answer.
     """
-    places = [named] if named is not None else list(_places())
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    paths = [named] if named is not None else list(_candidates())
+    program = next((path for path in paths if path.is_file()), None)
+    if program is None:
         where = (
             f"{named} is not a file"
             if named is not None
@@ -87,29 +87,29 @@ def find_sanitizer(named: Path | None = None) -> Sanitizer:
         raise BackendError(
             f"compute-sanitizer was not found: {where}; pip install {_PACKAGE}, or name it with --sanitizer"
         )
-    help_text, version = _asked(found, "--help"), _asked(found, "--version")
+    help_text, version = _asked(program, "--help"), _asked(program, "--version")
     number = re.search(r"Version ([\d.]+)", version)
-    options = {tool: _known(given, help_text) for tool, given in TOOLS.items()}
+    options = {tool: _known(options_of, help_text) for tool, options_of in TOOLS.items()}
     # The program in the pip package for CUDA 12 does not find its own library.
-    library = found.resolve().parent.parent / "lib"
+    library = program.resolve().parent.parent / "lib"
     injected = (library / "libsanitizer-collection.so").exists()
     general = ("--injection-path", str(library)) if injected else ()
-    return Sanitizer(found, number[1] if number else "unknown", options, general)
+    return Sanitizer(program, number[1] if number else "unknown", options, general)
 
 
-def _places() -> list[Path]:
+def _candidates() -> list[Path]:
     on_path = shutil.which(_PROGRAM)
     homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    places = [Path(on_path)] if on_path else []
+    paths = [Path(on_path)] if on_path else []
     for home in filter(None, homes):
-        places += [Path(home, "bin", _PROGRAM), Path(home, _PROGRAM, _PROGRAM)]
+        paths += [Path(home, "bin", _PROGRAM), Path(home, _PROGRAM, _PROGRAM)]
     compiler = shutil.which("nvcc")  # nvcc on PATH may be a link into a toolkit
     if compiler:
-        places.append(Path(compiler).resolve().parent / _PROGRAM)
+        paths.append(Path(compiler).resolve().parent / _PROGRAM)
     package = importlib.util.find_spec("nvidia")
     for folder in (package and package.submodule_search_locations) or ():
-        places += sorted(Path(folder).glob(f"*/bin/{_PROGRAM}"), reverse=True)
-    return places
+        paths += sorted(Path(folder).glob(f"*/bin/{_PROGRAM}"), reverse=True)
+    return paths
 
 
 def _asked(program: Path, option: str) -> str:
@@ -131,7 +131,7 @@ def _known(options: Sequence[str], help_text: str) -> tuple[str, ...]:
 
 def examine(
     sanitizer: Sanitizer, tool: str, command: Sequence[str], entry: str, log: Path, timeout_s: float
-) -> Said:
+) -> CheckResult:
     """The result of `tool`, one of TOOLS, for the launches of `entry` that `command` makes; `log`
     is the file to which its text is written. Raises `LaunchError` for another tool.
     """
@@ -148,7 +148,7 @@ def examine(
         "--print-limit",
         str(_MOST_FINDINGS),
         "--error-exitcode",
-        str(_FOUND),
+        str(_ERRORS_EXIT),
         "--log-file",
         str(log),
         "--kernel-name",
@@ -158,7 +158,7 @@ def examine(
     ]
     ran = run(call, timeout_s)
     if ran is None:
-        return Said(tool, HANGS, why=f"the launch did not end within {timeout_s:g} s")
+        return CheckResult(tool, HANGS, why=f"the launch did not end within {timeout_s:g} s")
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return judged(tool, text, ran.returncode, ran.stderr)
 
@@ -199,7 +199,7 @@ _TROUBLE: Final = re.compile(
 )
 
 
-def judged(tool: str, log: str, exit_code: int, stderr: str = "") -> Said:
+def judged(tool: str, log: str, exit_code: int, stderr: str = "") -> CheckResult:
     """The result that the text of a log and the exit code mean. Text that is neither a summary nor
     a known trouble counts as a report: hardware errors have many forms (manual, "Understanding
     Memcheck Errors").
@@ -224,9 +224,9 @@ def judged(tool: str, log: str, exit_code: int, stderr: str = "") -> Said:
             findings.append(open_block)
     if findings or count:
         blocks = tuple("\n".join(block) for block in findings)
-        return Said(tool, ERRORS, blocks or (f"{count} errors in its summary",))
+        return CheckResult(tool, ERRORS, blocks or (f"{count} errors in its summary",))
     if count == 0 and exit_code == 0 and not trouble:
-        return Said(tool, CLEAN)
+        return CheckResult(tool, CLEAN)
     why = "; ".join(trouble) or f"exit code {exit_code} and no summary"
-    said = stderr.strip()[-_STDERR_SHOWN:]
-    return Said(tool, NONE, why=f"{why}; {said}" if said else why)
+    message = stderr.strip()[-_STDERR_SHOWN:]
+    return CheckResult(tool, NONE, why=f"{why}; {message}" if message else why)

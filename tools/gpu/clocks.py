@@ -45,10 +45,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def summary(said: str) -> dict[str, Any]:
+def summary(samples: str) -> dict[str, Any]:
     """The least, the median and the most of each column of numbers."""
     columns: dict[str, list[float]] = {name: [] for name in _FIELDS.values()}
-    for line in said.splitlines():
+    for line in samples.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(columns):
             for name, cell in zip(columns, cells, strict=True):

@@ -64,7 +64,7 @@ def calls(rehearse: bool) -> Mapping[str, Call]:
 
 
 def units(arguments: argparse.Namespace) -> list[Unit]:
-    """A unit for each call."""
+    """One unit of work for each call whose counters are read."""
     how = ("--rehearse",) if arguments.rehearse else ()
     target = open_gpu(cuda_backend()).target.name
     return [
@@ -95,9 +95,9 @@ def counted(name: str, call: Call, how: Sequence[str]) -> dict[str, Any]:
             raise MissingError(f"ncu may not read counters here: {why}")
         raise BackendError(f"ncu counted nothing: {why or 'no output'}")
     missing = [column for column, metric in metrics.items() if not metric]
-    said = f"this GPU has no metric for {', '.join(missing)}" if missing else ""
+    note = f"this GPU has no metric for {', '.join(missing)}" if missing else ""
     counters = {"kernel": row.pop("kernel"), "N": call.seq, **call.settings, **row}
-    return {"counters": [counters], "said": said, "texts": texts}
+    return {"counters": [counters], "said": note, "texts": texts}
 
 
 @functools.cache
@@ -106,21 +106,21 @@ def available(program: str) -> dict[str, str]:
     does not answer.
     """
     try:
-        said = subprocess.run(
+        query = subprocess.run(
             [program, "--query-metrics"], capture_output=True, text=True, timeout=_ASKED_S, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise BackendError(f"ncu --query-metrics failed: {error}") from error
-    known = {line.split()[0] for line in said.splitlines() if line.strip()}
+    known = {line.split()[0] for line in query.splitlines() if line.strip()}
     return {
         column: next((metric for metric in metrics if metric.partition(".")[0] in known), "")
         for column, metrics in METRICS.items()
     }
 
 
-def read(said: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def read(output: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The row of counters in the output of ncu and of the launch under it, and the texts of the launch."""
-    lines = said.splitlines()
+    lines = output.splitlines()
     texts: dict[str, str] = next(
         (json.loads(line)["texts"] for line in lines if line.startswith('{"texts"')), {}
     )
@@ -137,7 +137,7 @@ def read(said: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[st
 
 
 def _number(text: str, unit: str) -> float | int:
-    """A number of ncu; times in ns."""
+    """A number as ncu prints it; times converted to ns."""
     number = float(text.replace(",", "")) * {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}.get(
         unit, 1.0
     )

@@ -83,7 +83,7 @@ class Verdicts:
         self._arguments, self._journal, self._history = arguments, journal, history
         self._began = time.monotonic()
         self._since = self._began
-        self._verdict, self._said = "", ""
+        self._verdict, self._message = "", ""
         self.asked: list[str] | None = None  # the tests of this process, once they are collected
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -128,26 +128,28 @@ class Verdicts:
         """A test begins, unless the time is over."""
         if time.monotonic() - self._began >= self._arguments.seconds:
             self._leave()
-        self._since, self._verdict, self._said = time.monotonic(), PASSED, ""
+        self._since, self._verdict, self._message = time.monotonic(), PASSED, ""
         self._journal.write(BEGIN, unit=nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """The worst of setup, call and teardown is the verdict."""
         if report.failed:
             lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E ")]
-            self._verdict, self._said = FAILED, " ".join(line[1:].strip() for line in lines)[:_SHOWN]
+            self._verdict, self._message = FAILED, " ".join(line[1:].strip() for line in lines)[:_SHOWN]
             if POISONED in str(report.longrepr):
-                self._said = f"{POISONED}: {self._said}"[:_SHOWN]
+                self._message = f"{POISONED}: {self._message}"[:_SHOWN]
         elif report.skipped and self._verdict == PASSED:
             self._verdict = SKIPPED
-            self._said = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
+            self._message = str(
+                report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+            )
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Journal the verdict. After a destroyed context the process ends, and another has the rest."""
-        line = {"verdict": self._verdict, "said": self._said[:_SHOWN]}
+        line = {"verdict": self._verdict, "said": self._message[:_SHOWN]}
         seconds = round(time.monotonic() - self._since, 2)
         self._journal.write(END, unit=nodeid, seconds=seconds, when=now_utc(), **line)
-        if self._said.startswith(POISONED):
+        if self._message.startswith(POISONED):
             os._exit(1)
 
     def _leave(self) -> None:

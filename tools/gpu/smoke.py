@@ -31,7 +31,7 @@ _SHOWN: Final = 3  # cases that are named
 
 
 def units(arguments: argparse.Namespace) -> list[Unit]:
-    """The demo, then each family of instructions."""
+    """The units of the part: the demo, then each family of instructions."""
     with_tests()
     recording = importlib.import_module("vectors.recording")
     small = arguments.rehearse
@@ -49,11 +49,11 @@ def units(arguments: argparse.Namespace) -> list[Unit]:
 
 def demonstrated(words: Sequence[str]) -> dict[str, Any]:
     """The verdict of `ptxgen demo`, with the errors of its kernels on the GPU."""
-    printed, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         code = demo.main([*words, "--json"])
     if not printed.getvalue():
-        return {"verdict": FAILED, "said": said.getvalue().strip()}
+        return {"verdict": FAILED, "said": errors.getvalue().strip()}
     kernels = json.loads(printed.getvalue())["kernels"]
     on_gpu = all("cuda" in kernel["errors"] for kernel in kernels)
     shown = [
@@ -64,8 +64,8 @@ def demonstrated(words: Sequence[str]) -> dict[str, Any]:
 
 
 def compared(recording: Any, family: str, new: Path, most: int | None) -> dict[str, Any]:
-    """The verdict on at most so many cases of a family: what the GPU gives beside what the interpreter gives,
-    and whether it is what tests/vectors has. A family that is not recorded there is, in the folder `new`.
+    """The verdict on at most `most` cases of a family: whether the GPU's results are the interpreter's,
+    and whether they are what tests/vectors has. A family that is not recorded there is, in the folder `new`.
     """
     backend = cuda_backend()
     gpu = backend.device_properties(recording.ORDINAL)
@@ -81,18 +81,18 @@ def compared(recording: Any, family: str, new: Path, most: int | None) -> dict[s
     results = [recording.compare(case.on(target), output) for case, output in done]
     wrong += [str(result) for result in results if result.problem]
     path = TESTS / "vectors" / sm / f"{family}{recording.SUFFIX}"
-    beside = f"not recorded for {sm}"
+    comparison = f"not recorded for {sm}"
     if path.is_file():
         known = {case.name: output for case, output in recording.load(path)[1]}
         others = [c.name for c, out in done if c.name in known and not _same(known[c.name], out)]
-        beside = f"{len(others)} unlike {path.relative_to(TESTS.parent)}"
+        comparison = f"{len(others)} unlike {path.relative_to(TESTS.parent)}"
         wrong += [f"{name}: not what is recorded" for name in others]
     elif most is None and not wrong:
         with contextlib.redirect_stdout(io.StringIO()):
             recording.record_family(family, backend, new)
-        beside += f", now in {new}"
-    said = "; ".join([f"{len(done)} of {len(cases)} cases", beside, *wrong[:_SHOWN]])
-    return {"verdict": FAILED if wrong else PASSED, "said": said}
+        comparison += f", now in {new}"
+    message = "; ".join([f"{len(done)} of {len(cases)} cases", comparison, *wrong[:_SHOWN]])
+    return {"verdict": FAILED if wrong else PASSED, "said": message}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -72,7 +72,7 @@ def _measuring(jobs: Iterable[Job]) -> list[Job]:
 
 
 def _small(gpu: Gpu) -> tuple[list[Job], dict[str, list[Job]]]:
-    """Ceilings and jobs of a rehearsal."""
+    """The few small jobs, ceilings included, of a rehearsal on a fake driver."""
     call = gpu_attention.Call("f32", 16, 32, True, "ieee", tokens=32, width=32)
     step = gpu_decode.Batch(Decoding("f32", 16, 4, 2, 32, 1))
     packed = Serving("f32", 16, 4, 2, 16, ((3, 20), (1, 16)))

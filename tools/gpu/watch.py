@@ -23,16 +23,16 @@ _SHOWN: Final = 300  # characters of the end of a process's output
 
 
 class Process(Protocol):
-    """A process of a part."""
+    """A running process that does the units of a part."""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The process's exit code, or None while it runs."""
 
     def kill(self) -> None:
         """End it and all that it has started."""
 
-    def said(self) -> str:
-        """The end of its output."""
+    def last_output(self) -> str:
+        """The last lines that the process printed."""
 
 
 @dataclass(slots=True)
@@ -114,10 +114,10 @@ class Watch:
         if one.complete:
             one.over = True
             return []
-        self._end(one, watched, CRASHED, f"its process ended with {code}: {one.process.said()}")
+        self._end(one, watched, CRASHED, f"its process ended with {code}: {one.process.last_output()}")
         return self._again(one, watched)
 
-    def _end(self, one: _Watched, watched: Sequence[_Watched], verdict: str, said: str) -> None:
+    def _end(self, one: _Watched, watched: Sequence[_Watched], verdict: str, message: str) -> None:
         """Give the unit that a process was doing a verdict."""
         if one.unit:
             seconds = round(self.clock() - one.since, 1)
@@ -126,7 +126,7 @@ class Watch:
                 unit=one.unit,
                 worker=one.number,
                 verdict=verdict,
-                said=said,
+                said=message,
                 seconds=seconds,
                 when=now_utc(),
             )
@@ -137,7 +137,8 @@ class Watch:
         del watched
         if not one.ended:
             one.over = True
-            return [f"process {one.number} ended before its first unit: {one.process.said() or 'no output'}"]
+            output = one.process.last_output() or "no output"
+            return [f"process {one.number} ended before its first unit: {output}"]
         one.process.kill()
         one.process, one.ended, one.since = self.start(one.number), 0, self.clock()
         return []
@@ -166,7 +167,7 @@ class Child:
             )
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The process's exit code, or None while it runs."""
         return self._process.poll()
 
     def kill(self) -> None:
@@ -178,6 +179,6 @@ class Child:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def said(self) -> str:
-        """The end of its output."""
+    def last_output(self) -> str:
+        """The last lines that the process printed."""
         return self._output.read_text(errors="replace").strip()[-_SHOWN:]

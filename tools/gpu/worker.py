@@ -119,20 +119,23 @@ def _do(unit: Unit, journal: Journal, ledger: Path) -> bool:
     """Do one unit; whether the CUDA context is still there. What it launched is noted in the ledger."""
     began = time.monotonic()
     journal.write(BEGIN, unit=unit.name)
-    whole, said = True, ""
+    whole, message = True, ""
     result: dict[str, Any] = {}
     with launched() as seen:
         try:
             result |= unit.work()
             verdict = result.pop("verdict", PASSED)
         except MissingError as error:
-            verdict, said = MISSING, str(error)
+            verdict, message = MISSING, str(error)
         except PtxGenError as error:
-            verdict, said = FAILED, str(error)[:_SHOWN]
+            verdict, message = FAILED, str(error)[:_SHOWN]
             whole = not isinstance(error, PoisonedContextError)
         except Exception as error:  # the fault of one unit, which is reported
             at = traceback.extract_tb(error.__traceback__)[-1]
-            verdict, said = FAILED, f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})"[:_SHOWN]
+            verdict, message = (
+                FAILED,
+                f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})"[:_SHOWN],
+            )
     texts = result.pop("texts", seen.take())
     for row in (*result.get("calls", ()), *result.get("counters", ())):
         if row.get("who", "ours") == "ours" and (ahead := predicted(texts, row)):
@@ -141,7 +144,7 @@ def _do(unit: Unit, journal: Journal, ledger: Path) -> bool:
         "verdict": verdict,
         "seconds": round(time.monotonic() - began, 1),
         "when": now_utc(),
-        "said": said,
+        "said": message,
     }
     journal.write(END, unit=unit.name, **{**line, **result, "texts": list(texts)})
     if texts:

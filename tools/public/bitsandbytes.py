@@ -93,7 +93,7 @@ def gemv_4bit(trial: Trial) -> None:
     says="after the end of",
 )
 def gemv_4bit_with_a_tail(trial: Trial) -> None:
-    """The same for six rows, no multiple of the four of a block."""
+    """`gemv_4bit` for six rows, no multiple of the four of a block."""
     _gemv(trial, 6)
 
 

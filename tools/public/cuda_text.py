@@ -121,13 +121,13 @@ def _nvcc() -> str:
     """The nvcc of the package nvidia-cuda-nvcc, or that of PATH. Raises `LookupError`."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
-        found = pathfinder.find_nvidia_binary_utility("nvcc")
+        compiler = pathfinder.find_nvidia_binary_utility("nvcc")
     except ImportError:
-        found = None
-    found = found or shutil.which("nvcc")
-    if found is None:
+        compiler = None
+    compiler = compiler or shutil.which("nvcc")
+    if compiler is None:
         raise LookupError("it is neither in a package nor on PATH")
-    return str(found)
+    return str(compiler)
 
 
 def random(*shape: int, seed: int = 1) -> np.ndarray[Any, Any]:

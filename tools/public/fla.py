@@ -85,11 +85,11 @@ def cross_entropy(trial: Trial) -> None:
 @FLA.row()
 def parallel_attn(trial: Trial) -> None:
     """Causal attention in float16."""
-    given = _heads("float16")
+    inputs = _heads("float16")
     function = _module("ops.attn").parallel_attn
     with trial.triton():
-        got = function(*given)
-    q, k, v = (tensor.double().transpose(1, 2) for tensor in given)
+        got = function(*inputs)
+    q, k, v = (tensor.double().transpose(1, 2) for tensor in inputs)
     wanted = _f().scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
     trial.close("the result", got, wanted, 2e-3)
 
@@ -136,11 +136,11 @@ def chunk_delta_rule(trial: Trial) -> None:
     q, k, v = _heads()
     k = _f().normalize(k, dim=-1)
     rates = torch.rand(_B, _T, _H, generator=torch.Generator().manual_seed(4))
-    given = [tensor.half() for tensor in (q, k, v, rates)]
+    inputs = [tensor.half() for tensor in (q, k, v, rates)]
     function = _module("ops.delta_rule").chunk_delta_rule
     with trial.triton():
-        got, _ = function(*given)
-    q, k, v, rates = (tensor.double() for tensor in given)
+        got, _ = function(*inputs)
+    q, k, v, rates = (tensor.double() for tensor in inputs)
     state = torch.zeros(_B, _H, _D, _D, dtype=torch.float64)
     out = []
     for t in range(_T):

@@ -25,18 +25,18 @@ def compare(
     """
     torch = importlib.import_module("torch")
     chance = torch.Generator().manual_seed(1)
-    given = [torch.randn(*shape, generator=chance) for shape in shapes]
-    exact = [tensor.double().requires_grad_() for tensor in given]
-    for tensor in given:
+    inputs = [torch.randn(*shape, generator=chance) for shape in shapes]
+    exact = [tensor.double().requires_grad_() for tensor in inputs]
+    for tensor in inputs:
         tensor.requires_grad_()
     wanted = reference(*exact)
     upstream = torch.randn(wanted.shape, generator=chance)
     wanted.backward(upstream.double())
     with trial.triton(fusion=fusion):
         # An own tensor: kernels that work in place do so on memory that nothing else reads.
-        got = function(*(tensor * 1.0 for tensor in given))
+        got = function(*(tensor * 1.0 for tensor in inputs))
         result = got.detach().clone()
         got.backward(upstream.clone())
     trial.close("the result", result, wanted, tolerance)
-    for n, (tensor, expected) in enumerate(zip(given, exact, strict=True)):
+    for n, (tensor, expected) in enumerate(zip(inputs, exact, strict=True)):
         trial.close(f"gradient {n}", tensor.grad, expected.grad, tolerance)

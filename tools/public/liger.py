@@ -48,7 +48,7 @@ def rms_norm(trial: Trial) -> None:
     says="race: shared address",
 )
 def rms_norm_fused(trial: Trial) -> None:
-    """The same as Triton compiles it by default, with `enable_fp_fusion`."""
+    """`rms_norm` as Triton compiles it by default, with `enable_fp_fusion`."""
     wanted = lambda x, w: _f().rms_norm(x, _W, w, 1e-6)  # noqa: E731
     compare(trial, _normed, wanted, [_X, _W], fusion=True)
 
@@ -105,8 +105,8 @@ def _sparsemax(x: Any) -> Any:
     ordered = x.sort(-1, descending=True).values
     sums = ordered.cumsum(-1)
     counts = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-    kept = (1 + counts * ordered > sums).sum(-1, keepdim=True)
-    return (x - (sums.gather(-1, kept - 1) - 1) / kept).clamp(min=0)
+    support = (1 + counts * ordered > sums).sum(-1, keepdim=True)
+    return (x - (sums.gather(-1, support - 1) - 1) / support).clamp(min=0)
 
 
 @LIGER.row()

@@ -26,8 +26,8 @@ def _text(file: str, first: str = "// GPU kernels") -> str:
         between(common, "template<class T>", "// checking utils"),
         between(common, "// to make sure that 2 blocks fit", "// random utils"),
     ]
-    own = folder / f"{file}.cu"
-    return "".join([_GROUPS, *shared, between(own, first, "// kernel launcher")])
+    file_of = folder / f"{file}.cu"
+    return "".join([_GROUPS, *shared, between(file_of, first, "// kernel launcher")])
 
 
 def _program(file: str, *kernels: str) -> Program:

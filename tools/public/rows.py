@@ -115,7 +115,7 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """The folder of the checkout."""
+        """The folder of the source's checkout."""
         return Path(os.environ.get(FOLDER, "")) / self.checkout
 
     def why_missing(self) -> str:

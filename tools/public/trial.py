@@ -92,8 +92,8 @@ class Trial:
 def _violations(kernel: ProgramKernel, block: Any, shared: int | None) -> list[str]:
     """What `ptxgen check` says is wrong with the kernel, whatever its arguments."""
     module = parse(kernel.program.ptx)
-    found = module_findings(module)
-    if not any(finding.severity == ERROR for finding in found):
+    findings = module_findings(module)
+    if not any(finding.severity == ERROR for finding in findings):
         extents = (block,) if isinstance(block, int) else block
         entry = check_entry(
             module,
@@ -105,12 +105,12 @@ def _violations(kernel: ProgramKernel, block: Any, shared: int | None) -> list[s
             usage=None,
             launch=None,
         )
-        found += entry.findings
-    return [str(finding) for finding in found if finding.severity == ERROR]
+        findings += entry.findings
+    return [str(finding) for finding in findings if finding.severity == ERROR]
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     """A tensor or an array as float64; integers, too, of which none here has more than 53 bits."""
     detach = getattr(value, "detach", None)
-    found = value if detach is None else detach().double().numpy()
-    return np.asarray(found, np.float64)
+    array = value if detach is None else detach().double().numpy()
+    return np.asarray(array, np.float64)

@@ -172,7 +172,7 @@ class Static:
                 made.loop, kernel.target, kernel.tiling.computing_threads, max(made.ctas_per_sm, 1)
             )
             model["tensor_share"] = busy.tensor
-            cost = max(cost, busy.clocks_of_turn / SCHEDULERS * _turns(made, counts))
+            cost = max(cost, busy.clocks_of_iteration / SCHEDULERS * _turns(made, counts))
         return {
             "registers": made.registers,
             "spilled_bytes": made.spilled_bytes,

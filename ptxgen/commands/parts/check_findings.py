@@ -103,7 +103,7 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
     Raises `BackendError` if there is no assembler for the target.
     """
     try:
-        found = find_assembler(target=target).assemble(text, target)
+        assembly = find_assembler(target=target).assemble(text, target)
     except AssemblerError as error:
         return None, [Finding(ERROR, "assembler", str(error), line=error.line)]
     lints = [
@@ -114,9 +114,9 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
             where=f"line {a.line}" if a.line else "",
             line=a.line or 0,
         )
-        for a in found.advisories
+        for a in assembly.advisories
     ]
-    return found, lints
+    return assembly, lints
 
 
 def block_of(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -277,30 +277,30 @@ def _without(kernel: ir.Kernel, message: str) -> str:
 
 
 def _traffic_findings(kernel: str, counters: Counters) -> Iterator[Finding]:
-    for _, found in counters.worst("shared_conflicts", _WORST):
+    for _, traffic in counters.worst("shared_conflicts", _WORST):
         message = (
-            f"{found.shared_conflicts:,} bank conflicts: {found.shared_wavefronts:,} wavefronts "
-            f"instead of {found.shared_least:,} in {found.shared_requests:,} requests"
+            f"{traffic.shared_conflicts:,} bank conflicts: {traffic.shared_wavefronts:,} wavefronts "
+            f"instead of {traffic.shared_least:,} in {traffic.shared_requests:,} requests"
         )
-        yield _costly("bank conflicts", message, kernel, found)
-    for _, found in counters.worst("sectors_excess", _WORST):
-        moved = found.sectors_read + found.sectors_written
+        yield _costly("bank conflicts", message, kernel, traffic)
+    for _, traffic in counters.worst("sectors_excess", _WORST):
+        moved = traffic.sectors_read + traffic.sectors_written
         message = (
-            f"{found.sectors_excess:,} avoidable sectors: {moved:,} of 32 bytes instead of "
-            f"{found.sectors_least:,} in {found.global_requests:,} requests"
+            f"{traffic.sectors_excess:,} avoidable sectors: {moved:,} of 32 bytes instead of "
+            f"{traffic.sectors_least:,} in {traffic.global_requests:,} requests"
         )
-        yield _costly("uncoalesced", message, kernel, found)
+        yield _costly("uncoalesced", message, kernel, traffic)
 
 
-def _costly(kind: str, message: str, kernel: str, found: MemoryTraffic) -> Finding:
-    return Finding(LINT, kind, message, kernel, found.where, line=found.line, source=found.source)
+def _costly(kind: str, message: str, kernel: str, traffic: MemoryTraffic) -> Finding:
+    return Finding(LINT, kind, message, kernel, traffic.where, line=traffic.line, source=traffic.source)
 
 
 # ------------------------------------------------------------------------------------ as plain data
 
 
-def _resources(found: Resources) -> dict[str, Any]:
-    return {**asdict(found), "shared_total": found.shared_total, "mix": dict(found.mix)}
+def _resources(resources: Resources) -> dict[str, Any]:
+    return {**asdict(resources), "shared_total": resources.shared_total, "mix": dict(resources.mix)}
 
 
 _SUMS: Final = (

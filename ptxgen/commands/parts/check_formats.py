@@ -103,16 +103,16 @@ def sarif(files: Sequence[FileFindings]) -> dict[str, Any]:
 
 
 def _result(file: FileFindings, finding: Finding, rules: Sequence[str]) -> dict[str, Any]:
-    place, *related = map(_location, file.lines(finding))
+    location, *related = map(_location, file.lines(finding))
     if finding.kernel:
-        place["logicalLocations"] = [{"name": finding.kernel, "kind": "function"}]
+        location["logicalLocations"] = [{"name": finding.kernel, "kind": "function"}]
     rule = _rule(finding)
     result = {
         "ruleId": rule,
         "ruleIndex": rules.index(rule),
         "level": _LEVELS[finding.severity],
         "message": {"text": _message(finding)},
-        "locations": [place],
+        "locations": [location],
     }
     return {**result, "relatedLocations": related} if related else result
 

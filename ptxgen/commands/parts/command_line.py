@@ -21,7 +21,7 @@ class CommandParser(argparse.ArgumentParser):
 
     `prog` is the command as a user types it, such as `ptxgen emit decode`. If the shell asks for
     completions, `parse_args` answers it and ends the process; `kernels` are then words that may stand
-    in front of the options, which the command reads before it parses.
+    before the options, which the command reads before it parses.
     """
 
     def __init__(

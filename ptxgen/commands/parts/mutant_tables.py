@@ -15,16 +15,16 @@ _HEADS: Final = {name: name for name in ("judged", *COLUMNS)}
 
 def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """How many mutants were judged, and how many were caught by each check, are equivalent or holes."""
-    found = Counter(v.caught_by for v in verdicts)
-    return {"judged": found.total(), **{caller: found[caller] for caller in COLUMNS}}
+    count = Counter(v.caught_by for v in verdicts)
+    return {"judged": count.total(), **{caller: count[caller] for caller in COLUMNS}}
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     """The verdicts by kind of mistake, in the order of the kinds."""
-    found: dict[str, list[Verdict]] = {}
+    kinds: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        found.setdefault(verdict.kind, []).append(verdict)
-    return {kind: found[kind] for kind in KINDS if kind in found}
+        kinds.setdefault(verdict.kind, []).append(verdict)
+    return {kind: kinds[kind] for kind in KINDS if kind in kinds}
 
 
 def table(name: str, verdicts: Sequence[Verdict], columns: Mapping[str, str] = _HEADS) -> str:

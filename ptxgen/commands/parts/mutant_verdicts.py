@@ -38,8 +38,8 @@ def verdicts(judge: Judging, pairs: Sequence[Pair], jobs: int) -> Iterator[Verdi
         try:
             with children_without_interrupts():
                 batches = list(_batches(pairs))
-                found = pool.map(_judge_all, itertools.repeat(judge, len(batches)), batches)
-            yield from itertools.chain.from_iterable(found)
+                results = pool.map(_judge_all, itertools.repeat(judge, len(batches)), batches)
+            yield from itertools.chain.from_iterable(results)
         except BaseException:
             # Or the end of the pool waits for verdicts that nobody wants. What has not begun is dropped
             # first: the pool fails at what is cancelled when it loses its processes.
@@ -75,17 +75,17 @@ class Progress:
         self.done = self.holes = 0
         self.bar = bar
         self.task = bar.add_task("mutants", total=total) if bar is not None else None
-        self.said = time.monotonic()
+        self.printed_at = time.monotonic()
 
     def __call__(self, verdict: Verdict) -> Verdict:
-        """Count a verdict, and return it."""
+        """Count a verdict and report progress; returns the verdict."""
         self.done += 1
         self.holes += verdict.caught_by == HOLE
         words = f"{verdict.kernel}, {self.holes} {self.survivors}"
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, description=words)
-        elif time.monotonic() - self.said >= _QUIET_S:
-            self.said = time.monotonic()
+        elif time.monotonic() - self.printed_at >= _QUIET_S:
+            self.printed_at = time.monotonic()
             line = f"{self.command}: {self.done} of {self.total} mutants; {words}"
             print(line, file=sys.stderr, flush=True)
         return verdict

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ptxgen.commands.parts.files import FileError
 from ptxgen.commands.parts.named_objects import launches_of, named
-from ptxgen.commands.parts.run_arguments import Given, check_type, extents, given, values_of
+from ptxgen.commands.parts.run_arguments import ArgumentText, argument_text, check_type, extents, values_of
 from ptxgen.commands.parts.run_program import program_of
 from ptxgen.errors import LaunchError, shown
 from ptxgen.ir import Param
@@ -26,7 +26,7 @@ class Asked(NamedTuple):
     """A problem of the command line: the grid, and one argument for each parameter."""
 
     grid: tuple[int, ...]
-    arguments: tuple[Given, ...]
+    arguments: tuple[ArgumentText, ...]
 
 
 def problem(text: str) -> Asked:
@@ -39,7 +39,7 @@ def problem(text: str) -> Asked:
         raise argparse.ArgumentTypeError(f"must be a grid and arguments, got {text!r}: {error}") from error
     if not words:
         raise argparse.ArgumentTypeError(f"must be a grid and arguments, got {text!r}")
-    return Asked(extents(words[0]), tuple(map(given, words[1:])))
+    return Asked(extents(words[0]), tuple(map(argument_text, words[1:])))
 
 
 def is_text(name: str) -> bool:
@@ -107,7 +107,7 @@ def _asked(arguments: argparse.Namespace, params: Sequence[Param]) -> Iterator[t
 
 
 def _callable(name: str) -> Callable[..., Any]:
-    found = named(name)
-    if not callable(found):
-        raise LaunchError(f"{name} is no function, it is {shown(found)}")
-    return found  # type: ignore[no-any-return]
+    function = named(name)
+    if not callable(function):
+        raise LaunchError(f"{name} is no function, it is {shown(function)}")
+    return function  # type: ignore[no-any-return]

@@ -27,11 +27,11 @@ def named(name: str) -> Any:
     if not where or not attribute:
         raise LaunchError(f"{name!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, such as kernels.py:softmax")
     module = _of_file(Path(where)) if where.endswith(".py") else _imported(where)
-    found = getattr(module, attribute, None)
-    if found is None:
+    value = getattr(module, attribute, None)
+    if value is None:
         hint = did_you_mean(attribute, [n for n in vars(module) if not n.startswith("_")])
         raise LaunchError(f"{where} has no {attribute!r}{hint}")
-    return found
+    return value
 
 
 def _of_file(path: Path) -> Any:
@@ -67,23 +67,23 @@ def launches_of(name: str) -> list[Launched]:
     example = named(name)
     if not callable(example):
         raise LaunchError(f"{name} is no function")
-    made = example()
-    several = isinstance(made, list | Iterator)
-    return [_launch_of(name, one) for one in made] if several else [_launch_of(name, made)]
+    launches = example()
+    several = isinstance(launches, list | Iterator)
+    return [_launch_of(name, one) for one in launches] if several else [_launch_of(name, launches)]
 
 
 def launch_of(name: str) -> Launched:
     """The one launch that an example returns. Raises `FileError` and `LaunchError`."""
-    found = launches_of(name)
-    if len(found) != 1:
-        raise LaunchError(f"{name} returns {len(found)} launches, and one is wanted")
-    return found[0]
+    launches = launches_of(name)
+    if len(launches) != 1:
+        raise LaunchError(f"{name} returns {len(launches)} launches, and one is wanted")
+    return launches[0]
 
 
-def _launch_of(name: str, made: Any) -> Launched:
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+def _launch_of(name: str, launch: Any) -> Launched:
+    if not isinstance(launch, tuple) or len(launch) not in (2, 3):
         raise LaunchError(f"{name} must return (grid, arguments) or (grid, arguments, statics)")
-    grid, values, *statics = made
+    grid, values, *statics = launch
     extent = grid if isinstance(grid, tuple) else (grid,)
     if not all(isinstance(n, int) and n > 0 for n in extent) or not isinstance(values, tuple | list):
         raise LaunchError(f"{name} must return a grid of positive integers and a tuple of arguments")

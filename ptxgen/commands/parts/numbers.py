@@ -21,20 +21,20 @@ def whole(least: int) -> Callable[[str], int]:
 def tolerance(text: str) -> float:
     """An error that is allowed, of at least 0. Raises `argparse.ArgumentTypeError`."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < math.inf:
+        number = -1.0
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
-    return found
+    return number
 
 
 def seconds(text: str) -> float:
     """A time of more than 0 s. Raises `argparse.ArgumentTypeError`."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = 0.0
-    if not found > 0:
+        number = 0.0
+    if not number > 0:
         raise argparse.ArgumentTypeError(f"must be more than 0 seconds, got {text!r}")
-    return found
+    return number

@@ -22,13 +22,13 @@ def progress(total: int, quiet_s: float = 0.0) -> Iterator[Progress]:
     is installed, else by a line for each job, at most one in `quiet_s` seconds.
     """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        done, said = 0, -math.inf
+        done, printed_at = 0, -math.inf
 
         def line(label: str) -> None:
-            nonlocal done, said
+            nonlocal done, printed_at
             done += 1
-            if time.monotonic() - said >= quiet_s:
-                said = time.monotonic()
+            if time.monotonic() - printed_at >= quiet_s:
+                printed_at = time.monotonic()
                 print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
 
         yield line
@@ -51,12 +51,12 @@ def cta_lines(head: str) -> Callable[[int, int], None]:
     """A function that reports how many CTAs of a run are done, by a line that begins with `head`, at
     most once a second and not at the end.
     """
-    said = time.monotonic()
+    printed_at = time.monotonic()
 
     def line(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _QUIET_S and done < total:
-            said = time.monotonic()
+        nonlocal printed_at
+        if time.monotonic() - printed_at >= _QUIET_S and done < total:
+            printed_at = time.monotonic()
             print(f"{head}: {done} of {total} CTAs", file=sys.stderr, flush=True)
 
     return line

@@ -15,7 +15,7 @@ def report_parser(prog: str, epilog: str, kernels: Sequence[str] = ()) -> Comman
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the output."""
+    """Add the options that say where and in which format the report is written."""
     parser.add_argument(
         "--assemble",
         action=argparse.BooleanOptionalAction,

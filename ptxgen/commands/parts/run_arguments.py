@@ -55,7 +55,7 @@ _TEXTURE_WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ArgumentText:
     """One argument as it was written. `make` takes its index among the arguments and returns its
     value; `output` is the file to which the array is written after the run, if any.
     """
@@ -65,29 +65,29 @@ class Given:
     output: Path | None = None
 
 
-def given(text: str) -> Given:
+def argument_text(text: str) -> ArgumentText:
     """An argument from its text. Raises `argparse.ArgumentTypeError`."""
     form, colon, rest = text.partition(":")
     if colon and form in NUMBERS:
         number = _number(text, NUMBERS[form], rest)
-        return Given(text, lambda _: number)
+        return ArgumentText(text, lambda _: number)
     if colon and form in _OTHERS:
         return _OTHERS[form](text, rest)
     if text.endswith(".npy"):
-        return Given(text, lambda _: _read_only(Path(text)))
+        return ArgumentText(text, lambda _: _read_only(Path(text)))
     hint = did_you_mean(form, _FORMS) if colon else ""
     raise argparse.ArgumentTypeError(
         f"must be FORM:VALUE with a form of {', '.join(_FORMS)}, or a .npy file, got {text!r}{hint}"
     )
 
 
-def bound(text: str) -> tuple[str, int | tuple[int, int] | Given]:
+def bound(text: str) -> tuple[str, int | tuple[int, int] | ArgumentText]:
     """The bound of a parameter: its name, and its value, its least and greatest value, or a tensor
     map. Raises `argparse.ArgumentTypeError`.
     """
     name, equals, words = text.partition("=")
     if name and equals and words.startswith("map:"):
-        return name, given(words)
+        return name, argument_text(words)
     ends = words.split("..")
     if not name or len(ends) > 2 or not all(re.fullmatch(r"-?\d+", end) for end in ends):
         raise argparse.ArgumentTypeError(
@@ -114,12 +114,12 @@ def extents(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def values_of(arguments: Sequence[Given]) -> tuple[Argument, ...]:
+def values_of(arguments: Sequence[ArgumentText]) -> tuple[Argument, ...]:
     """The values of arguments. Raises `LaunchError` and `FileError`."""
-    return tuple([made(number, what) for number, what in enumerate(arguments)])
+    return tuple([argument_value(number, what) for number, what in enumerate(arguments)])
 
 
-def made(number: int, what: Given) -> Argument:
+def argument_value(number: int, what: ArgumentText) -> Argument:
     """The value of an argument with this index. Raises `LaunchError` and `FileError`."""
     try:
         return what.make(number)
@@ -129,7 +129,7 @@ def made(number: int, what: Given) -> Argument:
         raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
 
 
-def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
+def check_type(number: int, what: ArgumentText, param: Param, value: Argument) -> None:
     """Raise `LaunchError` for a number whose size differs from that of its parameter, or if only
     one of the two is an integer. Signs may differ: compilers declare all integers as unsigned.
     """
@@ -157,45 +157,45 @@ def _number(text: str, dtype: np.dtype[Any], words: str) -> np.generic:
         kind = "an integer" if dtype.kind in "iu" else "a number"
         raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}") from None
     with np.errstate(over="ignore"):  # a number too large for its type is infinite
-        made: np.generic = np.asarray(value).astype(dtype).reshape(1)[0]
-    return made
+        number: np.generic = np.asarray(value).astype(dtype).reshape(1)[0]
+    return number
 
 
-def _hex(text: str, rest: str) -> Given:
+def _hex(text: str, rest: str) -> ArgumentText:
     try:
         data = bytes.fromhex(rest)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be bytes of two hexadecimal digits each, got {text!r}"
         ) from None
-    return Given(text, lambda _: data)
+    return ArgumentText(text, lambda _: data)
 
 
-def _inout(text: str, rest: str) -> Given:
+def _inout(text: str, rest: str) -> ArgumentText:
     path = _path(text, rest)
-    return Given(text, lambda _: _read(path), path)
+    return ArgumentText(text, lambda _: _read(path), path)
 
 
-def _out(text: str, rest: str) -> Given:
+def _out(text: str, rest: str) -> ArgumentText:
     name, dtype, shape = _fields(text, rest, "out:FILE.npy:TYPE:SHAPE", 3)
     element, extents = _element(text, dtype), _shape(text, shape)
-    return Given(text, lambda _: np.zeros(extents, element), _path(text, name))
+    return ArgumentText(text, lambda _: np.zeros(extents, element), _path(text, name))
 
 
-def _zeros(text: str, rest: str) -> Given:
+def _zeros(text: str, rest: str) -> ArgumentText:
     dtype, shape = _fields(text, rest, "zeros:TYPE:SHAPE", 2)
     element, extents = _element(text, dtype), _shape(text, shape)
-    return Given(text, lambda _: np.zeros(extents, element))
+    return ArgumentText(text, lambda _: np.zeros(extents, element))
 
 
-def _random(text: str, rest: str) -> Given:
+def _random(text: str, rest: str) -> ArgumentText:
     words = rest.split(":")
     seed = words.pop() if len(words) == 3 else None
     dtype, shape = _fields(text, ":".join(words), "random:TYPE:SHAPE or random:TYPE:SHAPE:SEED", 2)
     if seed is not None and not seed.isdecimal():
         raise argparse.ArgumentTypeError(f"must end in a seed from 0, got {text!r}")
     element, extents = _element(text, dtype), _shape(text, shape)
-    return Given(text, lambda n: _numbers(element, extents, n if seed is None else int(seed)))
+    return ArgumentText(text, lambda n: _numbers(element, extents, n if seed is None else int(seed)))
 
 
 def _is_array(text: str) -> bool:
@@ -203,7 +203,7 @@ def _is_array(text: str) -> bool:
     return form in _ARRAYS or (form not in _FORMS and text.endswith(".npy"))
 
 
-def _texture(text: str, rest: str) -> Given:
+def _texture(text: str, rest: str) -> ArgumentText:
     """A texture: an array, in the form of array arguments, and words for the sampler."""
     words, _, array = rest.partition(":")
     options: dict[str, Any] = {}
@@ -215,24 +215,24 @@ def _texture(text: str, rest: str) -> Given:
                 f"for each property, got {word!r} in {text!r}{did_you_mean(word, _TEXTURE_WORDS)}"
             )
         options[option] = {"normalized": True, "fractions": "normalized"}.get(word, word)
-    return _bound_array(text, array, lambda made: Texture(made, **options))
+    return _bound_array(text, array, lambda bound: Texture(bound, **options))
 
 
-def _surface(text: str, rest: str) -> Given:
+def _surface(text: str, rest: str) -> ArgumentText:
     kind, _, array = rest.partition(":")
     if kind not in OF_SURFACES:
         raise argparse.ArgumentTypeError(
             f"must be surface:KIND:ARRAY with a kind of {', '.join(OF_SURFACES)}, got {text!r}"
         )
-    return _bound_array(text, array, lambda made: Surface(made, kind))
+    return _bound_array(text, array, lambda bound: Surface(bound, kind))
 
 
-def _bound_array(text: str, words: str, bind: Callable[[Array], Texture | Surface]) -> Given:
+def _bound_array(text: str, words: str, bind: Callable[[Array], Texture | Surface]) -> ArgumentText:
     if not _is_array(words):
         raise argparse.ArgumentTypeError(
             f"must end in an array such as x.npy or zeros:f32:64x64, got {text!r}"
         )
-    array = given(words)
+    array = argument_text(words)
 
     def make(number: int) -> Texture | Surface:
         try:
@@ -240,10 +240,10 @@ def _bound_array(text: str, words: str, bind: Callable[[Array], Texture | Surfac
         except ConfigError as error:
             raise LaunchError(f"{text}: {error}") from error
 
-    return Given(text, make, array.output)
+    return ArgumentText(text, make, array.output)
 
 
-def _map(text: str, rest: str) -> Given:
+def _map(text: str, rest: str) -> ArgumentText:
     """A tensor map: an array, in the form of array arguments."""
     words = rest.split(":", 2)
     array = words[-1]
@@ -256,7 +256,7 @@ def _map(text: str, rest: str) -> Given:
         raise argparse.ArgumentTypeError(
             f"must have a swizzle of {', '.join(SWIZZLES)}, got {swizzle!r} in {text!r}"
         )
-    tensor = given(array)
+    tensor = argument_text(array)
 
     def make(number: int) -> TensorMap:
         try:
@@ -264,10 +264,10 @@ def _map(text: str, rest: str) -> Given:
         except ConfigError as error:
             raise LaunchError(f"{text}: {error}") from error
 
-    return Given(text, make, tensor.output)
+    return ArgumentText(text, make, tensor.output)
 
 
-_OTHERS: Final[dict[str, Callable[[str, str], Given]]] = {
+_OTHERS: Final[dict[str, Callable[[str, str], ArgumentText]]] = {
     "hex": _hex,
     "inout": _inout,
     "out": _out,

@@ -18,7 +18,7 @@ _COMPILATION: Final = ("target", "include", "define", "instance", "nvrtc")
 
 
 def add_compilation(group: argparse._ArgumentGroup) -> None:
-    """Add the options of a compilation."""
+    """Add the options that CUDA C++ is compiled with."""
     add = group.add_argument
     add("--target", metavar="TARGET", help=f"such as sm_90a (default: {cuda.DEFAULT_TARGET})")
     add("--include", action="append", default=[], metavar="DIR", help="a folder for #include")

@@ -1,4 +1,4 @@
-"""The kernels of a KV cache, emitted for hosts in other languages."""
+"""What `ptxgen emit` does alike for all kernels other than the forward kernel."""
 
 from __future__ import annotations
 
@@ -8,62 +8,23 @@ from pathlib import Path
 
 import pytest
 from cache_token import decode_a_token
-from contract_host import Host
+from command_line import Command, words
+from contract_host import emitted_host
 
 from flash.commands import emit as tool
-from flash.commands.parts.emit_cache import KINDS
+from flash.commands.parts.emit_kinds import KINDS
 from flash.operands.dtypes import FP8_DTYPES
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 
+PROGRAM = "ptxgen emit"
 SMALL = {
     "decode": ["decode", "--head-dim", "16", "--tile", "16", "--block-q", "16"],
     "append": ["append", "--head-dim", "16"],
     "merge": ["merge", "--head-dim-v", "16"],
+    "backward": ["backward", "--owner", "queries", "--head-dim", "16", "--dtype", "f16"],
+    "sum": ["sum"],
 }
-
-
-def emitted(capfd: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert tool.main(argv) == 0
-    printed = capfd.readouterr()
-    assert printed.err == ""
-    return printed.out
-
-
-def host(capfd: pytest.CaptureFixture[str], *argv: str) -> Host:
-    """A host with the two files of a kernel."""
-    return Host(emitted(capfd, *argv), emitted(capfd, *argv, "--json"))
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize(
-    ("dtype", "layout", "splits"),
-    [
-        ("f32", set(), 0),
-        ("f32", {"paged", "padded", "indexed"}, 3),
-        ("bf16", {"paged", "indexed", "lse"}, 2),
-        ("f16", {"padded", "rotary"}, 1),
-        ("f16", {"paged", "e4m3", "rotary", "padded", "indexed"}, 2),
-        ("bf16", {"e4m3"}, 0),
-        ("f16", {"paged", "counted", "rotary"}, 0),
-        ("f16", {"mask", "paged", "padded"}, 2),
-        ("f32", {"alone"}, 0),
-        ("f32", {"alone", "rotary", "lse"}, 0),
-        ("f16", {"alone", "rotary", "paged", "padded", "indexed"}, 3),
-        ("bf16", {"alone", "rotary", "e4m3"}, 2),
-        ("bf16", {"alone", "paged", "e5m2"}, 0),
-        ("f16", {"rotary", "e5m2"}, 2),
-    ],
-    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
-)
-def test_a_token_is_decoded_by_what_the_contracts_say(
-    dtype: str, layout: set[str], splits: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    decode_a_token(functools.partial(host, capfd), dtype, layout, splits)
-
-
-# ------------------------------------------------------------------------------------ options
-
 OPTIONS = {
     "decode": [
         ["--head-dim-v", "8"],
@@ -117,19 +78,34 @@ OPTIONS = {
         ["--alignment", "4"],
         ["--target", "sm_90"],
     ],
+    "backward": [
+        ["--owner", "keys"],
+        ["--owner", "scores", "--bias", "f32"],
+        ["--dtype", "bf16"],
+        ["--dtype", "f32", "--precision", "tf32"],
+        ["--causal"],
+        ["--causal", "top_left"],
+        ["--alibi"],
+        ["--alibi", "--wanted", "alibi_slopes"],
+        ["--dlse"],
+        ["--alignment", "4"],
+        ["--varlen", "--seqused-q"],
+        ["--non-deterministic", "--owner", "deltas"],
+        ["--non-deterministic", "--owner", "keys"],
+        ["--non-deterministic", "--owner", "sums"],
+    ],
+    "sum": [["--dtype", "f16"], ["--target", "sm_90"]],
 }
 
 
 @pytest.mark.parametrize("kernel", KINDS)
-def test_every_option_makes_another_kernel_that_its_contract_describes(
-    kernel: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_makes_another_kernel_that_its_contract_describes(kernel: str, call: Command) -> None:
     texts = set()
     for argv in [[], *OPTIONS[kernel]]:
-        made = host(capfd, *SMALL[kernel], *argv)
-        texts.add(made.text)
-        (declared,) = parse(made.text).kernels
-        contract = made.contract
+        host = emitted_host(call, *SMALL[kernel], *argv)
+        texts.add(host.text)
+        (declared,) = parse(host.text).kernels
+        contract = host.contract
         assert (contract["kind"], contract["entry"]) == (kernel, declared.name)
         assert [p["type"] for p in contract["parameters"]] == [p.type for p in declared.params]
         assert contract["block"] == [declared.threads, 1, 1]
@@ -139,60 +115,43 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(
     assert len(texts) == 1 + len(OPTIONS[kernel])
 
 
-@pytest.mark.sample(0, gate=3)
+@pytest.mark.sample(0, gate=5)
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     "argv",
     [
         ["decode", "--head-dim", "128", "--dtype", "bf16", "--causal"],
-        [
-            "decode",
-            "--head-dim",
-            "128",
-            "--dtype",
-            "bf16",
-            "--causal",
-            "--splits",
-            "--group",
-            "8",
-            "--page-size",
-            "64",
-            "--cache-batch-idx",
-            "--leftpad-k",
-        ],
-        [
-            "decode",
-            "--head-dim",
-            "128",
-            "--dtype",
-            "bf16",
-            "--causal",
-            "--splits",
-            "--group",
-            "8",
-            "--page-size",
-            "64",
-            "--append",
-            "--rotary-dim",
-            "128",
-        ],
+        words(
+            "decode --head-dim 128 --dtype bf16 --causal --splits --group 8 --page-size 64 "
+            "--cache-batch-idx --leftpad-k"
+        ),
+        words(
+            "decode --head-dim 128 --dtype bf16 --causal --splits --group 8 --page-size 64 "
+            "--append --rotary-dim 128"
+        ),
         ["decode", "--head-dim", "64", "--causal", "--append", "--rotary-dim", "32"],
         ["append", "--head-dim", "128", "--dtype", "bf16", "--rotary-dim", "128"],
         ["append", "--head-dim", "64", "--page-size", "16"],
         ["merge", "--head-dim-v", "128", "--dtype", "bf16", "--return-lse"],
+        ["backward", "--owner", "queries", "--head-dim", "128", "--dtype", "bf16", "--causal"],
+        ["backward", "--owner", "keys", "--head-dim", "128", "--dtype", "bf16", "--causal"],
+        ["backward", "--owner", "scores", "--head-dim", "64", "--dtype", "f16", "--bias", "f32"],
+        ["backward", "--owner", "keys", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
+        ["backward", "--owner", "sums", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
+        ["sum", "--dtype", "bf16"],
     ],
     ids=lambda argv: "-".join(argv[::3]),
 )
 def test_the_assembler_takes_them_for_every_generation_without_spills(
-    argv: list[str], assembler: Assembler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    argv: list[str], assembler: Assembler, tmp_path: Path, call: Command
 ) -> None:
     for target in ("sm_80", "sm_90", "sm_120"):
         cubin = tmp_path / f"{target}.cubin"
-        how = ["--target", target, "--assemble", "--cubin", str(cubin), "-o", str(tmp_path / "x")]
-        assert tool.main([*argv, *how]) == 0
-        said = capfd.readouterr().err
-        assert f"assembler  {assembler.name} {assembler.version}, for {target}\n" in said
-        assert "spills     0 bytes stored, 0 loaded\nstack      0 bytes per thread\n" in said
+        files = ["--cubin", str(cubin), "-o", str(tmp_path / "x")]
+        code, _, err = call(*argv, "--target", target, "--assemble", *files)
+        assert code == 0
+        assert f"assembler  {assembler.name} {assembler.version}, for {target}\n" in err
+        assert "spills     0 bytes stored, 0 loaded\nstack      0 bytes per thread\n" in err
         assert cubin.read_bytes().startswith(b"\x7fELF")
 
 
@@ -210,64 +169,90 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         assembler.assemble((tmp_path / "x").read_text(), name)
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize(
-    ("kernel", "argv"),
+    ("kernel", "options"),
     [
-        *((kernel, []) for kernel in KINDS),
+        *((kernel, "") for kernel in KINDS),
         *(
-            ("decode", argv)
-            for argv in (
-                ["--causal"],
-                ["--dtype", "f16", "--block-q", "32"],
-                ["--splits"],
-                ["--mask"],
-                ["--page-size", "4"],
-                ["--leftpad-k"],
-                ["--cache-batch-idx"],
-                ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
-                ["--append", "--rotary-dim", "8", "--page-size", "4", "--splits"],
-                ["--append", "--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
+            pytest.param(kernel, options, marks=[] if "--splits" in options else pytest.mark.slow)
+            for kernel, options in (
+                ("decode", "--causal"),
+                ("decode", "--dtype f16 --block-q 32"),
+                ("decode", "--splits"),
+                ("decode", "--mask"),
+                ("decode", "--page-size 4"),
+                ("decode", "--leftpad-k"),
+                ("decode", "--cache-batch-idx"),
+                ("decode", "--dtype f16 --block-q 32 --kv-dtype e4m3"),
+                ("decode", "--append --rotary-dim 8 --page-size 4 --splits"),
+                ("decode", "--append --dtype f16 --block-q 32 --kv-dtype e4m3"),
+                ("backward", "--owner keys"),
+                ("backward", "--owner scores --bias f32"),
+                ("backward", "--alibi --sink --wanted alibi_slopes,sink --dlse --causal"),
+                ("backward", "--varlen --owner keys --seqused-k"),
             )
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_accesses_are_proved(kernel: str, argv: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert tool.main([*SMALL[kernel], *argv, "--prove", "--json"]) == 0
-    printed = capfd.readouterr()
-    contract = json.loads(printed.out)
+def test_accesses_are_proved(kernel: str, options: str, call: Command) -> None:
+    code, out, err = call(*SMALL[kernel], *words(options), "--prove", "--json")
+    assert code == 0
+    contract = json.loads(out)
     assert (contract["proof"]["complete"], contract["global_proof"]["complete"]) == (True, True)
     count = len(contract["global_proof"]["accesses"])
-    said = printed.err.splitlines()
-    assert f"{contract['entry']}: {count} of {count} global accesses proved" in said
-    assert said[-1] == "races: not judged; a run with the sanitizer `race` looks for them"
+    assert count > 0
+    lines = err.splitlines()
+    assert f"{contract['entry']}: {count} of {count} global accesses proved" in lines
+    assert lines[-1] == "races: not judged; a run with the sanitizer `race` looks for them"
 
 
-@pytest.mark.parametrize("kernel", KINDS)
+@pytest.mark.parametrize(
+    ("kernel", "count"), [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("sum", 2)]
+)
 def test_help_shows_examples_that_work(
-    kernel: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kernel: str, count: int, tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main([kernel, "--help"])
-    assert stopped.value.code == 0
-    shown = capfd.readouterr().out.replace("\\\n", "")
+    shown = call.help(kernel).replace("\\\n", "")
     examples = [
-        line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} --")
+        line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} ")
     ]
-    assert len(examples) == {"decode": 5, "append": 3, "merge": 2}[kernel]
+    assert len(examples) == count
     monkeypatch.chdir(tmp_path)
     for argv in examples:
-        assert tool.main(argv) == 0
-    assert len([*tmp_path.iterdir()]) == sum("-o" in argv for argv in examples)
+        assert tool.main([word for word in argv if word != "--assemble"]) == 0
+    assert len([*tmp_path.iterdir()]) == len({argv[-1] for argv in examples if "-o" in argv})
 
 
-def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    ("dtype", "layout", "splits"),
+    [
+        ("f32", set(), 0),
+        ("f32", {"paged", "padded", "indexed"}, 3),
+        ("bf16", {"paged", "indexed", "lse"}, 2),
+        ("f16", {"padded", "rotary"}, 1),
+        ("f16", {"paged", "e4m3", "rotary", "padded", "indexed"}, 2),
+        ("bf16", {"e4m3"}, 0),
+        ("f16", {"paged", "counted", "rotary"}, 0),
+        ("f16", {"mask", "paged", "padded"}, 2),
+        ("f32", {"alone"}, 0),
+        ("f32", {"alone", "rotary", "lse"}, 0),
+        ("f16", {"alone", "rotary", "paged", "padded", "indexed"}, 3),
+        ("bf16", {"alone", "rotary", "e4m3"}, 2),
+        ("bf16", {"alone", "paged", "e5m2"}, 0),
+        ("f16", {"rotary", "e5m2"}, 2),
+    ],
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
+)
+def test_a_token_is_decoded_by_what_the_contracts_say(
+    dtype: str, layout: set[str], splits: int, call: Command
+) -> None:
+    decode_a_token(functools.partial(emitted_host, call), dtype, layout, splits)
+
+
+def test_forward_may_be_named(call: Command) -> None:
     small = SMALL["decode"][1:]
-    assert emitted(capfd, "forward", *small) == emitted(capfd, *small)
-
-
-# ------------------------------------------------------------------------------------ refusals
+    assert call.quiet("forward", *small) == call.quiet(*small)
 
 
 @pytest.mark.parametrize(
@@ -361,15 +346,54 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "unknown target 'sm_9'; did you mean 'sm_90'? Known targets: sm_75, sm_80, sm_86, "
             "sm_87, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_103a, sm_120, sm_120a",
         ),
+        (
+            [*SMALL["backward"], "--owner", "scores"],
+            "backward: owner='scores' is for the gradient of a bias, which the config does not have; give "
+            "bias='f32', or take owner='queries' and owner='keys'",
+        ),
+        (
+            [*SMALL["backward"], "--non-deterministic"],
+            "backward: owner='queries' is none of the kernels with deterministic=False, which are deltas, "
+            "keys, sums, scores; use deterministic=True",
+        ),
+        (
+            [*SMALL["backward"], "--owner", "sums"],
+            "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
+            "scores; use deterministic=False",
+        ),
+        (
+            [
+                *SMALL["backward"],
+                *words("--owner keys --non-deterministic --precision=f32_grade --dtype f32 --head-dim=136"),
+            ],
+            "backward: one sweep has no kernels for head_dim=136, head_dim_v=136, dtype='f32' with "
+            "precision='f32_grade'; use deterministic=True",
+        ),
+        (
+            [*SMALL["backward"], "--wanted", "sink"],
+            "backward: wanted must name arrays of scores with a gradient (none, because the config asks for "
+            "no such array), got 'sink'",
+        ),
+        (
+            [*SMALL["backward"], "--alibi", "--sink", "--wanted", "alibi_slope"],
+            "backward: wanted must name arrays of scores with a gradient (alibi_slopes, sink), got "
+            "'alibi_slope'; did you mean 'alibi_slopes'?",
+        ),
+        (
+            [*SMALL["backward"], "--dtype", "f32", "--target", "sm_75"],
+            "backward: kernels of gradients copy asynchronously, which needs sm_80 or later, got sm_75; only "
+            "backend 'cpu' computes gradients without such a GPU",
+        ),
+        (
+            [*SMALL["backward"], "--head-dim-v", "257"],
+            "backward: head_dim_v must be at most 256 in kernels of gradients, got 257; only backend 'cpu' "
+            "computes gradients of wider values",
+        ),
     ],
 )
-def test_what_cannot_be_is_3(
-    argv: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_is_3(argv: list[str], message: str, tmp_path: Path, call: Command) -> None:
     out = tmp_path / "out.ptx"
-    assert tool.main([*argv, "-o", str(out)]) == 3
-    printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("", f"ptxgen emit: error: {message}\n")
+    assert call.error(*argv, "-o", str(out)) == (3, message)
     assert not out.exists()
 
 
@@ -378,7 +402,7 @@ def test_what_cannot_be_is_3(
     [
         (
             ["deocde", "--head-dim", "16"],
-            "ptxgen emit: error: the kernels are forward, decode, append, merge, backward, sum, got "
+            "the kernels are forward, decode, append, merge, backward, sum, got "
             "'deocde'; did you mean 'decode'?",
         ),
         (["decode"], "ptxgen emit decode: error: --head-dim is required"),
@@ -396,12 +420,19 @@ def test_what_cannot_be_is_3(
             [*SMALL["append"], "--cubin", "a", "-o", "a"],
             "ptxgen emit append: error: --cubin and --output must be two files",
         ),
+        (["backward", "--head-dim", "16"], "ptxgen emit backward: error: --owner is required"),
+        (["backward", "--owner", "keys"], "ptxgen emit backward: error: --head-dim is required"),
+        (
+            [*SMALL["backward"], "--tile", "32"],
+            "ptxgen emit backward: error: unrecognized arguments: --tile 32",
+        ),
+        (["sum", "--head-dim", "16"], "ptxgen emit sum: error: unrecognized arguments: --head-dim 16"),
+        (
+            ["bakward"],
+            "the kernels are forward, decode, append, merge, backward, sum, got "
+            "'bakward'; did you mean 'backward'?",
+        ),
     ],
 )
-def test_wrong_usage_is_2(argv: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        tool.main(argv)
-    assert stopped.value.code == 2
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert printed.err.splitlines()[-1] == message
+def test_wrong_usage_is_2(argv: list[str], message: str, call: Command) -> None:
+    assert call.usage(*argv) == message
