@@ -196,7 +196,7 @@ def _addresses(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
 
 def _vectors(builder: Any, columns: Any) -> Iterator[tuple[Any, int]]:
     """The first column and the number of columns of each vector of a row: in a loop LANES of them, and then
-    HALF if so many are left. What a caller writes meanwhile is in the loop, or done in this case.
+    HALF if this number is left. What a caller writes meanwhile is in the loop, or done in this case.
     """
     lanes = ir.Constant(_I64, LANES)
     with cgutils.for_range(builder, builder.udiv(columns, lanes)) as loop:

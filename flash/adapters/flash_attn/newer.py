@@ -1,4 +1,4 @@
-"""The arguments that flash-attn 3 and 4 add to those of flash-attn 2: what each means, or why it is refused."""
+"""The arguments that flash-attn 3 and 4 add to those of flash-attn 2: their meaning, or their refusal."""
 
 from __future__ import annotations
 

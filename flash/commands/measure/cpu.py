@@ -228,7 +228,7 @@ CPU_REMARKS: Final = (
 
 @contextlib.contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """A context in which PyTorch, if there is one, has so many threads."""
+    """A context in which PyTorch, if it is installed, has this number of threads."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:

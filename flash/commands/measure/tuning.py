@@ -122,7 +122,7 @@ def candidates(problem: Problem) -> list[Candidate]:
     target = find_target(problem.target)
     for tile, block_q in offered_tiles(problem.head_dim, problem.head_dim_v, target, problem.dtype):
         for stages in (1,) if problem.dtype == F32.name else STAGES:
-            with suppress(ConfigError):  # the tile does not fit with so many stages
+            with suppress(ConfigError):  # the tile does not fit with this number of stages
                 config = problem.config(tile, block_q, stages)
                 if config.kernel().name != chosen:
                     candidates.append(Candidate(config, is_default=False))
