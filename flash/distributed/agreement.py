@@ -94,10 +94,9 @@ def _sent_to_all(peers: Peers, local: Tensor, sizes: Sequence[int] | None) -> li
     """The bytes of every rank, on the host, after an all-gather; `sizes` are their lengths, None if all have
     that of `local`.
     """
-    others = [peer for peer in range(peers.world) if peer != peers.rank]
-    forms = {p: [Form((len(local) if sizes is None else sizes[p],), torch.uint8)] for p in others}
+    forms = {p: [Form((len(local) if sizes is None else sizes[p],), torch.uint8)] for p in peers.others}
     message = local.to(peers.device)
-    received = peers.start({p: [message] for p in others}, forms, _STEP, message).wait()
+    received = peers.start({p: [message] for p in peers.others}, forms, _STEP, message).wait()
     peers.calls.sending = False
     return [local if p == peers.rank else received[p][0].cpu() for p in range(peers.world)]
 

@@ -371,7 +371,7 @@ class ShardedKVCache:
         is_power = _is_power_of_two(world)
         sent = (world - 1) * sum(f.nbytes for f in form)
         if merge == "gather" or not is_power or (merge == "auto" and sent <= SMALL):
-            others = [peer for peer in range(world) if peer != rank]
+            others = peers.others
             transfer = peers.start(
                 {p: [out, lse] for p in others}, dict.fromkeys(others, form), "partial results", out
             )

@@ -124,6 +124,11 @@ class Peers:
         return peers
 
     @property
+    def others(self) -> list[int]:
+        """The numbers of all other ranks of the group."""
+        return [peer for peer in range(self.world) if peer != self.rank]
+
+    @property
     def group(self) -> dist.ProcessGroup:
         """The group. Raises `LaunchError` if it has been destroyed."""
         group = self._group()

@@ -10,7 +10,7 @@ from flash.distributed.exchange import Form, Peers, Traffic
 
 def largest(peers: Peers, values: Tensor, what: str, traffic: Traffic) -> Tensor:
     """The largest of each element over the ranks, on every rank; NaN if one rank has NaN."""
-    others = [peer for peer in range(peers.world) if peer != peers.rank]
+    others = peers.others
     form = [Form(tuple(values.shape), values.dtype)]
     received = peers.start({p: [values] for p in others}, dict.fromkeys(others, form), what, values).wait(
         traffic

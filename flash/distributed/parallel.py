@@ -376,9 +376,8 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, rows: list[int], peers: Peers, of: ContextParallel) -> Tensor:
-        others = [p for p in range(peers.world) if p != peers.rank]
-        forms = {p: [Form((*x.shape[:axis], rows[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
-        received = peers.start({p: [x] for p in others}, forms, "rows of a shard", x).wait()
+        forms = {p: [Form((*x.shape[:axis], rows[p], *x.shape[axis + 1 :]), x.dtype)] for p in peers.others}
+        received = peers.start({p: [x] for p in peers.others}, forms, "rows of a shard", x).wait()
         whole = x.new_empty((*x.shape[:axis], sum(rows), *x.shape[axis + 1 :]))
         for rank in range(peers.world):
             part = x if rank == peers.rank else received[rank][0]

@@ -154,7 +154,7 @@ class Plan:
 
     def tiles(self, node: int, source: int, most_queries: int | None = None) -> tuple[Tile, ...]:
         """The tiles of the queries of a node and the keys of another, or of the same. With
-        `most_queries`, tiles of at most so many queries.
+        `most_queries`, tiles of at most this number of queries.
         """
         return _tiles(self.problem, self.degree, node, source, most_queries)
 

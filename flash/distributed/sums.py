@@ -51,18 +51,17 @@ def _sum(peers: Peers, gradients: Sequence[Tensor]) -> None:
     flat = torch.cat([t.reshape(-1) for t in gradients])
     ends = [len(flat) * rank // peers.world for rank in range(peers.world + 1)]
     parts = [flat[begin:end] for begin, end in itertools.pairwise(ends)]
-    others = [p for p in range(peers.world) if p != peers.rank]
     local = parts[peers.rank]
     form = Form(tuple(local.shape), local.dtype)
-    sends = {p: [parts[p]] for p in others}
-    received = peers.start(sends, {p: [form] for p in others}, _PARTS, flat).wait()
+    sends = {p: [parts[p]] for p in peers.others}
+    received = peers.start(sends, {p: [form] for p in peers.others}, _PARTS, flat).wait()
     total = torch.zeros_like(local, dtype=torch.promote_types(local.dtype, torch.float32))
     for rank in range(peers.world):
         total += local if rank == peers.rank else received[rank][0]
     local.copy_(total)
-    forms = {p: [Form(tuple(parts[p].shape), local.dtype)] for p in others}
-    sums = peers.start({p: [local] for p in others}, forms, _SUMS, flat).wait()
-    for p in others:
+    forms = {p: [Form(tuple(parts[p].shape), local.dtype)] for p in peers.others}
+    sums = peers.start({p: [local] for p in peers.others}, forms, _SUMS, flat).wait()
+    for p in peers.others:
         parts[p].copy_(sums[p][0])
     at = 0
     for tensor in gradients:

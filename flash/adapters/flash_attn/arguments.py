@@ -220,8 +220,3 @@ def tuned(caller: str, num_splits: object) -> dict[str, Any]:
             f"of keys, got {shown(num_splits)}"
         )
     return {"splits": splits or AUTO}
-
-
-def dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """`x`, or a copy of it if its last dimension is not dense, which flash-attn, too, copies."""
-    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

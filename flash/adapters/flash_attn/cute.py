@@ -18,14 +18,7 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import (
-    Scores,
-    check_numbers,
-    check_tensors,
-    dense_rows,
-    scores_of,
-    tensor,
-)
+from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, scores_of, tensor
 from flash.adapters.flash_attn.calls import attend, attend_paged, attend_varlen
 from flash.adapters.flash_attn.newer import (
     renaming,
@@ -37,7 +30,7 @@ from flash.adapters.flash_attn.newer import (
 )
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.refusals import refuses_as_peers
-from flash.adapters.torch.tensors import FLOATS
+from flash.adapters.torch.tensors import FLOATS, dense_rows
 from flash.host.caller import flag
 from ptxgen.errors import LaunchError
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, tuned
+from flash.adapters.flash_attn.arguments import Scores, check_tensors, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import dense_rows
 from flash.host.caller import flag
 
 

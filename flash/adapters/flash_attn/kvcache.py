@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, tuned
+from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.newer import descale, require_absent
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
 from flash.adapters.refusals import refuses_as_peers
-from flash.adapters.torch.tensors import FP8
+from flash.adapters.torch.tensors import FP8, dense_rows
 from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown

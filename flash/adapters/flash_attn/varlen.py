@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, dense_rows, scores_of
+from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, scores_of
 from flash.adapters.flash_attn.calls import attend_paged, attend_varlen
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import dense_rows
 from flash.host.caller import flag
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from ptxgen.arguments import integer

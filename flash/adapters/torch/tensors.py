@@ -13,7 +13,6 @@ from flash.operands.dtypes import DTYPES, FP8_DTYPES
 from ptxgen.arrays.views import WITH_TANGENT, has_tangent, has_usual_functions, not_its_values
 from ptxgen.errors import LaunchError
 
-_DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
 _MATRIX: Final = 2  # dimensions
 _WITH_AUTOCAST: Final = ("cpu", "cuda")
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
