@@ -135,12 +135,9 @@ class Call(NamedTuple):
             others["layout"], page_size = self._pages(like)
             others |= rotary_of_call(self.caller, arguments, like["q"], page_size)[1]
         launched: Any = of_launch(_scores(arguments))
-        return self.kernel(like).result_shapes(
-            *(like[name] for name in MATRICES),
-            softmax_scale=arguments.get("softmax_scale"),
-            **launched,
-            **others,
-        )
+        q, k, v = (like[name] for name in MATRICES)
+        scale = arguments.get("softmax_scale")
+        return self.kernel(like).result_shapes(q, k, v, softmax_scale=scale, **launched, **others)
 
     @property
     def items_are_alike(self) -> bool:
