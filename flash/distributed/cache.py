@@ -89,12 +89,12 @@ class ShardedKVCache:
         device: int | None = None,
     ) -> None:
         self._parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
-        checked_block = integer(block, 1, 1 << 20)
-        if checked_block is None:
+        tokens = integer(block, 1, 1 << 20)
+        if tokens is None:
             raise ConfigError(
                 f"{_CALLER}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}"
             )
-        self.block = checked_block
+        self.block = tokens
         local_capacity = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
         self.local = KVCache(
             layers,
@@ -138,9 +138,7 @@ class ShardedKVCache:
     def positions(self, layer: int, sequence: int) -> NDArray[np.int64]:
         """The positions, rising, of the tokens of a sequence that this rank holds; a copy."""
         at = self.local.check_layer(f"{_CALLER}.positions", layer)
-        return self._tokens[at][
-            self.local.check_sequence(f"{_CALLER}.positions", sequence)
-        ].local_positions.copy()
+        return self._tokens[at][self.local.check_sequence(f"{_CALLER}.positions", sequence)].held.copy()
 
     # ---------------------------------------------------------------------------------- changing
 
@@ -206,18 +204,16 @@ class ShardedKVCache:
                     f"{caller}: length must be from 0 to the tokens of each sequence in each layer, got "
                     f"{shown(length)} for {lengths.min(axis=0).tolist()}"
                 )
-            local_lengths = [
-                [int(np.searchsorted(layer[s].local_positions, cut)) for s in which] for layer in self._tokens
-            ]
-            if any(rows != local_lengths[0] for rows in local_lengths):
+            counts = [[int(np.searchsorted(layer[s].held, cut)) for s in which] for layer in self._tokens]
+            if any(rows != counts[0] for rows in counts):
                 raise LaunchError(
                     f"{caller}: all layers of a sequence must have got their rows in the same calls"
                 )
-            return RankCall((cut, which, local_lengths[0]), {"sequences": str(which), "length": str(cut)})
+            return RankCall((cut, which, counts[0]), {"sequences": str(which), "length": str(cut)})
 
         def shorten(value: tuple[int, list[int], list[int]], _: Peers) -> None:
-            cut, which, local_lengths = value
-            self.local.truncate(local_lengths, which)
+            cut, which, counts = value
+            self.local.truncate(counts, which)
             for layer in self._tokens:
                 for sequence in which:
                     layer[sequence].cut(cut)
@@ -315,7 +311,7 @@ class ShardedKVCache:
             left, right = key_limits(bool(options["causal"]), sides_of(caller, options.get(Window.argument)))
             tokens = [self._tokens[at][s] for s in which]
             lengths = np.array([t.length for t in tokens], np.int64)
-            keys = LocalKeys.of([t.local_positions for t in tokens], lengths, q.shape[2], left, right)
+            keys = LocalKeys.of([t.held for t in tokens], lengths, q.shape[2], left, right)
             local_options = {n: x for n, x in options.items() if n not in ("causal", Window.argument)}
             local_options |= {name: arrays[name] for name in OF_TILES if name in arrays}
             local_options |= functions_of(keys, score_mod, mask_mod, aux, arrays, q.device)
@@ -337,17 +333,8 @@ class ShardedKVCache:
     ) -> tuple[Tensor, Tensor]:
         """The results for this rank's keys, float32."""
         if not keys.any_seen:  # the rank finds what others find wrong
-            call_arguments: Any = {"cache_batch_idx": which, **_without_none(arguments)}
-            checked(
-                attention_with_kvcache,
-                q.detach(),
-                self.local,
-                None,
-                None,
-                layer,
-                call_arguments,
-                repeated=False,
-            )
+            call: Any = {"cache_batch_idx": which, **_without_none(arguments)}
+            checked(attention_with_kvcache, q.detach(), self.local, None, None, layer, call, repeated=False)
             shape = (*q.shape[:3], self.local.head_dim_v)
             return torch.zeros(shape, device=q.device), torch.full(shape[:3], -torch.inf, device=q.device)
         if keys.mask is not None:

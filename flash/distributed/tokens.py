@@ -61,7 +61,7 @@ class Tokens:
     block: int
     rank: int
     segments: list[Segment] = field(default_factory=list)
-    _local_positions: Positions = field(default_factory=lambda: np.zeros(16, np.int64))  # grown by doubling
+    _held: Positions = field(default_factory=lambda: np.zeros(16, np.int64))  # grown by doubling
     _count: int = 0
 
     @property
@@ -70,9 +70,9 @@ class Tokens:
         return self.segments[-1].start + self.segments[-1].stored if self.segments else 0
 
     @property
-    def local_positions(self) -> Positions:
+    def held(self) -> Positions:
         """The positions of the tokens on this rank, rising."""
-        return self._local_positions[: self._count]
+        return self._held[: self._count]
 
     def count(self, rank: int) -> int:
         """How many of the tokens lie on a rank."""
@@ -88,11 +88,11 @@ class Tokens:
             return
         new = segment.positions(self.rank, self.sharding, self.block)
         total = self._count + len(new)
-        if total > len(self._local_positions):
-            grown = np.zeros(max(total, 2 * len(self._local_positions)), np.int64)
-            grown[: self._count] = self.local_positions
-            self._local_positions = grown
-        self._local_positions[self._count : total] = new
+        if total > len(self._held):
+            grown = np.zeros(max(total, 2 * len(self._held)), np.int64)
+            grown[: self._count] = self.held
+            self._held = grown
+        self._held[self._count : total] = new
         self._count = total
         last = self.segments[-1] if self.segments else None
         if last is not None and not last.length and not segment.length:
@@ -104,10 +104,10 @@ class Tokens:
         """Keep the first `length` tokens."""
         segments = [s for s in self.segments if s.start < length]
         self.segments = [replace(s, stored=min(s.stored, length - s.start)) for s in segments]
-        self._count = int(np.searchsorted(self.local_positions, length))
+        self._count = int(np.searchsorted(self.held, length))
 
     def copy(self) -> Self:
         """A copy of the tokens, on the same ranks."""
         other = copy.copy(self)
-        other.segments, other._local_positions = list(self.segments), self._local_positions.copy()
+        other.segments, other._held = list(self.segments), self._held.copy()
         return other
