@@ -201,7 +201,7 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     case = Case(**options)
     if case.most_scores is None:
         return _compared(group, case)
-    most = {"MOST_KEPT": case.most_scores, "MOST_SUMMED": case.most_scores}
+    most = {"MOST_RANDOM_NUMBERS": case.most_scores, "MOST_SUMMED": case.most_scores}
     sizes, gradient = [0], TileAttention.gradient
 
     def counted(self: TileAttention, dout: Tensor, *more: Any) -> Any:

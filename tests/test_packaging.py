@@ -183,7 +183,7 @@ def test_a_bare_checkout_needs_no_install(built: Built, tmp_path: Path) -> None:
 
 def test_a_wheel_is_importable_without_being_unpacked(built: Built, tmp_path: Path) -> None:
     assert Path(report(tmp_path, path=built.wheel)["ptxgen"]).is_relative_to(built.wheel)
-    program = "from flash.silicon.ledger import ledger; print(ledger().said('a for sm_80', str))"
+    program = "from flash.silicon.ledger import ledger; print(ledger().status('a for sm_80', str))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

@@ -133,11 +133,11 @@ def _estimate(arguments: argparse.Namespace) -> int:
             arguments.seq,
             limits,
         )
-        found = plans(problem)
+        estimates = plans(problem)
         if arguments.scheme != "auto":
-            found = dict([chosen(problem, arguments.scheme, arguments.degree, machine)])
+            estimates = dict([chosen(problem, arguments.scheme, arguments.degree, machine)])
         best, _ = chosen(problem, arguments.scheme, arguments.degree, machine)
-        for name, plan in found.items():
+        for name, plan in estimates.items():
             busy = sum(plan.scores(rank) for rank in plan.sample()) / len(plan.sample())
             compute = busy * 2 * (dim + dim) / machine.flops
             rows.append(
@@ -188,18 +188,18 @@ def _run(arguments: argparse.Namespace) -> int:
 
     dist.init_process_group("gloo")
     try:
-        found: Measured | None = measured(arguments)
+        results: Measured | None = measured(arguments)
     finally:
         dist.destroy_process_group()
-    if found is None:  # not the first rank
+    if results is None:  # not the first rank
         return OK
     if arguments.json:
-        tell(json.dumps(found.record, indent=2))
+        tell(json.dumps(results.record, indent=2))
     else:
-        tell(_table(found.record))
+        tell(_table(results.record))
     if arguments.timeline is not None:
-        write_file(arguments.timeline, timeline(found.events))
-    return OK if found.record["passed"] else FAILED
+        write_file(arguments.timeline, timeline(results.events))
+    return OK if results.record["passed"] else FAILED
 
 
 def _table(record: dict[str, Any]) -> str:
@@ -222,7 +222,7 @@ def _table(record: dict[str, Any]) -> str:
     if record["errors"]:
         one = record["one_process_s"]
         lines[-1] += f", one process {one * 1e3:.1f} ms: {one / record['seconds']:.2f} times as fast"
-        told = ", ".join(f"{name} {error:.1e}" for name, error in record["errors"].items())
-        lines.append(f"largest errors against one process: {told} (at most {record['bound']:.1e})")
+        text = ", ".join(f"{name} {error:.1e}" for name, error in record["errors"].items())
+        lines.append(f"largest errors against one process: {text} (at most {record['bound']:.1e})")
     lines.append("passed" if record["passed"] else "FAILED")
     return "\n".join(lines)

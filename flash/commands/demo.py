@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     passed = not any(kernel["failures"] for kernel in kernels)
     if arguments.json:
         problem = {"heads": HEADS, "kv_heads": KV_HEADS, "seq": arguments.seq}
-        found = {"passed": passed, "problem": problem, "missing": missing, "kernels": kernels}
-        tell(json.dumps(found, indent=2))
+        results = {"passed": passed, "problem": problem, "missing": missing, "kernels": kernels}
+        tell(json.dumps(results, indent=2))
     else:
         tell(f"attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
         tell(_table([_column(kernel) for kernel in kernels]))
@@ -163,10 +163,10 @@ def _demonstrate(
     """All results about one kernel, ready for JSON; `failures` describes each failure in words."""
     name = f"{config.dtype} d={config.head_dim}{' causal' if config.causal else ''}"
     kernel = AttentionKernel(config)
-    found = {"configuration": name, **_text(kernel)}
+    result = {"configuration": name, **_text(kernel)}
     if assembler is not None:
         _say(f"{name}: assembling with {assembler}")
-        found |= _assembled(kernel, assembler)
+        result |= _assembled(kernel, assembler)
     q, k, v = _problem(config, seq)
     _say(f"{name}: running on the interpreter, with sanitizers")
     results, reports = _interpreted(kernel, q, k, v)
@@ -179,13 +179,13 @@ def _demonstrate(
     bound = attention_bound(q, k, v, config.element.numpy, arithmetic_of_config(config), causal=causal)
     wanted = bound.out, bound.lse
     numpy_f32 = attention_reference(q, k, v, causal=causal, dtype=np.float32)
-    found["reports"] = reports
+    result["reports"] = reports
     rounded = numpy_f32[0].astype(config.element.numpy), numpy_f32[1]
-    found["numpy_f32_error"] = _error(rounded, wanted)
-    found["allowed_error"] = float(max(bound.out_error.max(), bound.lse_error.max()))
-    found["errors"] = {backend: _error(output, wanted) for backend, output in outputs.items()}
-    found["failures"] = _failures(found)
-    return found
+    result["numpy_f32_error"] = _error(rounded, wanted)
+    result["allowed_error"] = float(max(bound.out_error.max(), bound.lse_error.max()))
+    result["errors"] = {backend: _error(output, wanted) for backend, output in outputs.items()}
+    result["failures"] = _failures(result)
+    return result
 
 
 def _text(kernel: AttentionKernel) -> dict[str, Any]:
@@ -277,18 +277,18 @@ def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:
     return float(np.max([np.max(np.abs(a - b)) for a, b in zip(got, wanted, strict=True)]))
 
 
-def _failures(found: Mapping[str, Any]) -> list[str]:
-    most = found["allowed_error"]
+def _failures(results: Mapping[str, Any]) -> list[str]:
+    most = results["allowed_error"]
     checks = {
-        "the text does not read back as the same program": found["reads_back"],
-        "the verifier has objections": not found["problems"],
-        "not every access is proved": all(p["proved"] == p["of"] for p in found["proved"].values()),
-        "the shared memory is more than the target has": found["shared_bytes"] <= found["shared_limit"],
-        "registers are spilled": not found.get("spilled_bytes", 0),
-        "the sanitizers have objections": not found["reports"],
+        "the text does not read back as the same program": results["reads_back"],
+        "the verifier has objections": not results["problems"],
+        "not every access is proved": all(p["proved"] == p["of"] for p in results["proved"].values()),
+        "the shared memory is more than the target has": results["shared_bytes"] <= results["shared_limit"],
+        "registers are spilled": not results.get("spilled_bytes", 0),
+        "the sanitizers have objections": not results["reports"],
         **{
             f"{backend} errs by more than {most:.1e}": error <= most  # False for NaN
-            for backend, error in found["errors"].items()
+            for backend, error in results["errors"].items()
         },
     }
     return [words for words, passed in checks.items() if not passed]
@@ -301,33 +301,33 @@ def _say(message: str) -> None:
     print(f"{NAME}: {message} ...", file=sys.stderr, flush=True)
 
 
-def _column(found: Mapping[str, Any]) -> dict[str, str]:
+def _column(result: Mapping[str, Any]) -> dict[str, str]:
     """The column of the table for one kernel: a text for each fact."""
-    registers = f"about {found['estimated_registers']}"
-    if "registers" in found:
-        registers = f"{found['registers']}, {found['spilled_bytes']} bytes spilled"
+    registers = f"about {result['estimated_registers']}"
+    if "registers" in result:
+        registers = f"{result['registers']}, {result['spilled_bytes']} bytes spilled"
     return {
-        "configuration": found["configuration"],
-        "tiles": f"{found['block_q']} queries by {found['tile']} keys",
-        "target": found["target"],
-        "text": f"{found['ptx_lines']} lines of PTX {found['ptx_version']}",
-        "verifier": _first(found["problems"], "problem"),
-        "proved": ", ".join(f"{p['proved']} of {p['of']} {space}" for space, p in found["proved"].items()),
-        "assembler": found.get("assembler", "none"),
+        "configuration": result["configuration"],
+        "tiles": f"{result['block_q']} queries by {result['tile']} keys",
+        "target": result["target"],
+        "text": f"{result['ptx_lines']} lines of PTX {result['ptx_version']}",
+        "verifier": _first(result["problems"], "problem"),
+        "proved": ", ".join(f"{p['proved']} of {p['of']} {space}" for space, p in result["proved"].items()),
+        "assembler": result.get("assembler", "none"),
         "registers": registers,
-        "shared memory": f"{found['shared_bytes']} of {found['shared_limit']} bytes",
-        **{f"extra memory, {n}": text for n, text in found["memory_beyond_inputs_and_outputs"].items()},
-        "CTAs per SM": f"{found['ctas_per_sm']} of {found['threads']} threads",
-        "sanitizers": _first(found["reports"], "report"),
-        "error, numpy f32": f"{found['numpy_f32_error']:.2e}",
-        **{f"error, {backend}": f"{error:.2e}" for backend, error in found["errors"].items()},
-        "verdict": "\n".join(found["failures"]) or "ok",
+        "shared memory": f"{result['shared_bytes']} of {result['shared_limit']} bytes",
+        **{f"extra memory, {n}": text for n, text in result["memory_beyond_inputs_and_outputs"].items()},
+        "CTAs per SM": f"{result['ctas_per_sm']} of {result['threads']} threads",
+        "sanitizers": _first(result["reports"], "report"),
+        "error, numpy f32": f"{result['numpy_f32_error']:.2e}",
+        **{f"error, {backend}": f"{error:.2e}" for backend, error in result["errors"].items()},
+        "verdict": "\n".join(result["failures"]) or "ok",
     }
 
 
-def _first(found: Sequence[str], what: str) -> str:
+def _first(problems: Sequence[str], what: str) -> str:
     """The number of entries of `found` and, on separate lines, the first one."""
-    return f"{len(found)} {what}s:\n{found[0]}" if found else f"no {what}"
+    return f"{len(problems)} {what}s:\n{problems[0]}" if problems else f"no {what}"
 
 
 def _table(columns: Sequence[Mapping[str, str]]) -> str:

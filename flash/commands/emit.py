@@ -88,15 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    kernel = given.pop(0) if given and not given[0].startswith("-") else FORWARD
+    listed = list(sys.argv[1:] if argv is None else argv)
+    kernel = listed.pop(0) if listed and not listed[0].startswith("-") else FORWARD
     try:
         if kernel == FORWARD:
-            arguments = _arguments(given)
+            arguments = _arguments(listed)
             text = _output(arguments)
         else:
-            arguments, made = _other(kernel, given)
-            text = text_of(made, arguments)
+            arguments, kernel_and_target = _other(kernel, listed)
+            text = text_of(kernel_and_target, arguments)
         deliver(text, arguments.output)
     except StopError as stop:
         return _fail(stop.code, stop)
@@ -157,11 +157,11 @@ def _output(arguments: argparse.Namespace) -> str:
     config = config_of(arguments, chosen.name)
     if arguments.list_tiles:
         return _tiles(config, chosen, arguments.json)
-    made = build(config.kernel())
-    if config.scheduler not in ("auto", made.config.scheduler):
-        why = why_grid(made.config.tiling, made.config.features.cached)
+    built = build(config.kernel())
+    if config.scheduler not in ("auto", built.config.scheduler):
+        why = why_grid(built.config.tiling, built.config.features.cached)
         note(NAME, f"--scheduler {config.scheduler}: the kernel has a CTA for each block of queries: {why}")
-    return text_of(made, arguments)
+    return text_of(built, arguments)
 
 
 def _targets(as_json: bool) -> str:

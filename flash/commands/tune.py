@@ -150,11 +150,11 @@ def _tune(arguments: argparse.Namespace) -> int:
         raise FileError(f"cannot write {path}: {why}; name another file with --output")
     offered = candidates(problem)
     with _method(problem, gpu) as method:
-        found = _judge(problem, method, offered, result, path)
-    tell(as_text(found) if arguments.json else _table(found), end="")
+        judged = _judge(problem, method, offered, result, path)
+    tell(as_text(judged) if arguments.json else _table(judged), end="")
     if path is not None:
         print(f"written to {path}", file=sys.stderr)
-    return FAILED if any("failed" in entry for entry in found["candidates"]) else OK
+    return FAILED if any("failed" in entry for entry in judged["candidates"]) else OK
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
@@ -202,27 +202,27 @@ def _read(path: Path | None, device: str) -> dict[str, Any]:
     except OSError as error:
         raise StopError(FAILED, f"the result file cannot be read: {error}") from error
     try:
-        found: Any = json.loads(text)
+        document: Any = json.loads(text)
     except ValueError:
-        found = None
-    if not _is_result(found) or (found.get("schema"), found.get("device")) != (SCHEMA, device):
+        document = None
+    if not _is_result(document) or (document.get("schema"), document.get("device")) != (SCHEMA, device):
         raise StopError(
             FAILED,
             f"{path} is no result of schema {SCHEMA} for {device}; name another file with "
             "--output, or remove it",
         )
-    return {**found, "versions": versions()}
+    return {**document, "versions": versions()}
 
 
-def _is_result(found: Any) -> bool:
+def _is_result(document: Any) -> bool:
     """Whether the data of a file has the form of a result: problems, each with a list of candidates."""
-    if not isinstance(found, dict) or not isinstance(found.get("problems"), dict):
+    if not isinstance(document, dict) or not isinstance(document.get("problems"), dict):
         return False
     return all(
         isinstance(each, dict)
         and isinstance(each.get("candidates"), list)
         and all(isinstance(candidate, dict) for candidate in each["candidates"])
-        for each in found["problems"].values()
+        for each in document["problems"].values()
     )
 
 
@@ -242,8 +242,8 @@ def _judge(
             entries.append(same[0] if same else _entry(method, candidate, facts))
             result["problems"][key] = record(problem, method, entries)
             _write(path, result)
-    found: dict[str, Any] = result["problems"][key]
-    return found
+    judged: dict[str, Any] = result["problems"][key]
+    return judged
 
 
 def _entry(method: Method, candidate: Candidate, facts: Entry) -> Entry:
@@ -281,23 +281,23 @@ _COLUMNS: Final = {
 }
 
 
-def _table(found: dict[str, Any]) -> str:
+def _table(result: dict[str, Any]) -> str:
     """The ranking for people."""
     columns = {"tile": "tile", "block_q": "block_q", "stages": "stages", "threads": "threads"}
-    columns |= _COLUMNS[found["method"]]
+    columns |= _COLUMNS[result["method"]]
     rows = [["", *columns]]
-    for entry in found["candidates"]:
+    for entry in result["candidates"]:
         mark = f"{entry['rank']}{'*' if entry['default'] else ''}"
         rows.append([mark, *(number(entry[key]) if key in entry else "" for key in columns.values())])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    failed = [f"{e['kernel']} failed: {e['failed']}" for e in found["candidates"] if "failed" in e]
-    p = found["problem"]
+    failed = [f"{e['kernel']} failed: {e['failed']}" for e in result["candidates"] if "failed" in e]
+    p = result["problem"]
     head = (
         f"d={p['head_dim']} d_v={p['head_dim_v']} {p['dtype']} "
-        f"{'causal' if p['causal'] else 'full'} {p['target']} N={p['seq']}, by {found['means']}"
+        f"{'causal' if p['causal'] else 'full'} {p['target']} N={p['seq']}, by {result['means']}"
     )
-    rule = textwrap.wrap(f"rank: {found['rule']}; * is the default", 100)
+    rule = textwrap.wrap(f"rank: {result['rule']}; * is the default", 100)
     return "\n".join([head, *lines, *rule, *failed]) + "\n"

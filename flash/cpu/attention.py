@@ -23,7 +23,7 @@ from flash.cpu.blocks import Workspace, arithmetic_of, rows_of
 from flash.cpu.engine import NUMPY, Engine
 from flash.cpu.few_queries import tasks_left
 from flash.cpu.job import SAFE, Job, before_any_key
-from flash.cpu.paged_rows import KeyPlace, KeyRows
+from flash.cpu.paged_rows import KeyIndex, KeyRows
 from flash.cpu.scores import rules_of
 from flash.cpu.threads import share_out
 from flash.operands.dtype_names import Causal
@@ -106,7 +106,7 @@ class _Rows(NamedTuple):
     `scaled` [rows, d] and `factor` are the results of `Workspace.scaled`.
     """
 
-    place: tuple[int, slice, slice]
+    slices: tuple[int, slice, slice]
     kv_heads: slice
     scaled: NDArray[Any]
     factor: float
@@ -120,18 +120,18 @@ def _attend(job: Job, space: Workspace, b: int, heads: slice, queries: slice, *,
     """Attention of one block of queries, of heads that share a key/value head or of all heads of some
     key/value heads, to all keys they see. `shifted` if sums without the maximum are known to be unsafe.
     """
-    place = b, heads, queries
-    q = job.q[place]
-    rows = _Rows(place, job.kv_heads(heads), *space.scaled("q", q, job.scale))
+    index = b, heads, queries
+    q = job.q[index]
+    rows = _Rows(index, job.kv_heads(heads), *space.scaled("q", q, job.scale))
 
     acc, total, top = _sweep(job, space, rows, shifted=shifted)
     if not shifted and not _safe(acc, total, space.take("part", *acc.shape)):
         acc, total, top = _sweep(job, space, rows, shifted=True)
     divisor = total if total.all() else np.where(total == 0, 1, total)
     acc /= divisor[:, None]
-    job.out[place] = acc.reshape(*q.shape[:2], -1)
+    job.out[index] = acc.reshape(*q.shape[:2], -1)
     if job.lse is not None:
-        job.lse[place] = (top + np.log(total)).reshape(q.shape[:2])
+        job.lse[index] = (top + np.log(total)).reshape(q.shape[:2])
 
 
 def _safe(acc: NDArray[Any], total: NDArray[Any], size: NDArray[Any]) -> bool:
@@ -157,26 +157,26 @@ def _sweep(
     `top` is each row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding
     the maximum and subtracting it, but the sums may overflow or vanish.
     """
-    rules, (b, heads, queries) = job.rules, rows.place
+    rules, (b, heads, queries) = job.rules, rows.slices
     count, d_v, q = len(rows.scaled), job.v.shape[3], rows.planes(rows.scaled)
     acc = part = space.take("acc", count, d_v)  # the first block writes there
     top, total = before_any_key(rules.sinks(b, heads, count), count, job.dtype, shifted)
-    most = None if job.tops is None else job.tops[rows.place]
+    most = None if job.tops is None else job.tops[rows.slices]
 
     seen = rules.seen_by_any(queries)
     if not seen:
         acc.fill(0)
     step = job.keys_at_once(count)
     for k0 in range(seen.start, seen.stop, step):
-        of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
+        of_keys = KeyIndex(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
         score = space.take("scores", count, of_keys.length)
         job.engine.scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
         by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
-        place = Block(rules.of, b, heads, queries, of_keys.keys)
-        rules.apply(by_head, place)
-        hidden = rules.hidden(place)
+        block = Block(rules.of, b, heads, queries, of_keys.keys)
+        rules.apply(by_head, block)
+        hidden = rules.hidden(block)
         unseen = None if hidden is None else rows_of(hidden, count)
         if most is not None:
             visible = score if unseen is None else np.where(unseen, -np.inf, score)
@@ -192,7 +192,7 @@ def _sweep(
             if part is not acc:
                 acc *= decay[:, None]
         job.engine.weigh(space, score, unseen, total)
-        rules.drop(by_head, place)
+        rules.drop(by_head, block)
         of_heads = None if unseen is None else rows.planes(unseen)
         job.engine.outputs_of_values(space, job.v, of_keys, rows.planes(score), of_heads, rows.planes(part))
         if part is acc:

@@ -1,4 +1,4 @@
-"""What attention and its gradients do alike on a CPU: blocks of queries, buffers, and products."""
+"""Blocks of queries, buffers and products that attention and its gradients share on a CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows
+from flash.cpu.paged_rows import KeyIndex, KeyRows, PagedRows
 
 _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, shifted left by 13
 
@@ -23,8 +23,8 @@ _SAFE_COLUMNS: Final = 16
 _BLAS: Final = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})
 _IS_OPENBLAS: Final = "openblas" in _BLAS.get("name", "")
 
-# With so many rows or fewer, BLAS multiplies keys by rows in less time than rows by keys: a third
-# to a half of it where OpenBLAS has kernels of AVX-512, with the copy that turns the scores.
+# With this number of rows or fewer, BLAS multiplies keys by rows in less time than rows by keys: a third
+# to a half of it where OpenBLAS has kernels of AVX-512, with the copy that transposes the scores.
 _FEW_ROWS: Final = 16
 
 
@@ -66,7 +66,7 @@ class Workspace:
         self._ones = np.empty(0, dtype)
 
     def ones(self, count: int) -> NDArray[Any]:
-        """So many ones, at a multiple of `_ALIGNMENT`."""
+        """`count` ones, at a multiple of `_ALIGNMENT`."""
         if count > self._ones.size:
             self._ones = _aligned(count, self.dtype)
             self._ones.fill(1)
@@ -99,7 +99,7 @@ class Workspace:
         else a copy in buffer `name`. The other factor of each product has `rows` rows: if either
         factor is a vector, `x` is only read in place if its layout is that of the copy.
         """
-        if self._is_in_place(x, rows):
+        if self._has_blas_layout(x, rows):
             return x  # numpy 2.0 multiplies other strides slowly, without BLAS
         copy = self.planes(name, math.prod(x.shape[:-2]), *x.shape[-2:])
         copy = copy.reshape(x.shape)
@@ -107,61 +107,61 @@ class Workspace:
         return copy
 
     def of_keys(
-        self, name: str, source: KeyRows, place: KeyPlace, rows: int
+        self, name: str, source: KeyRows, index: KeyIndex, rows: int
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Keys or values at `place` as `for_blas` has them, [planes, n, dim], and which of the heads
-        of `place` they are of: all heads where they lie, or each by itself in buffer `name`, to be
+        """Keys or values at `index` as `for_blas` has them, [planes, n, dim], and which of the heads
+        of `index` they are of: all heads where they lie, or each by itself in buffer `name`, to be
         used before the next is asked for.
         """
-        count, first = place.heads.stop - place.heads.start, place.heads.start
+        count, first = index.heads.stop - index.heads.start, index.heads.start
         if not isinstance(source, PagedRows):
-            whole = source[place]
-            if count == 1 or self._is_in_place(whole, rows):
+            whole = source[index]
+            if count == 1 or self._has_blas_layout(whole, rows):
                 yield slice(count), self.for_blas(name, whole, rows)
                 return
             for n in range(count):
                 yield slice(n, n + 1), self.for_blas(name, whole[n : n + 1], rows)
             return
-        copy = self.planes(name, 1, place.length, source.shape[3])
+        copy = self.planes(name, 1, index.length, source.shape[3])
         for n in range(count):
-            one = place._replace(heads=slice(first + n, first + n + 1))
+            one = index._replace(heads=slice(first + n, first + n + 1))
             for _ in self.copied_in_steps(name, source, one, copy):
                 yield slice(n, n + 1), copy
 
     def copied_in_steps(
-        self, name: str, source: KeyRows, place: KeyPlace, copy: NDArray[Any]
+        self, name: str, source: KeyRows, index: KeyIndex, copy: NDArray[Any]
     ) -> Iterator[None]:
-        """Copy the keys or values at `place` to `copy` [kv_heads, n, dim], whose planes are dense, n at a
-        time and each n over those before. `place` has a multiple of n. Buffer `name` of another dtype has
+        """Copy the keys or values at `index` to `copy` [kv_heads, n, dim], whose planes are dense, n at a
+        time and each n over those before. `index` has a multiple of n. Buffer `name` of another dtype has
         what is read from pages of that.
         """
-        (_, step, dim), first = copy.shape, place.keys.start
-        starts = range(first, place.keys.stop, step)
+        (_, step, dim), first = copy.shape, index.keys.start
+        starts = range(first, index.keys.stop, step)
         if isinstance(source, PagedRows):
             narrow = copy
             if source.dtype != self.dtype:
                 narrow = self.planes(name, len(copy), step, dim, source.dtype)
             for k0 in starts:
-                source.read(place.heads, slice(k0, k0 + step), narrow)
+                source.read(index.heads, slice(k0, k0 + step), narrow)
                 if narrow is not copy:
                     converted(narrow, copy)
                 yield
             return
-        whole = source[place]
+        whole = source[index]
         for k0 in starts:
             converted(whole[:, k0 - first : k0 - first + step], copy)
             yield
 
-    def in_place(self, x: NDArray[Any], rows: int) -> bool:
+    def has_chunk_layout(self, x: NDArray[Any], rows: int) -> bool:
         """Whether BLAS can read chunks `x` [..., keys, dim] where they are, with `rows` rows in the other
         factor of each product, and the sums are those of a copy. Those of a vector and a matrix are in
         OpenBLAS if the matrix has `_SAFE_COLUMNS` columns or more; other libraries do not say.
         """
         if not x.flags.aligned or (rows == 1 and (not _IS_OPENBLAS or x.shape[-1] < _SAFE_COLUMNS)):
-            return self._is_in_place(x, rows)
-        return self._is_in_place(x, max(rows, 2))
+            return self._has_blas_layout(x, rows)
+        return self._has_blas_layout(x, max(rows, 2))
 
-    def _is_in_place(self, x: NDArray[Any], rows: int) -> bool:
+    def _has_blas_layout(self, x: NDArray[Any], rows: int) -> bool:
         """Whether BLAS can read `x` where it is, as `for_blas` says."""
         if x.dtype != self.dtype:
             return False
@@ -174,8 +174,8 @@ class Workspace:
             return True
         # The stride of an axis of length 1 leads nowhere.
         ahead = [stride for length, stride in zip(x.shape, outer, strict=False) if length > 1]
-        odd = x.ctypes.data % _ALIGNMENT or any(stride % _ALIGNMENT for stride in ahead)
-        return step == dim * size and not odd
+        misaligned = x.ctypes.data % _ALIGNMENT or any(stride % _ALIGNMENT for stride in ahead)
+        return step == dim * size and not misaligned
 
     def _buffer(self, name: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         key = name, dtype
@@ -233,15 +233,15 @@ def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
 
 def scores_of(space: Workspace, q: NDArray[Any], k: NDArray[Any], out: NDArray[Any]) -> None:
     """Write `q @ k^T` of matrices [rows, d] and [keys, d], or of planes of such, to `out`, which is
-    dense. Few rows need buffer "turned" of as many elements as `out`.
+    dense. Few rows need buffer "transposed" of as many elements as `out`.
     """
     *planes, rows, keys = out.shape
     if not 1 < rows <= _FEW_ROWS or keys == 1:
         np.matmul(q, k.swapaxes(-1, -2), out=out)
         return
-    turned = space.take("turned", math.prod((*planes, keys)), rows).reshape(*planes, keys, rows)
-    np.matmul(k, q.swapaxes(-1, -2), out=turned)
-    out[...] = turned.swapaxes(-1, -2)
+    transposed = space.take("transposed", math.prod((*planes, keys)), rows).reshape(*planes, keys, rows)
+    np.matmul(k, q.swapaxes(-1, -2), out=transposed)
+    out[...] = transposed.swapaxes(-1, -2)
 
 
 def product_of_seen(
@@ -262,11 +262,11 @@ def product_of_seen(
         return np.matmul(weight, x, out=out)
     wild = ~np.isfinite(x).all(axis=-1)
     tame = space.planes(name, math.prod(x.shape[:-2]), *x.shape[-2:]).reshape(x.shape)
-    odd = x[wild]
+    nonfinite = x[wild]
     tame[...] = x
     tame[wild] = 0
     np.matmul(weight, tame, out=out)
-    for *plane, n, row in zip(*np.nonzero(wild), odd, strict=True):
+    for *plane, n, row in zip(*np.nonzero(wild), nonfinite, strict=True):
         at = *plane, slice(None), n, None
         out[tuple(plane)] += np.where(hidden[at], 0, weight[at] * row)
     return out

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace
-from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows, Walk
+from flash.cpu.paged_rows import KeyIndex, KeyRows, PagedRows, Walk
 
 Array = NDArray[Any]
 
@@ -32,7 +32,7 @@ _COPIED: Final = 2**17
 
 # Pages are multiplied where they lie if what one call of numpy reads of them has as many elements on
 # average: it costs as much as copying these, one row of 64 at a time.
-_IN_PLACE: Final = 2**13
+_MIN_RUN_ELEMENTS: Final = 2**13
 
 
 class Chunks(NamedTuple):
@@ -52,69 +52,67 @@ class Chunks(NamedTuple):
         """The columns for these chunks of x [kv_heads, rows, keys of the block]: [pages, chunks of a page,
         kv_heads, rows, keys of a chunk], a view.
         """
-        own = x[self.heads, :, self.keys]
-        return own.reshape(*own.shape[:2], *self.shape).transpose(2, 3, 0, 1, 4)
+        columns = x[self.heads, :, self.keys]
+        return columns.reshape(*columns.shape[:2], *self.shape).transpose(2, 3, 0, 1, 4)
 
 
 def keys_of_chunk(rows: int, is_read: bool) -> int:
-    """The keys of a chunk, for so many rows of queries. Keys that are not read where they lie because of
-    their type need no short chunks.
-    """
+    """The keys of a chunk for `rows` rows of queries. Keys whose type needs a copy need no short chunks."""
     if rows > 1:
         return _CHUNK
     return _CHUNK_OF_ONE_ROW if is_read else _CHUNK_OF_COPIES
 
 
-def in_chunks(space: Workspace, name: str, source: KeyRows, place: KeyPlace, rows: int) -> Iterator[Chunks]:
-    """The chunks at `place`, each to be used before the next is asked for; the last may be shorter."""
+def in_chunks(space: Workspace, name: str, source: KeyRows, index: KeyIndex, rows: int) -> Iterator[Chunks]:
+    """The chunks at `index`, each to be used before the next is asked for; the last may be shorter."""
     chunk = keys_of_chunk(rows, source.dtype == space.dtype)
-    whole = place.length // chunk * chunk
-    first, last = place.keys.start, place.keys.stop
+    whole = index.length // chunk * chunk
+    first, last = index.keys.start, index.keys.stop
     if whole:
-        most = place._replace(keys=slice(first, first + whole))
+        most = index._replace(keys=slice(first, first + whole))
         if isinstance(source, PagedRows):
-            found = _in_pages(space, source, most, chunk, rows)
+            views = _in_pages(space, source, most, chunk, rows)
         else:
-            found = _in_array(space, source, most, chunk, rows)
-        yield from found or _copied(space, name, source, most, chunk)
+            views = _in_array(space, source, most, chunk, rows)
+        yield from views or _copied(space, name, source, most, chunk)
     if first + whole < last:
-        rest = place._replace(keys=slice(first + whole, last))
+        rest = index._replace(keys=slice(first + whole, last))
         for chunks in _copied(space, name, source, rest, rest.length):
-            yield chunks._replace(keys=slice(whole, place.length))
+            yield chunks._replace(keys=slice(whole, index.length))
 
 
 def _in_array(
-    space: Workspace, source: Array, place: KeyPlace, chunk: int, rows: int
+    space: Workspace, source: Array, index: KeyIndex, chunk: int, rows: int
 ) -> Iterator[Chunks] | None:
     """The chunks where they lie; None if BLAS cannot read them there."""
-    x = source[place]
+    x = source[index]
     heads, n, dim = x.shape
     there = x.reshape(heads, n // chunk, chunk, dim).swapaxes(0, 1)[None]
-    if not space.in_place(there, rows):
+    if not space.has_chunk_layout(there, rows):
         return None
     return iter([Chunks(slice(0, heads), slice(0, n), (1, n // chunk, chunk), [(slice(1), there)])])
 
 
 def _in_pages(
-    space: Workspace, source: PagedRows, place: KeyPlace, chunk: int, rows: int
+    space: Workspace, source: PagedRows, index: KeyIndex, chunk: int, rows: int
 ) -> Iterator[Chunks] | None:
     """The chunks where they lie; None if BLAS cannot read them there, or it would take longer."""
-    there = source.in_chunks(place.heads, chunk)
-    first = place.keys.start
-    if there is None or not space.in_place(there, rows) or not source.begins_page(first):
+    there = source.in_chunks(index.heads, chunk)
+    first = index.keys.start
+    if there is None or not space.has_chunk_layout(there, rows) or not source.begins_page(first):
         return None
     each, heads, dim = there.shape[1], there.shape[2], there.shape[4]
-    pages, more = divmod(place.length // chunk, each)
+    pages, more = divmod(index.length // chunk, each)
     full = pages * each * chunk
     walk = source.walk(slice(first, first + full))
-    if full * heads * dim < _IN_PLACE * len(walk.runs):
+    if full * heads * dim < _MIN_RUN_ELEMENTS * len(walk.runs):
         return None
     rest = there[source.page_of(first + full), :more][None] if more else None
     return _of_walk(there, walk, pages, rest)
 
 
 def _of_walk(there: Array, walk: Walk, pages: int, rest: Array | None) -> Iterator[Chunks]:
-    """Chunks of so many pages of a walk, and those of a page of which others are left out."""
+    """Chunks of the first `pages` pages of a walk, and those of a last page in `rest`, which has fewer."""
     each, heads, chunk = there.shape[1], slice(0, there.shape[2]), there.shape[3]
     full = pages * each * chunk
     if pages:
@@ -129,29 +127,29 @@ def _of_walk(there: Array, walk: Walk, pages: int, rest: Array | None) -> Iterat
         yield Chunks(heads, slice(full, full + more * chunk), (1, more, chunk), [(slice(1), rest)])
 
 
-def _copied(space: Workspace, name: str, source: KeyRows, place: KeyPlace, chunk: int) -> Iterator[Chunks]:
+def _copied(space: Workspace, name: str, source: KeyRows, index: KeyIndex, chunk: int) -> Iterator[Chunks]:
     """Copies of the chunks in buffer `name`, some at a time, of the type of the arithmetic."""
-    count, dim = place.heads.stop - place.heads.start, source.shape[3]
+    count, dim = index.heads.stop - index.heads.start, source.shape[3]
     some = min(count, max(1, _COPIED // max(1, chunk * dim)))
     step = chunk * max(1, _COPIED // max(1, some * chunk * dim))
-    whole = place.length // step * step
+    whole = index.length // step * step
     for head in range(0, count, some):
-        own = slice(head, min(head + some, count))
-        these = slice(place.heads.start + own.start, place.heads.start + own.stop)
-        for keys, each in ((slice(0, whole), step), (slice(whole, place.length), place.length - whole)):
+        heads = slice(head, min(head + some, count))
+        these = slice(index.heads.start + heads.start, index.heads.start + heads.stop)
+        for keys, each in ((slice(0, whole), step), (slice(whole, index.length), index.length - whole)):
             if keys.start < keys.stop:
-                first = place.keys.start
-                part = KeyPlace(place.batch, these, slice(first + keys.start, first + keys.stop))
+                first = index.keys.start
+                part = KeyIndex(index.batch, these, slice(first + keys.start, first + keys.stop))
                 shape = (part.length // each, each // chunk, chunk)
-                yield Chunks(own, keys, shape, _copies(space, name, source, part, shape))
+                yield Chunks(heads, keys, shape, _copies(space, name, source, part, shape))
 
 
 def _copies(
-    space: Workspace, name: str, source: KeyRows, place: KeyPlace, shape: tuple[int, int, int]
+    space: Workspace, name: str, source: KeyRows, index: KeyIndex, shape: tuple[int, int, int]
 ) -> Iterator[tuple[slice, Array]]:
     """The parts of chunks of this shape, each of which is copied over the one before."""
     _, each, chunk = shape
-    copy = space.planes(name, place.heads.stop - place.heads.start, each * chunk, source.shape[3])
+    copy = space.planes(name, index.heads.stop - index.heads.start, each * chunk, source.shape[3])
     there = copy.reshape(len(copy), each, chunk, source.shape[3]).swapaxes(0, 1)[None]
-    for n, _ in enumerate(space.copied_in_steps(name, source, place, copy)):
+    for n, _ in enumerate(space.copied_in_steps(name, source, index, copy)):
         yield slice(n, n + 1), there

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from flash.cpu import loops, products
 from flash.cpu.blocks import Workspace
 from flash.cpu.engine import Engine, Limits
-from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows
+from flash.cpu.paged_rows import KeyIndex, KeyRows, PagedRows
 from flash.cpu.threads import Bell
 
 Array = NDArray[Any]
-_InMemory = tuple[Array, Array, int]  # what `loops.products` calls memory, places and apart
-_AllInMemory = tuple[Array, Array, tuple[int, int]]  # the same of `loops.attend`
+_InMemory = tuple[Array, Array, int]  # `memory`, `offsets` and `head_stride` of `loops.products`
+_AllInMemory = tuple[Array, Array, tuple[int, int]]  # `k`, `k_offsets` and `k_strides` of `loops.attend`
 
-# The type by which the loops know numbers of a type.
+# The element type of the loops' memory for each element type of K and V.
 _KNOWN_AS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
     np.dtype(np.float32): np.dtype(np.float32),
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.uint16),
@@ -43,11 +43,11 @@ _LOOKS: Final = 2**20
 _FEW_ROWS: Final = 8
 
 
-def _scores_of_keys(space: Workspace, source: KeyRows, place: KeyPlace, q: Array, out: Array) -> None:
+def _scores_of_keys(space: Workspace, source: KeyRows, index: KeyIndex, q: Array, out: Array) -> None:
     if not _is_for_loops(space, source, q.shape[1]):
-        products.scores_of_keys(space, source, place, q, out)
+        products.scores_of_keys(space, source, index, q, out)
         return
-    loops.products(q, *_in_memory(space, "k", source, place), out)
+    loops.products(q, *_in_memory(space, "k", source, index), out)
 
 
 def _weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) -> None:
@@ -60,35 +60,35 @@ def _weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) -
 
 
 def _outputs_of_values(
-    space: Workspace, source: KeyRows, place: KeyPlace, weight: Array, hidden: Array | None, out: Array
+    space: Workspace, source: KeyRows, index: KeyIndex, weight: Array, hidden: Array | None, out: Array
 ) -> None:
     if not _is_for_loops(space, source, weight.shape[1]):
-        products.outputs_of_values(space, source, place, weight, hidden, out)
+        products.outputs_of_values(space, source, index, weight, hidden, out)
         return
-    found = _in_memory(space, "v", source, place)
-    loops.sums(weight, *found, out)
+    location = _in_memory(space, "v", source, index)
+    loops.sums(weight, *location, out)
     # A hidden key has weight 0, but 0 * NaN is NaN.
     if hidden is not None and not np.isfinite(out).all():
-        _sums_of_seen(found, weight, hidden, out)
+        _sums_of_seen(location, weight, hidden, out)
 
 
 class _Heads:
-    """Heads whose attention threads compute together; `given` are arguments of `loops.attend` behind those
-    of threads.
+    """Heads whose attention threads compute together; `arguments` are those of `loops.attend` after
+    those of threads.
     """
 
-    def __init__(self, count: int, *given: Any) -> None:
+    def __init__(self, count: int, *arguments: Any) -> None:
         self._count = count
         self._progress = np.zeros(3, np.int64)
-        self._given = given
+        self._arguments = arguments
 
     def lead(self, bell: Bell) -> bool:
         """See `Shared`."""
-        return bool(loops.attend(True, bell, self._progress, _LOOKS, *self._given))
+        return bool(loops.attend(True, bell, self._progress, _LOOKS, *self._arguments))
 
     def help(self, bell: Bell) -> None:
         """See `Shared`."""
-        loops.attend(False, bell, self._progress, _LOOKS, *self._given)
+        loops.attend(False, bell, self._progress, _LOOKS, *self._arguments)
 
     def is_begun(self) -> bool:
         """See `Shared`."""
@@ -112,28 +112,28 @@ def _are_side_by_side(rows: _AllInMemory) -> bool:
     """Whether rows of the heads lie between those of a head: the fewer of them a thread reads together, the
     longer each takes, up to 1.7 times.
     """
-    _, places, (_, of_head) = rows
-    return len(places) > 1 and bool(of_head < places[1] - places[0])
+    _, offsets, (_, of_head) = rows
+    return len(offsets) > 1 and bool(of_head < offsets[1] - offsets[0])
 
 
 ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, 4, _attend, _FEW_ROWS)
 
 
-def _sums_of_seen(found: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
+def _sums_of_seen(location: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
     """Write the weighted sums of V to `out`, where some values are no numbers, and add only keys that are not
     `hidden`: by the rules of `flash.cpu.blocks.product_of_seen`, and the sums of the loops.
     """
-    memory, places, apart = found
+    memory, offsets, head_stride = location
     kv_heads, _, dim = out.shape
     for head in range(kv_heads):
-        rows = memory[(places + head * apart)[:, None] + np.arange(dim)]
+        rows = memory[(offsets + head * head_stride)[:, None] + np.arange(dim)]
         values = rows.view(_IS_KNOWN_AS[memory.dtype])
         wild = ~np.isfinite(values).all(axis=-1)
-        odd = values[wild].astype(_F32)
+        nonfinite = values[wild].astype(_F32)
         values[wild] = 0
         here = slice(head, head + 1)
-        loops.sums(weight[here], _fixed(values.reshape(-1)), np.arange(len(places)) * dim, 0, out[here])
-        for n, row in zip(np.flatnonzero(wild), odd, strict=True):
+        loops.sums(weight[here], _fixed(values.reshape(-1)), np.arange(len(offsets)) * dim, 0, out[here])
+        for n, row in zip(np.flatnonzero(wild), nonfinite, strict=True):
             at = head, slice(None), n, None
             out[head] += np.where(hidden[at], 0, weight[at] * row)
 
@@ -142,21 +142,21 @@ def _is_for_loops(space: Workspace, source: KeyRows, rows: int) -> bool:
     return rows <= _FEW_ROWS and space.dtype == _F32 and source.dtype in _KNOWN_AS and source.shape[3] > 0
 
 
-def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) -> _InMemory:
-    """The memory with the keys or values at `place`, where in it each begins, and how far apart heads are, in
-    elements. Buffer `name` has a copy of those that have no dense rows in memory.
+def _in_memory(space: Workspace, name: str, source: KeyRows, index: KeyIndex) -> _InMemory:
+    """The memory that holds the keys or values at `index`, the offset of each in it, and the stride of heads,
+    in elements. Buffer `name` gets a copy of keys that have no dense rows in memory.
     """
     if isinstance(source, PagedRows):
-        found = source.in_memory(place.heads, place.keys)
-        if found is not None:
-            memory, places, apart = found
-            return _fixed(memory), places, apart
+        location = source.in_memory(index.heads, index.keys)
+        if location is not None:
+            memory, offsets, head_stride = location
+            return _fixed(memory), offsets, head_stride
         x = space.planes(
-            name, place.heads.stop - place.heads.start, place.length, source.shape[3], source.dtype
+            name, index.heads.stop - index.heads.start, index.length, source.shape[3], source.dtype
         )
-        source.read(place.heads, place.keys, x)
+        source.read(index.heads, index.keys, x)
     else:
-        x = source[place]
+        x = source[index]
         if not _has_dense_rows(x):
             copy = space.planes(name, len(x), x.shape[1], x.shape[2], source.dtype)
             copy[...] = x
@@ -165,51 +165,52 @@ def _in_memory(space: Workspace, name: str, source: KeyRows, place: KeyPlace) ->
 
 
 def _all_in_memory(source: KeyRows, keys: slice) -> _AllInMemory:
-    """The memory with `keys` of all heads, where in it each of the first head begins, and how far apart items
-    of the batch and heads are, in elements. It is that of a copy if they have no dense rows in memory.
+    """The memory that holds `keys` of all heads, the offset of each key of the first head in it, and the
+    strides of batch items and of heads, in elements. It is that of a copy if the keys have no dense rows in
+    memory.
     """
     if isinstance(source, PagedRows):
         heads = slice(0, source.shape[1])
-        found = source.in_memory(heads, keys)
-        if found is not None:
-            memory, places, apart = found
-            return _fixed(memory), places, (0, apart)
+        location = source.in_memory(heads, keys)
+        if location is not None:
+            memory, offsets, head_stride = location
+            return _fixed(memory), offsets, (0, head_stride)
         x = np.empty((1, heads.stop, keys.stop - keys.start, source.shape[3]), source.dtype)
         source.read(heads, keys, x[0])
     else:
         x = source[:, :, keys]
         if not _has_dense_rows(x):
             x = np.array(x, order="C")
-    memory, places, apart = _rows_in_memory(x)
-    return memory, places, (x.strides[0] // x.itemsize, apart)
+    memory, offsets, head_stride = _rows_in_memory(x)
+    return memory, offsets, (x.strides[0] // x.itemsize, head_stride)
 
 
 def _rows_in_memory(x: Array) -> _InMemory:
-    """What `_in_memory` gives, of x [..., kv_heads, n, dim] with dense rows."""
-    size, (apart, step) = x.itemsize, x.strides[-3:-1]
+    """The result of `_in_memory` for x [..., kv_heads, n, dim] with dense rows."""
+    size, (head_stride, step) = x.itemsize, x.strides[-3:-1]
     if x.flags.c_contiguous:
         memory = x.reshape(-1)
     else:
         ends = ((n - 1) * stride for n, stride in zip(x.shape[:-1], x.strides, strict=False))
         memory = as_strided(x, (sum(ends) // size + x.shape[-1],), (size,), writeable=False)
-    return _fixed(memory), _places(x.shape[-2], step // size), apart // size
+    return _fixed(memory), _offsets(x.shape[-2], step // size), head_stride // size
 
 
-def _places(count: int, step: int) -> Array:
-    """So many multiples of a number, from 0 on."""
-    return _more_places(1 << count.bit_length(), step)[:count]
+def _offsets(count: int, step: int) -> Array:
+    """The first `count` multiples of `step`, from 0 on."""
+    return _cached_offsets(1 << count.bit_length(), step)[:count]
 
 
 @functools.lru_cache(maxsize=8)  # a step of decoding asks for the same in each layer
-def _more_places(count: int, step: int) -> Array:
+def _cached_offsets(count: int, step: int) -> Array:
     return np.arange(count) * step
 
 
 def _fixed(memory: Array) -> Array:
     """A view that cannot be written, of numbers as the loops know them: they are compiled for such memory."""
-    found = memory.view(_KNOWN_AS[memory.dtype])
-    found.flags.writeable = False
-    return found
+    view = memory.view(_KNOWN_AS[memory.dtype])
+    view.flags.writeable = False
+    return view
 
 
 def _has_dense_rows(x: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Numba as a compiler of loops. What it compiled is kept on disk, in the cache of the modules for GPUs."""
+"""Numba as a compiler of loops. Compiled loops are cached on disk, in the cache of the modules for GPUs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def part_of_loop(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
     """A decorator of functions that compiled loops call. `fastmath` are the liberties that LLVM has."""
 
     def decorated(function: _Loop) -> _Loop:
-        found: _Loop = numba.njit(function, nogil=True, fastmath=set(fastmath))
-        return found
+        dispatcher: _Loop = numba.njit(function, nogil=True, fastmath=set(fastmath))
+        return dispatcher
 
     return decorated
 
@@ -40,12 +40,12 @@ def compiled(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
     """
 
     def decorated(loop: _Loop) -> _Loop:
-        found = part_of_loop(fastmath)(loop)
+        dispatcher = part_of_loop(fastmath)(loop)
         settings = Settings.from_environment()
         if settings.disk is not None:
             disk = _disk_of(settings.disk, settings.cache_bytes)
-            found._cache = _KeptCode(loop, fastmath, disk)  # type: ignore[attr-defined]
-        return found
+            dispatcher._cache = _CachedCode(loop, fastmath, disk)  # type: ignore[attr-defined]
+        return dispatcher
 
     return decorated
 
@@ -63,7 +63,7 @@ def _digest_of(folder: Path) -> str:
     return hashlib.sha256(b"".join(each)).hexdigest()
 
 
-class _KeptCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
+class _CachedCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
     """What Numba compiled of a loop, as entries of a cache, which are checked before they are unpickled. One
     that cannot be read or written costs time.
     """

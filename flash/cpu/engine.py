@@ -1,4 +1,4 @@
-"""What computes the blocks of attention on the host: the steps that a backend has of its own."""
+"""The engine that computes blocks of attention on the host: the steps in which the backends differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace
-from flash.cpu.paged_rows import KeyPlace, KeyRows
+from flash.cpu.paged_rows import KeyIndex, KeyRows
 from flash.cpu.products import outputs_of_values, scores_of_keys, weigh
 from flash.cpu.threads import Shared
 
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
 class ScoresOfKeys(Protocol):
     """A function that computes what `flash.cpu.products.scores_of_keys` does."""
 
-    def __call__(self, space: Workspace, source: KeyRows, place: KeyPlace, q: Array, out: Array) -> None:
+    def __call__(self, space: Workspace, source: KeyRows, index: KeyIndex, q: Array, out: Array) -> None:
         """Write `q @ k^T` to `out`."""
 
 
@@ -45,7 +45,7 @@ class OutputsOfValues(Protocol):
         self,
         space: Workspace,
         source: KeyRows,
-        place: KeyPlace,
+        index: KeyIndex,
         weight: Array,
         hidden: Array | None,
         out: Array,
@@ -70,7 +70,7 @@ class Attend(Protocol):
         """Work that adds the sums of the exponentials of `q @ k^T` to `total` [batch, kv_heads, rows], and
         writes the sums of these times v, divided by `total`, to `out` [batch, kv_heads, rows, d_v]; and where
         it writes whether the sums of a head are safe, by these limits, [batch, kv_heads]: what was written
-        for other heads is of no use. q is [batch, kv_heads, rows, d]; `keys` are seen, and so many `threads`
+        for other heads is of no use. q is [batch, kv_heads, rows, d]; `keys` are seen, and `threads` threads
         will share the work. None if the steps by themselves take less time.
         """
 

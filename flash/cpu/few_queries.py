@@ -32,10 +32,10 @@ def tasks_left(job: Job, threads: int | None) -> list[Task] | None:
         q = q.reshape(batch, kv_heads, rows, d)
         total = _before_any_key(job, rows)
         out = np.empty((batch, kv_heads, rows, job.v.shape[3]), job.dtype)
-        found = job.engine.attend(job.k, job.v, keys, q, total, out, SAFE, helpers + 1)
-        if found is None:
+        work = job.engine.attend(job.k, job.v, keys, q, total, out, SAFE, helpers + 1)
+        if work is None:
             return None
-        shared, is_safe = found
+        shared, is_safe = work
         run_together(shared, helpers)
         job.out[...] = out.reshape(job.out.shape)
         if job.lse is not None:

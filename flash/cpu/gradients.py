@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
-from flash.cpu.scores import Kept, ScoreRules
+from flash.cpu.scores import Saved, ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block
@@ -98,7 +98,10 @@ def attention_gradients_cpu(
             "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias and sink that "
             f"are given, got {', '.join(unknown)}; other arguments have no gradient"
         )
-    for tasks, do, products in ((job.queries_in_turn(), _to_queries, 3), (job.blocks_of_keys(), _to_keys, 4)):
+    for tasks, do, products in (
+        (job.serial_query_blocks(), _to_queries, 3),
+        (job.blocks_of_keys(), _to_keys, 4),
+    ):
         share_out(
             tasks,
             functools.partial(Workspace, dtype),
@@ -148,19 +151,19 @@ class _Job:
             for heads in heads_together(of_kv, self.group, seq_q, BLOCK_Q):
                 yield b, heads, slice(q0, min(q0 + BLOCK_Q, seq_q))
 
-    def queries_in_turn(self) -> Iterator[list[tuple[int, slice, slice]]]:
+    def serial_query_blocks(self) -> Iterator[list[tuple[int, slice, slice]]]:
         """All blocks of rows, in lists of those that have to be done one after another because they
         add to the same elements of `sums`.
         """
         shared = self.rules.shared_axes(self.sums)
-        found: dict[tuple[int | None, ...], list[tuple[int, slice, slice]]] = {}
+        groups: dict[tuple[int | None, ...], list[tuple[int, slice, slice]]] = {}
         for b in range(self.k.shape[0]):
             for kv in range(self.k.shape[1]):
                 for block in self.blocks_of_queries(b, kv):
                     at = {"batch": b, "heads": block[1].start, "seq_q": block[2].start}
-                    own = tuple(None if axis in shared else n for axis, n in at.items())
-                    found.setdefault(own, []).append(block)
-        yield from found.values()
+                    key = tuple(None if axis in shared else n for axis, n in at.items())
+                    groups.setdefault(key, []).append(block)
+        yield from groups.values()
 
     def blocks_of_keys(self) -> Iterator[tuple[int, int, slice]]:
         """(batch, key/value head, keys) of all blocks of keys."""
@@ -176,7 +179,7 @@ class _Rows(NamedTuple):
     `Workspace.scaled`; `lse` is [heads, queries], and `delta` [rows].
     """
 
-    place: tuple[int, slice, slice]
+    slices: tuple[int, slice, slice]
     q: Array
     factor: float
     dout: Array
@@ -184,14 +187,14 @@ class _Rows(NamedTuple):
     delta: Array
 
     @classmethod
-    def of(cls, job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> _Rows:
+    def of(cls, job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> _Rows:
         """The rows at (batch, heads, queries), with the `delta` that is known."""
         return cls(
-            place,
-            *space.scaled("q", job.q[place], job.scale),
-            space.copied("dout", job.dout[place]),
-            job.lse[place].astype(job.dtype),
-            job.delta[place].reshape(-1),
+            index,
+            *space.scaled("q", job.q[index], job.scale),
+            space.copied("dout", job.dout[index]),
+            job.lse[index].astype(job.dtype),
+            job.delta[index].reshape(-1),
         )
 
 
@@ -213,7 +216,7 @@ class Weights(NamedTuple):
 
     block: Block
     weight: Array
-    kept: Kept
+    saved: Saved
     hidden: Array | None
 
     @classmethod
@@ -221,7 +224,7 @@ class Weights(NamedTuple):
         cls,
         rules: ScoreRules,
         space: Workspace,
-        place: tuple[int, slice, slice],
+        index: tuple[int, slice, slice],
         scaled: tuple[Array, float],
         lse: Array,
         keys: slice,
@@ -231,7 +234,7 @@ class Weights(NamedTuple):
         `Workspace.scaled`; `lse` is [heads, queries], of the type of the arithmetic. None if no row sees a
         key.
         """
-        (q, factor), block = scaled, Block(rules.of, *place, keys)
+        (q, factor), block = scaled, Block(rules.of, *index, keys)
         hidden, dead = rules.hidden(block), np.isneginf(lse)[..., None]
         if dead.any():
             hidden = dead | (False if hidden is None else hidden)
@@ -240,16 +243,16 @@ class Weights(NamedTuple):
             return None
         score = space.take("weights", len(q), len(k))
         by_head = score.reshape(-1, *block.sizes)
-        kept: Kept = {}
+        saved: Saved = {}
         scores_of(space, q, k, score)
         if factor != 1:
             score *= score.dtype.type(factor)
-        rules.apply(by_head, block, kept)
+        rules.apply(by_head, block, saved)
         np.subtract(score, lse.reshape(-1)[:, None], out=score)
         weight = np.exp(score, out=score)
         if hidden is not None:
             np.copyto(by_head, 0, where=hidden)
-        return cls(block, weight, kept, hidden)
+        return cls(block, weight, saved, hidden)
 
     def hide(self, of_scores: Array) -> None:
         """Set what belongs to keys that are not seen, [rows, keys], to 0."""
@@ -277,10 +280,10 @@ def _part(
     """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
     key. What it adds to gradients of arrays is added to `sums`.
     """
-    weights = Weights.of(job.rules, space, rows.place, (rows.q, rows.factor), rows.lse, keys, k)
+    weights = Weights.of(job.rules, space, rows.slices, (rows.q, rows.factor), rows.lse, keys, k)
     if weights is None:
         return None
-    weight, kept = weights.weight, weights.kept
+    weight, saved = weights.weight, weights.saved
     dscore = space.take("dscores", *weight.shape)
     scores_of(space, rows.dout, v, dscore)
     factors = weights.factors(job.rules, space)
@@ -289,8 +292,8 @@ def _part(
     dscore -= rows.delta[:, None]
     dscore *= weight
     weights.hide(dscore)
-    job.rules.lead_back(dscore.reshape(-1, *weights.block.sizes), kept, weights.block, sums)
-    if kept:  # what they keep may be NaN
+    job.rules.lead_back(dscore.reshape(-1, *weights.block.sizes), saved, weights.block, sums)
+    if saved:  # what they keep may be NaN
         weights.hide(dscore)
     if factors is not None:
         weight *= factors
@@ -299,10 +302,10 @@ def _part(
 
 def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slice]]) -> None:
     """Write dQ of blocks of rows, and `delta`; add to the gradients of arrays."""
-    for place in blocks:
-        b, heads, queries = place
-        job.delta[place] = _delta(job, space, place)
-        rows, kv = _Rows.of(job, space, place), heads.start // job.group
+    for index in blocks:
+        b, heads, queries = index
+        job.delta[index] = _delta(job, space, index)
+        rows, kv = _Rows.of(job, space, index), heads.start // job.group
         d = job.q.shape[3]
         dq = space.take("dq", len(rows.q), d)
         dq.fill(0)
@@ -315,19 +318,19 @@ def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slic
             if part is not None:
                 more = space.take("part", *dq.shape)
                 dq += product_of_seen(space, "tame", part.dproduct, k, part.hidden, out=more)
-        job.dq[place] = (dq * job.dtype.type(job.scale)).reshape(job.dq[place].shape)
-        shape = job.lse[place].shape
-        no_keys = Block(job.rules.of, *place, slice(0, 0))
+        job.dq[index] = (dq * job.dtype.type(job.scale)).reshape(job.dq[index].shape)
+        shape = job.lse[index].shape
+        no_keys = Block(job.rules.of, *index, slice(0, 0))
         job.rules.lead_back_to_sinks(rows.lse.reshape(shape), rows.delta.reshape(shape), no_keys, job.sums)
 
 
-def _delta(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> Array:
+def _delta(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> Array:
     """The sum of O times its gradient, less the gradient of LSE: [heads, queries]."""
-    product = space.copied("dout", job.dout[place])
-    product *= space.copied("part", job.out[place])
-    delta: Array = product.sum(axis=1).reshape(job.lse[place].shape)
+    product = space.copied("dout", job.dout[index])
+    product *= space.copied("part", job.out[index])
+    delta: Array = product.sum(axis=1).reshape(job.lse[index].shape)
     if job.dlse is not None:
-        delta -= job.dlse[place]
+        delta -= job.dlse[index]
     return delta
 
 
@@ -338,24 +341,24 @@ def _to_keys(job: _Job, space: Workspace, block: tuple[int, int, slice]) -> None
     dk, dv = space.take("dk", *k.shape), space.take("dv", *v.shape)
     dk.fill(0)
     dv.fill(0)
-    for place in job.blocks_of_queries(b, kv):
-        seen = job.rules.seen_by_any(place[2])
+    for index in job.blocks_of_queries(b, kv):
+        seen = job.rules.seen_by_any(index[2])
         # Only keys that are seen: the scores of one block of keys then have the bits of the forward pass,
         # whose product of BLAS it is.
         some = slice(max(seen.start, keys.start), min(seen.stop, keys.stop))
         if some.start >= some.stop:
             continue
-        own = slice(some.start - keys.start, some.stop - keys.start)
-        rows = _Rows.of(job, space, place)
-        part = _part(job, space, rows, some, k[own], v[own], {})
+        local = slice(some.start - keys.start, some.stop - keys.start)
+        rows = _Rows.of(job, space, index)
+        part = _part(job, space, rows, some, k[local], v[local], {})
         if part is None:
             continue
         hidden = None if part.hidden is None else part.hidden.T
-        more = space.take("part", *dv[own].shape)
-        dv[own] += product_of_seen(space, "tame", part.weight.T, rows.dout, hidden, out=more)
+        more = space.take("part", *dv[local].shape)
+        dv[local] += product_of_seen(space, "tame", part.weight.T, rows.dout, hidden, out=more)
         if rows.factor != 1:
             part.dproduct[...] *= job.dtype.type(rows.factor)
-        more = space.take("part", *dk[own].shape)
-        dk[own] += product_of_seen(space, "tame", part.dproduct.T, rows.q, hidden, out=more)
+        more = space.take("part", *dk[local].shape)
+        dk[local] += product_of_seen(space, "tame", part.dproduct.T, rows.q, hidden, out=more)
     job.dk[b, kv, keys] = dk
     job.dv[b, kv, keys] = dv

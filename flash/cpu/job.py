@@ -1,4 +1,4 @@
-"""What all blocks of a call of attention on the host have in common, and which blocks there are."""
+"""The job of one call of attention on the host: its arguments, and the division into blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flash.cpu.scores import ScoreRules
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# From so many blocks of BLOCK_Q rows on, two are joined, with 1 MiB of f32 scores, for fewer calls of
+# From this number of blocks of BLOCK_Q rows on, two are joined, with 1 MiB of f32 scores, for fewer calls of
 # numpy: of one head if all queries see the same keys, because BLAS multiplies these in less time, else of two
 # heads. Half as many blocks still keep 16 threads busy.
 BLOCKS_TO_JOIN = 32
@@ -29,12 +29,12 @@ BLOCKS_TO_JOIN = 32
 # elements (1 MiB of f32).
 KEY_ELEMENTS = 2**18
 
-# Reading an element of K or V takes as long as so many multiplications of a product of matrices.
+# Reading an element of K or V takes as long as this number of multiplications of a product of matrices.
 _READ = 16
 
 # exp(score) is used without the maximum if every row's sum of exp(score) is finite and at least
 # the first, and its largest |sum of exp(score) * v| is finite and at least the second (or 0, as for
-# v = 0). Then the loss of f32 below its smallest number, 2^-149 for each key, is negligible beside
+# v = 0). Then the loss of f32 below its smallest number, 2^-149 for each key, is negligible next to
 # its rounding.
 SAFE = Limits(total=2.0**-20, size=2.0**-100)
 
@@ -80,13 +80,13 @@ class Job:
         return max(1, self.k.shape[3], self.v.shape[3])
 
     def keys_at_once(self, rows: int) -> int:
-        """Keys of a block of so many rows: a multiple of BLOCK_K."""
+        """Keys of a block of `rows` rows: a multiple of BLOCK_K."""
         fitting = min(BLOCK_Q * BLOCK_K // rows, KEY_ELEMENTS // self.widest)
         return max(BLOCK_K, fitting // BLOCK_K * BLOCK_K)
 
     @property
     def multiplications(self) -> int:
-        """What the call takes, as so many multiplications of products of matrices."""
+        """The cost of the call, in multiplications of products of matrices."""
         of_products = self.q.size * self.k.shape[2] * 2
         return max(of_products, _READ * (math.prod(self.k.shape) + math.prod(self.v.shape)))
 

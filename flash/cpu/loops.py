@@ -80,11 +80,11 @@ def weights(score: Array, total: Array) -> None:
     in_widest_vectors()
     rows, keys = score.shape
     for row in range(rows):
-        own = score[row]
+        row_scores = score[row]
         added = f32(0)
         for key in range(keys):
-            weight = _weight(own[key])
-            own[key] = weight
+            weight = _weight(row_scores[key])
+            row_scores[key] = weight
             added += weight
         total[row] += added
 
@@ -95,23 +95,23 @@ def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
     in_widest_vectors()
     rows, keys = score.shape
     for row in range(rows):
-        own, unseen = score[row], hidden[row]
+        row_scores, unseen = score[row], hidden[row]
         added = f32(0)
         for key in range(keys):
-            weight = f32(0) if unseen[key] else _weight(own[key])
-            own[key] = weight
+            weight = f32(0) if unseen[key] else _weight(row_scores[key])
+            row_scores[key] = weight
             added += weight
         total[row] += added
 
 
-# A thread that waits without sleeping leaves its core to another one after so many looks, 0.1 us.
+# A thread that waits without sleeping leaves its core to another one after this number of looks, 0.1 us.
 _LOOKS_TO_YIELD: Final = 256
 
 # Keys of a head that are read before those of the next head, so that memory is read in its order, wherever
 # pages have the heads of a row side by side.
 _KEYS_OF_A_HEAD: Final = 16
 
-# Keys whose scores are kept until their values are read: those of eight heads take 64 KiB.
+# Keys whose scores are stored until their values are read: those of eight heads take 64 KiB.
 _KEYS_AT_ONCE: Final = 2048
 
 # More rows at once have no room in the 16 registers of AVX2, but for weights, which may be read from memory.
@@ -137,35 +137,35 @@ def _address(x: Array, element: int) -> Any:
 
 
 @part_of_loop(_AS_WRITTEN)
-def _four(memory: Array, places: Array, key: int, first: int) -> tuple[Any, ...]:
+def _four(memory: Array, offsets: Array, key: int, first: int) -> tuple[Any, ...]:
     """The addresses of four keys."""
     return (
-        _address(memory, first + places[key]),
-        _address(memory, first + places[key + 1]),
-        _address(memory, first + places[key + 2]),
-        _address(memory, first + places[key + 3]),
+        _address(memory, first + offsets[key]),
+        _address(memory, first + offsets[key + 1]),
+        _address(memory, first + offsets[key + 2]),
+        _address(memory, first + offsets[key + 3]),
     )
 
 
 @part_of_loop(_AS_WRITTEN)
-def _add_products(q: Array, memory: Array, places: Array, first: int, column: int, out: Array) -> None:
+def _add_products(q: Array, memory: Array, offsets: Array, first: int, column: int, out: Array) -> None:
     """Add to `out` [rows, keys] the products of the columns of q from `column` on."""
     rows, dim = q.shape
     for row in range(rows):
-        for key in range(len(places)):
-            at, found = first + places[key], f32(0)
+        for key in range(len(offsets)):
+            at, product = first + offsets[key], f32(0)
             for n in range(column, dim):
-                found += q[row, n] * widened(memory[at + n])
-            out[row, key] += found
+                product += q[row, n] * widened(memory[at + n])
+            out[row, key] += product
 
 
 @compiled(_AS_WRITTEN)
-def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+def products(q: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
     """Write `q @ k^T` to `out` [kv_heads, rows, keys]; q is [kv_heads, rows, dim], and key n of head h begins
     at memory[places[n] + h * apart].
     """
     kv_heads, rows, dim = q.shape
-    keys, twos = len(places), rows // 2 * 2
+    keys, twos = len(offsets), rows // 2 * 2
     columns = dim // HALF * HALF
     step, out_step = np.uint64(dim * q.itemsize), np.uint64(keys * out.itemsize)
     if keys < KEYS:
@@ -176,7 +176,7 @@ def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> 
         for head in range(kv_heads):
             for after in range(begin + KEYS, end + KEYS, KEYS):
                 key = min(after, keys) - KEYS  # the last four may be among those before, with the same bits
-                four = _four(memory, places, key, head * apart)
+                four = _four(memory, offsets, key, head * head_stride)
                 for row in range(0, twos, 2):
                     at, to = head * rows + row, (head * rows + row) * keys + key
                     of_rows = _address(q, at * dim), step
@@ -189,25 +189,25 @@ def products(q: Array, memory: Array, places: Array, apart: int, out: Array) -> 
         for head in range(kv_heads):
             if not columns:
                 out[head] = f32(0)
-            _add_products(q[head], memory, places, head * apart, columns, out[head])
+            _add_products(q[head], memory, offsets, head * head_stride, columns, out[head])
 
 
 @part_of_loop(_AS_WRITTEN)
 def _add_values(
-    weight: Array, memory: Array, places: Array, first: int, key: int, column: int, total: Array
+    weight: Array, memory: Array, offsets: Array, first: int, key: int, column: int, total: Array
 ) -> None:
     """Add to a row the columns from `column` on of the values from `key` on, times their weights."""
-    for n in range(key, len(places)):
-        at, factor = first + places[n], weight[n]
+    for n in range(key, len(offsets)):
+        at, factor = first + offsets[n], weight[n]
         for c in range(column, len(total)):
             total[c] += factor * widened(memory[at + c])
 
 
 @part_of_loop(_AS_WRITTEN)
-def _add_sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+def _add_sums(weight: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
     """Add `weight @ v` to `out`, as `sums` writes it."""
     kv_heads, rows, dim = out.shape
-    keys, fours = len(places), rows // 4 * 4
+    keys, fours = len(offsets), rows // 4 * 4
     whole = keys // KEYS * KEYS
     columns = dim // HALF * HALF
     count = np.uint64(columns)
@@ -216,7 +216,7 @@ def _add_sums(weight: Array, memory: Array, places: Array, apart: int, out: Arra
         end = min(begin + _KEYS_OF_A_HEAD, whole)
         for head in range(kv_heads):
             for key in range(begin, end, KEYS):
-                four = _four(memory, places, key, head * apart)
+                four = _four(memory, offsets, key, head * head_stride)
                 for row in range(0, fours, 4):
                     at, to = (head * rows + row) * keys + key, (head * rows + row) * dim
                     of_rows = _address(weight, at), step
@@ -227,18 +227,18 @@ def _add_sums(weight: Array, memory: Array, places: Array, apart: int, out: Arra
                     _add_to_a_row(memory, of_rows + four + (count, _address(out, to), out_step))
     for head in range(kv_heads):
         for row in range(rows):
-            own, total = weight[head, row], out[head, row]
-            _add_values(own, memory, places, head * apart, whole, 0, total[:columns])
-            _add_values(own, memory, places, head * apart, 0, columns, total)
+            row_weights, total = weight[head, row], out[head, row]
+            _add_values(row_weights, memory, offsets, head * head_stride, whole, 0, total[:columns])
+            _add_values(row_weights, memory, offsets, head * head_stride, 0, columns, total)
 
 
 @compiled(_AS_WRITTEN)
-def sums(weight: Array, memory: Array, places: Array, apart: int, out: Array) -> None:
+def sums(weight: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
     """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v lies as keys
     of `products` do.
     """
     out[:] = f32(0)
-    _add_sums(weight, memory, places, apart, out)
+    _add_sums(weight, memory, offsets, head_stride, out)
 
 
 @part_of_loop(_AS_WRITTEN)
@@ -274,8 +274,8 @@ def _are_finite(x: Array) -> bool:
 
 @part_of_loop(_AS_WRITTEN)
 def _waited(leads: bool, bell: Array, heard: int, progress: Array, parts: int, looks: int) -> bool:
-    """Wait, so many looks at most: the leader until all parts are done, helpers until the bell rings or the
-    leader sleeps. Return whether all parts are done, if it is the leader.
+    """Wait for at most `looks` looks: the leader until all parts are done, helpers until the bell rings or
+    the leader sleeps. Return whether all parts are done, if it is the leader.
     """
     of_bell, done, asleep = _address(bell, 0), _address(progress, 1), _address(progress, 2)
     for look in range(looks):
@@ -299,30 +299,30 @@ def attend(
     together: int,
     q: Array,
     k: Array,
-    k_places: Array,
-    k_apart: tuple[int, int],
+    k_offsets: Array,
+    k_strides: tuple[int, int],
     v: Array,
-    v_places: Array,
-    v_apart: tuple[int, int],
+    v_offsets: Array,
+    v_strides: tuple[int, int],
     total: Array,
     out: Array,
     is_safe: Array,
     least_total: float,
     least_sum: float,
 ) -> bool:
-    """Do `products`, `weights` and `sums` of parts that no other thread has begun, each of them so many heads
-    `together`, some keys after the other: add the weights to `total` [batch, kv_heads, rows], and write the
-    sums divided by it to `out` [batch, kv_heads, rows, dim]. Key n of head h of item b begins at
+    """Do `products`, `weights` and `sums` of parts that no other thread has begun, each of them `together`
+    heads, one range of keys after the other: add the weights to `total` [batch, kv_heads, rows], and write
+    the sums divided by it to `out` [batch, kv_heads, rows, dim]. Key n of head h of item b begins at
     k[k_places[n] + b * k_apart[0] + h * k_apart[1]], and so do values. `is_safe` [batch, kv_heads] is written
     too; what is unsafe is not divided.
 
     `progress` [3] counts the parts that threads have begun, those that they have done, and whether the leader
-    sleeps. The leader adds 1 to `bell` [1] first. What threads wait for in the end, at most so many `looks`
+    sleeps. The leader adds 1 to `bell` [1] first. What threads wait for in the end, at most `looks` looks
     long, and what they return, says `_waited`.
     """
     batch, kv_heads, rows, _ = out.shape
     of_item = (kv_heads + together - 1) // together
-    parts, keys = batch * of_item, len(k_places)
+    parts, keys = batch * of_item, len(k_offsets)
     begun, done = _address(progress, 0), _address(progress, 1)
     if leads:
         counted(_address(bell, 0))
@@ -332,24 +332,24 @@ def attend(
     while part < parts:
         b, head = part // of_item, part % of_item * together
         end = min(head + together, kv_heads)
-        own_k = k[b * k_apart[0] + head * k_apart[1] :]
-        own_v = v[b * v_apart[0] + head * v_apart[1] :]
-        own_q, own_total, own = q[b, head:end], total[b, head:end], out[b, head:end]
-        totals = own_total.reshape(own_total.size)
-        own[:] = f32(0)
+        local_k = k[b * k_strides[0] + head * k_strides[1] :]
+        local_v = v[b * v_strides[0] + head * v_strides[1] :]
+        local_q, local_total, local_out = q[b, head:end], total[b, head:end], out[b, head:end]
+        totals = local_total.reshape(local_total.size)
+        local_out[:] = f32(0)
         for first in range(0, keys, _KEYS_AT_ONCE):
             last = min(first + _KEYS_AT_ONCE, keys)
             count = last - first
             score = scores[: len(totals) * count].reshape(len(totals), count)
             by_head = score.reshape(end - head, rows, count)
-            products(own_q, own_k, k_places[first:last], k_apart[1], by_head)
+            products(local_q, local_k, k_offsets[first:last], k_strides[1], by_head)
             weights(score, totals)
-            _add_sums(by_head, own_v, v_places[first:last], v_apart[1], own)
+            _add_sums(by_head, local_v, v_offsets[first:last], v_strides[1], local_out)
         for n in range(end - head):
-            safe = _are_finite(own_q[n]) and _are_safe(own_total[n], own[n], least_total, least_sum)
+            safe = _are_finite(local_q[n]) and _are_safe(local_total[n], local_out[n], least_total, least_sum)
             is_safe[b, head + n] = safe
             for row in range(rows if safe else 0):
-                own[n, row] /= own_total[n, row]
+                local_out[n, row] /= local_total[n, row]
         # Before the part is counted: when all are, the leader may ring for the next call.
         heard = count_at(_address(bell, 0))
         counted(done)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class KeyPlace(NamedTuple):
+class KeyIndex(NamedTuple):
     """Some keys of some key/value heads of an item of the batch: an index of [batch, kv_heads, n, dim]."""
 
     batch: int
@@ -25,8 +25,8 @@ class KeyPlace(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Slices that select pages, one after the other. `order` has their places among the pages of the
-    sequence, or is None if they are read in the order of the sequence.
+    """Slices that select pages, one after the other. `order` has their positions in the block table
+    of the sequence, or is None if they are read in the order of the sequence.
     """
 
     runs: list[slice]
@@ -34,7 +34,7 @@ class Walk(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Array) -> Walk:
-        """The walk to these page numbers: in their own order, or in ascending order if that has less
+        """The walk to these page numbers: in the given order, or in ascending order if that has less
         than half as many slices.
         """
         runs = _runs(numbers)
@@ -79,8 +79,8 @@ class PagedRows:
             memory[head * of_head :].take(first, axis=0, out=plane, mode="clip")
 
     def in_memory(self, heads: slice, keys: slice) -> tuple[Array, Array, int] | None:
-        """The memory of all pages as one dense array, the places in it where the rows `keys` of the first of
-        some key/value heads begin, and how far apart heads are, in elements. None if pages do not consist of
+        """The memory of all pages as one dense array, the offsets in it of the rows `keys` of the first of
+        some key/value heads, and the stride of heads, in elements. None if pages do not consist of
         dense rows.
         """
         if self._memory is None or not self._pages.flags.aligned:
@@ -91,18 +91,18 @@ class PagedRows:
         stop_page = -(-(self._first + keys.stop) // size)
         pages = self._table[first_page:stop_page].astype(np.intp) * (of_page * dim)
         rows = np.arange(size) * (of_row * dim) + heads.start * of_head * dim
-        places = (pages[:, None] + rows).reshape(-1)
-        return memory.reshape(-1), places[skipped : skipped + keys.stop - keys.start], of_head * dim
+        offsets = (pages[:, None] + rows).reshape(-1)
+        return memory.reshape(-1), offsets[skipped : skipped + keys.stop - keys.start], of_head * dim
 
     def gathered(self) -> Array:
         """A copy of all rows, [1, kv_heads, count, dim]."""
-        found = np.empty(self.shape, self.dtype)
+        rows = np.empty(self.shape, self.dtype)
         _, heads, count, _ = self.shape
-        self.read(slice(0, heads), slice(0, count), found[0])
-        return found
+        self.read(slice(0, heads), slice(0, count), rows[0])
+        return rows
 
     def in_chunks(self, heads: slice, chunk: int) -> Array | None:
-        """All pages, of some key/value heads, as chunks of so many rows where they lie: [pages, chunks of a
+        """All pages, of some key/value heads, as chunks of `chunk` rows, without a copy: [pages, chunks of a
         page, kv_heads, chunk, dim]. None if pages do not consist of such chunks.
         """
         pages, kv_heads, size, dim = self._pages.shape
@@ -120,22 +120,22 @@ class PagedRows:
 
     def walk(self, keys: slice) -> Walk:
         """How to read the rows `keys`, which are those of whole pages."""
-        kept, found = self._last_walk  # one assignment, here and below: threads share this object
-        if (keys.start, keys.stop) != kept:
+        cached_range, walk = self._last_walk  # one assignment, here and below: threads share this object
+        if (keys.start, keys.stop) != cached_range:
             first, last = ((self._first + row) // self._pages.shape[2] for row in (keys.start, keys.stop))
-            found = Walk.of(self._table[first:last])
-            self._last_walk = (keys.start, keys.stop), found
-        return found
+            walk = Walk.of(self._table[first:last])
+            self._last_walk = (keys.start, keys.stop), walk
+        return walk
 
     def _located(self, keys: slice) -> tuple[Array, Array]:
-        """The pages of the rows `keys`, and their places in these; kept for the next heads."""
-        kept, found = self._last  # one assignment, here and below: threads share this object
-        if (keys.start, keys.stop) != kept:
+        """The pages of the rows `keys`, and their row numbers in these; cached for the next heads."""
+        cached_range, location = self._last  # one assignment, here and below: threads share this object
+        if (keys.start, keys.stop) != cached_range:
             rows = np.arange(self._first + keys.start, self._first + keys.stop)
             numbers, inside = np.divmod(rows, self._pages.shape[2])
-            found = self._table[numbers].astype(np.intp), inside
-            self._last = (keys.start, keys.stop), found
-        return found
+            location = self._table[numbers].astype(np.intp), inside
+            self._last = (keys.start, keys.stop), location
+        return location
 
 
 def _runs(numbers: Array) -> list[slice]:
@@ -145,12 +145,12 @@ def _runs(numbers: Array) -> list[slice]:
     apart = np.diff(numbers)
     # Distance n differs from the one before: a run that began before number n ends with it.
     ends = [*(np.flatnonzero(apart[1:] != apart[:-1]) + 1).tolist(), len(apart)]
-    found, first = [], 0
+    runs, first = [], 0
     for end in ends:
         if end > first or end == len(apart):
-            found += _slices(int(numbers[first]), int(numbers[end]), end - first + 1)
+            runs += _slices(int(numbers[first]), int(numbers[end]), end - first + 1)
             first = end + 1
-    return found
+    return runs
 
 
 def _slices(first: int, last: int, count: int) -> list[slice]:

@@ -9,34 +9,34 @@ from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, product_of_seen, scores_of
 from flash.cpu.chunks import in_chunks, keys_of_chunk
-from flash.cpu.paged_rows import KeyPlace, KeyRows
+from flash.cpu.paged_rows import KeyIndex, KeyRows
 
 Array = NDArray[Any]
 
-# Products of so many rows or fewer with each head of K are done in chunks of keys. With more, a copy of
-# K in one piece costs little beside the product.
+# The most rows whose product with a head of K is done in chunks of keys. With more rows, a copy of K in one
+# piece costs little next to the product.
 _ROWS_IN_CHUNKS: Final = 16
 
 
-def scores_of_keys(space: Workspace, source: KeyRows, place: KeyPlace, q: Array, out: Array) -> None:
+def scores_of_keys(space: Workspace, source: KeyRows, index: KeyIndex, q: Array, out: Array) -> None:
     """Write `q @ k^T` to `out` [kv_heads, rows, keys], which is dense; q is [kv_heads, rows, d], and k
-    what is at `place`. Buffer "read" has scores in the order in which pages are read.
+    the keys at `index`. Buffer "read" has scores in the order in which pages are read.
     """
     rows = q.shape[1]
     if rows > _ROWS_IN_CHUNKS:
-        for some, k in space.of_keys("k", source, place, rows):
+        for some, k in space.of_keys("k", source, index, rows):
             scores_of(space, q[some], k, out[some])
         return
-    for chunks in in_chunks(space, "k", source, place, rows):
-        own, wanted = q[chunks.heads], chunks.of(out)
+    for chunks in in_chunks(space, "k", source, index, rows):
+        queries, wanted = q[chunks.heads], chunks.of(out)
         result = wanted if chunks.order is None else _as_read(space, wanted)
         if rows == 1:  # what each of many parts would repeat is done before
-            column, results = own.swapaxes(1, 2), result.swapaxes(3, 4)
+            column, results = queries.swapaxes(1, 2), result.swapaxes(3, 4)
             for pages, k in chunks.parts:
                 np.matmul(k, column, results[pages])
         else:
             for pages, k in chunks.parts:
-                scores_of(space, own, k, result[pages])
+                scores_of(space, queries, k, result[pages])
         if chunks.order is not None:
             wanted[chunks.order] = result
 
@@ -52,31 +52,31 @@ def weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) ->
 
 
 def outputs_of_values(
-    space: Workspace, source: KeyRows, place: KeyPlace, weight: Array, hidden: Array | None, out: Array
+    space: Workspace, source: KeyRows, index: KeyIndex, weight: Array, hidden: Array | None, out: Array
 ) -> None:
     """Write `weight @ v` to `out` [kv_heads, rows, d_v], which is dense; weight is [kv_heads, rows, keys],
-    and v what is at `place`. `hidden`, of the shape of weight, or None, is as in `product_of_seen`.
+    and v the values at `index`. `hidden`, of the shape of weight, or None, is as in `product_of_seen`.
     """
     rows = weight.shape[1]
     if rows > _ROWS_IN_CHUNKS:
-        for some, v in space.of_keys("v", source, place, rows):
+        for some, v in space.of_keys("v", source, index, rows):
             unseen = None if hidden is None else hidden[some]
             product_of_seen(space, "v", weight[some], v, unseen, out=out[some])
         return
-    count = -(-place.length // keys_of_chunk(rows, source.dtype == space.dtype))
+    count = -(-index.length // keys_of_chunk(rows, source.dtype == space.dtype))
     sums = space.take("sums", count, out.size)
-    _sums_of_chunks(space, source, place, weight, hidden, sums.reshape(count, *out.shape))
+    _sums_of_chunks(space, source, index, weight, hidden, sums.reshape(count, *out.shape))
     np.matmul(space.ones(count), sums, out=out.reshape(-1))
 
 
 def _sums_of_chunks(
-    space: Workspace, source: KeyRows, place: KeyPlace, weight: Array, hidden: Array | None, out: Array
+    space: Workspace, source: KeyRows, index: KeyIndex, weight: Array, hidden: Array | None, out: Array
 ) -> None:
     """Write `weight @ v` of each chunk to `out` [chunks, kv_heads, rows, d_v], which is dense. Buffer
     "read" has it in the order in which pages are read.
     """
     each = keys_of_chunk(weight.shape[1], source.dtype == space.dtype)
-    for chunks in in_chunks(space, "v", source, place, weight.shape[1]):
+    for chunks in in_chunks(space, "v", source, index, weight.shape[1]):
         factor = chunks.of(weight)
         unseen = None if hidden is None else chunks.of(hidden)
         first, some = chunks.keys.start // each, chunks.shape[0] * chunks.shape[1]

@@ -1,4 +1,4 @@
-"""What the `cpu` backend does to blocks of scores and weights: the features of a call, in order."""
+"""The features of a call, applied in order to blocks of scores and weights on the `cpu` backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flash.scores.window import Window, position_offset
 
 Array = NDArray[Any]
 _PLAIN: Final = (type(None), bool, int, float)
-Kept = dict[type[ScoreFeature], Array]  # the blocks of scores that features keep
+Saved = dict[type[ScoreFeature], Array]  # the blocks of scores that features save for their derivatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class ScoreRules:
 
     def seen_by_any(self, queries: slice) -> range:
         """The keys that some of these queries may see."""
-        found = range(self.of.shape[3])
+        keys = range(self.of.shape[3])
         for feature in self.features:
             seen = feature.keys_seen(queries, self.of)
-            start = max(found.start, seen.start)
-            found = range(start, max(start, min(found.stop, seen.stop)))
-        return found
+            start = max(keys.start, seen.start)
+            keys = range(start, max(start, min(keys.stop, seen.stop)))
+        return keys
 
     def leave_alone(self, queries: slice) -> bool:
         """Whether these queries see the same keys, and nothing changes their scores or weights."""
@@ -60,18 +60,18 @@ class ScoreRules:
         first, last = (slice(n, n + 1) for n in (queries.start, queries.stop - 1))
         return self.seen_by_any(first) == self.seen_by_any(last)
 
-    def apply(self, score: Array, block: Block, kept: Kept | None = None) -> None:
+    def apply(self, score: Array, block: Block, saved: Saved | None = None) -> None:
         """Change a block of scaled products, [heads, queries, keys], into scores. What `lead_back`
-        needs goes into `kept`.
+        needs goes into `saved`.
         """
         for feature in self.changing:
-            if kept is not None and feature.keeps == "before":
-                kept[feature] = score.copy()
+            if saved is not None and feature.keeps == "before":
+                saved[feature] = score.copy()
             feature.change_block(score, block)
-            if kept is not None and feature.keeps == "after":
-                kept[feature] = score.copy()
+            if saved is not None and feature.keeps == "after":
+                saved[feature] = score.copy()
 
-    def lead_back(self, dscore: Array, kept: Kept, block: Block, sums: Mapping[str, Array]) -> None:
+    def lead_back(self, dscore: Array, saved: Saved, block: Block, sums: Mapping[str, Array]) -> None:
         """Change the gradient of a block of scores into that of scaled products. What the block
         adds to the gradients of arrays is added to `sums`, by the names of their arguments.
         """
@@ -80,7 +80,7 @@ class ScoreRules:
                 part = feature.array_gradient_block(dscore, block)
                 if part is not None:
                     _add(sums[feature.argument], part, feature, block)
-            feature.gradient_block(dscore, kept.get(feature), block)
+            feature.gradient_block(dscore, saved.get(feature), block)
 
     def lead_back_to_sinks(self, lse: Array, delta: Array, block: Block, sums: Mapping[str, Array]) -> None:
         """Add to `sums` what the rows of a block add to the gradients of sinks; `lse` and `delta`
@@ -96,13 +96,13 @@ class ScoreRules:
         """Zeros for the gradients of these arrays of features, by the names of their arguments,
         with all axes of their operands.
         """
-        found = {}
+        zeros = {}
         for feature in self.features:
             if feature.argument in arrays:
                 shape = arrays[feature.argument].shape
                 wide = (1,) * (len(feature.axes) - len(shape)) + shape
-                found[feature.argument] = np.zeros(wide, self.of.dtype)
-        return found
+                zeros[feature.argument] = np.zeros(wide, self.of.dtype)
+        return zeros
 
     def shared_axes(self, sums: Mapping[str, Array]) -> set[str]:
         """The axes of scores along which an element of one of `sums` has several parts."""
@@ -118,12 +118,12 @@ class ScoreRules:
         """[heads or 1, queries, keys]: True where a query does not see a key; None if all are
         seen.
         """
-        found = None
+        hidden = None
         for feature in self.hiding:
             part = feature.hidden_in(block)
             if part is not None:
-                found = part if found is None else found | part
-        return found
+                hidden = part if hidden is None else hidden | part
+        return hidden
 
     def drop(self, weight: Array, block: Block) -> None:
         """Change a block of weights that are summed already."""
@@ -138,9 +138,9 @@ class ScoreRules:
     def sinks(self, batch: int, heads: slice, rows: int) -> Array | None:
         """The score that each of `rows` rows of these heads has before any key, head by head."""
         for feature in self.sinking:
-            found = feature.sinks(batch, heads, self.of)
-            if found is not None:
-                return np.repeat(found, rows // len(found))
+            sinks = feature.sinks(batch, heads, self.of)
+            if sinks is not None:
+                return np.repeat(sinks, rows // len(sinks))
         return None
 
 
@@ -154,8 +154,8 @@ def rules_of(
 ) -> ScoreRules:
     """The rules for a call; see `flash.scores.features.scored`."""
     if all(map(_is_plain, arguments.values())):
-        given = tuple(arguments.items())
-        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, given, repr(given))
+        items = tuple(arguments.items())
+        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, items, repr(items))
     return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, arguments, first_query))
 
 
@@ -174,11 +174,11 @@ def _rules_of_plain(
     first_batch: int,
     first_query: int,
     arguments: tuple[tuple[str, Any], ...],
-    words: str,  # tells 1 from True and 1.0, which are equal
+    words: str,  # distinguishes 1 from True and 1.0, which are equal
 ) -> ScoreRules:
     rules = _rules_of_any_shape(causal, dtype, arguments, words)
-    own: dict[str, Any] = {"shape": shape, "first_batch": first_batch, "first_query": first_query}
-    return replace(rules, of=replace(rules.of, offset=position_offset(causal, *shape[2:]), **own))
+    of_call: dict[str, Any] = {"shape": shape, "first_batch": first_batch, "first_query": first_query}
+    return replace(rules, of=replace(rules.of, offset=position_offset(causal, *shape[2:]), **of_call))
 
 
 @functools.lru_cache(maxsize=64)  # each token of a sequence asks for another shape
@@ -211,7 +211,7 @@ def _extent(total: Array, feature: type[ScoreFeature], axis: str) -> int:
 def _add(total: Array, part: Array, feature: type[ScoreFeature], block: Block) -> None:
     """Add what a block adds to the gradient of an array, summed to the axes that `total` has."""
     of_batch = slice(block.batch, block.batch + 1)
-    places = dict(zip(PER_SCORE, (of_batch, block.heads, block.queries, block.keys), strict=True))
-    at = (places[axis] if _extent(total, feature, axis) > 1 else slice(None) for axis in feature.axes)
+    slices = dict(zip(PER_SCORE, (of_batch, block.heads, block.queries, block.keys), strict=True))
+    at = (slices[axis] if _extent(total, feature, axis) > 1 else slice(None) for axis in feature.axes)
     target = total[tuple(at)]
     target += summed_to(part[None], target.shape)

@@ -97,19 +97,19 @@ class _Job:
                         yield b, some, slice(q0, min(q0 + BLOCK_Q, seq_q))
 
 
-def _sweep(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> None:
+def _sweep(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> None:
     """Write the tangents of a block of rows."""
-    b, heads, queries = place
+    b, heads, queries = index
     kv, dtype = heads.start // job.group, job.of_out.dtype
-    scaled = space.scaled("q", job.q[place], job.scale)
-    moved = None if job.of_q is None else space.scaled("of_q", job.of_q[place], job.scale)
-    lse = job.lse[place].astype(dtype)
+    scaled = space.scaled("q", job.q[index], job.scale)
+    moved = None if job.of_q is None else space.scaled("of_q", job.of_q[index], job.scale)
+    lse = job.lse[index].astype(dtype)
     total, of_lse = np.zeros((len(scaled[0]), job.v.shape[3]), dtype), np.zeros(len(scaled[0]), dtype)
     seen = job.rules.seen_by_any(queries)
     for k0 in range(seen.start, seen.stop, BLOCK_K):
         keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
         k = space.for_blas("k", job.k[b, kv, keys], len(total))
-        weights = Weights.of(job.rules, space, place, scaled, lse, keys, k)
+        weights = Weights.of(job.rules, space, index, scaled, lse, keys, k)
         if weights is None:
             continue
         of_score, more = (space.take(name, *weights.weight.shape) for name in ("dscores", "more"))
@@ -120,7 +120,7 @@ def _sweep(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> None
                 scores_of(space, rows[0], others, more)
                 of_score += more if rows[1] == 1 else more * dtype.type(rows[1])
         # A feature of scores multiplies gradients of its results by its slopes: tangents likewise.
-        job.rules.lead_back(of_score.reshape(-1, *weights.block.sizes), weights.kept, weights.block, {})
+        job.rules.lead_back(of_score.reshape(-1, *weights.block.sizes), weights.saved, weights.block, {})
         of_score *= weights.weight
         weights.hide(of_score)
         of_lse += of_score.sum(axis=1)
@@ -134,6 +134,6 @@ def _sweep(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> None
         if job.of_v is not None:
             of_v = space.for_blas("of_v", job.of_v[b, kv, keys], len(total))
             total += product_of_seen(space, "tame", weight, of_v, weights.hidden_rows, out=part)
-    total -= of_lse[:, None] * job.out[place].reshape(total.shape).astype(dtype)
-    job.of_out[place] = total.reshape(job.of_out[place].shape)
-    job.of_lse[place] = of_lse.reshape(lse.shape)
+    total -= of_lse[:, None] * job.out[index].reshape(total.shape).astype(dtype)
+    job.of_out[index] = total.reshape(job.of_out[index].shape)
+    job.of_lse[index] = of_lse.reshape(lse.shape)

@@ -15,10 +15,11 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# All calls of the process share so many; no machine has more cores.
+# The most helper threads of the process, which all calls share; no machine has more cores.
 _MOST_HELPERS = 1024
 
-# Having another thread work costs about 0.1 ms, in which a core does a fraction of so many multiplications.
+# Having another thread work costs about 0.1 ms, in which a core does a fraction of this number of
+# multiplications.
 WORTH_A_THREAD = 2**24
 
 Bell: TypeAlias = NDArray[np.int64]  # a number, which changes
@@ -58,28 +59,28 @@ class BlasThreads:
             with self._lock:
                 self._users.discard(user)
                 if not self._users:
-                    self._give_back()
+                    self._restore()
 
     def usual(self) -> int:
         """The thread count of the BLAS that has the most, when no call holds it."""
         with self._lock:
-            return _most(self._usual or self._found())
+            return _most(self._usual or self._blas_libraries())
 
     def forget_callers(self) -> None:
         """Begin anew in a forked process, where the threads of other calls are not, and may have the lock."""
         self._lock = threading.Lock()
         self._users = weakref.WeakSet()
-        self._give_back()
+        self._restore()
 
     def _hold(self) -> int:
         """Limit every BLAS to one thread; return what `usual` does."""
         if not self._usual:
-            self._usual = self._found()
+            self._usual = self._blas_libraries()
         for library, _ in self._usual:
             library.set_num_threads(1)
         return _most(self._usual)
 
-    def _found(self) -> list[tuple[Any, int]]:
+    def _blas_libraries(self) -> list[tuple[Any, int]]:
         """The libraries, and their present threads."""
         if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
             try:
@@ -89,7 +90,7 @@ class BlasThreads:
             self._libraries = ThreadpoolController().select(user_api="blas")
         return [(library, library.num_threads) for library in self._libraries.lib_controllers]
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         for library, count in self._usual:
             library.set_num_threads(count)
         self._usual = []
@@ -128,7 +129,7 @@ class Shared(Protocol):
         """
 
     def is_begun(self) -> bool:
-        """Whether all parts are begun, and a helper that has done its own hears the bell."""
+        """Whether all parts are begun, and a helper that has done its parts hears the bell."""
 
 
 class _Helpers:
@@ -146,19 +147,19 @@ class _Helpers:
     def _begin(self) -> None:
         self._pool = ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="ptxgen-cpu")
         self._lock = threading.Lock()
-        self._given: deque[tuple[Future[None], Shared]] = deque()
+        self._waiting: deque[tuple[Future[None], Shared]] = deque()
         self._helping: list[Shared] = []
         self.bell = np.zeros(1, np.int64)
 
     def give(self, future: Future[None], shared: Shared) -> None:
-        """Have a thread help: one that hears the bell, or else one that is woken. `future` tells when it has;
-        it is cancelled if no thread can be started, as when Python ends.
+        """Have a thread help: one that hears the bell, or else one that is woken. `future` is done when it
+        has helped, and cancelled if no thread can be started, as when Python ends.
         """
-        given = future, shared
+        request = future, shared
         with self._lock:
-            self._given.append(given)
+            self._waiting.append(request)
             hear = sum(work.is_begun() for work in self._helping)
-            is_heard = len(self._given) <= hear
+            is_heard = len(self._waiting) <= hear
         if is_heard:
             return
         try:
@@ -166,16 +167,16 @@ class _Helpers:
         except RuntimeError:
             future.cancel()
             with self._lock:
-                if given in self._given:
-                    self._given.remove(given)
+                if request in self._waiting:
+                    self._waiting.remove(request)
 
     def _serve(self) -> None:
-        """Help with what is given, until nothing is."""
+        """Help with requests until none waits."""
         while True:
             with self._lock:
-                if not self._given:
+                if not self._waiting:
                     return
-                future, shared = self._given.popleft()
+                future, shared = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
                 with self._lock:
                     self._helping.append(shared)
@@ -205,8 +206,8 @@ def share_out(
     threads: int | None,
     multiplications: int,
 ) -> None:
-    """Do all tasks, begun in their order, on at most so many Python threads (None: as many as BLAS
-    would use), or on fewer if these multiplications are not worth starting them. `space` makes what
+    """Do all tasks, begun in their order, on at most `threads` Python threads (None: as many as BLAS
+    would use), or on fewer if the `multiplications` are not worth starting them. `space` makes what
     a thread works with. BLAS is held to one thread in the whole process meanwhile. An error in a
     thread is raised here.
     """
@@ -235,14 +236,14 @@ class _Queue(Generic[_Space, _Task]):
     def help(self, bell: Bell) -> None:  # noqa: ARG002  # a helper sleeps when it has done its tasks
         """See `Shared`. After an error nobody begins another task."""
         try:
-            own = self._space()
+            space = self._space()
             with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
                 while self._waiting:
                     try:
                         task = self._waiting.popleft()
                     except IndexError:  # another thread was quicker
                         return
-                    self._do(own, task)
+                    self._do(space, task)
         except BaseException:
             self._waiting.clear()
             raise
@@ -253,15 +254,15 @@ class _Queue(Generic[_Space, _Task]):
 
 
 def helpers_for(tasks: int, threads: int, multiplications: int) -> int:
-    """How many other threads are worth waking for tasks with so many multiplications in all, which have at
-    most so many `threads`.
+    """How many other threads are worth waking for `tasks` with this number of multiplications in all, which
+    may use at most `threads` threads.
     """
     return min(threads, tasks, multiplications // WORTH_A_THREAD + 1) - 1
 
 
 def run_together(shared: Shared, helpers: int) -> None:
-    """Do the work on this thread, the leader, and at the same time on so many others at most. Return when all
-    parts are done. An error in a thread is raised here.
+    """Do the work on this thread, the leader, and at the same time on at most `helpers` others. Return when
+    all parts are done. An error in a thread is raised here.
     """
     futures: list[Future[None]] = []
     is_done = False

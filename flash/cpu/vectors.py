@@ -70,8 +70,8 @@ def counted(context: Any, address: Any) -> Any:  # noqa: ARG001
     written before it counted, another reads that counts, or reads the count by `count_at`, afterwards.
     """
 
-    def add(_: object, builder: Any, __: object, given: Sequence[Any]) -> Any:
-        pointer = builder.inttoptr(given[0], _I64.as_pointer())
+    def add(_: object, builder: Any, __: object, arguments: Sequence[Any]) -> Any:
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
         return builder.atomic_rmw("add", pointer, ir.Constant(_I64, 1), "acq_rel")
 
     return types.int64(types.uint64), add
@@ -81,8 +81,8 @@ def counted(context: Any, address: Any) -> Any:  # noqa: ARG001
 def count_at(context: Any, address: Any) -> Any:  # noqa: ARG001
     """The int64 at an address at which several threads count."""
 
-    def load(_: object, builder: Any, __: object, given: Sequence[Any]) -> Any:
-        pointer = builder.inttoptr(given[0], _I64.as_pointer())
+    def load(_: object, builder: Any, __: object, arguments: Sequence[Any]) -> Any:
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
         return builder.load_atomic(pointer, ordering="acquire", align=8)
 
     return types.int64(types.uint64), load
@@ -115,17 +115,17 @@ def _widening(x: Any) -> Any:
 
 
 def products_of(rows: int) -> Any:
-    """A function of so many rows and four keys. It writes the products of their first columns: those of a row
+    """A function of `rows` rows and four keys. It writes the products of their first columns: those of a row
     side by side. Its arguments are an array of the keys' type, and a tuple of uint64: the address of the
     first row, the bytes from a row to the next, the addresses of the keys, the number of columns, a multiple
     of HALF, the address of the first product, and the bytes from those of a row to those of the next.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def products(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
-        def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
-            q, step, *keys, columns, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
-            at_rows = _apart(builder, q, step, rows)
+    def products(context: Any, memory: Any, operands: Any) -> Any:  # noqa: ARG001
+        def written(target: Any, builder: Any, _: object, arguments: Sequence[Any]) -> Any:
+            q, step, *keys, columns, out, out_step = cgutils.unpack_tuple(builder, arguments[1], 5 + KEYS)
+            at_rows = _addresses(builder, q, step, rows)
             zeros = ir.Constant(_lanes_of(_F32), [0.0] * LANES)
             sums = [[cgutils.alloca_once_value(builder, zeros) for _ in keys] for _ in at_rows]
             for column, lanes in _vectors(builder, columns):
@@ -134,41 +134,43 @@ def products_of(rows: int) -> Any:
                     x = _loaded(builder, types.float32, at, column, lanes)
                     for total, y in zip(of_row, of_keys, strict=True):
                         builder.store(_plus(builder, builder.load(total), _times(builder, x, y)), total)
-            for at, of_row in zip(_apart(builder, out, out_step, rows), sums, strict=True):
+            for at, of_row in zip(_addresses(builder, out, out_step, rows), sums, strict=True):
                 four = _sums_of_lanes(builder, [builder.load(total) for total in of_row])
                 pointer = builder.inttoptr(at, ir.VectorType(_F32, KEYS).as_pointer())
                 builder.store(four, pointer, align=_F32_BYTES)
             return target.get_dummy_value()
 
-        return types.void(memory, places), written
+        return types.void(memory, operands), written
 
     return products
 
 
 def addition_to(rows: int) -> Any:
-    """A function of so many rows of weights and four values. It adds the first columns of the values times
+    """A function of `rows` rows of weights and four values. It adds the first columns of the values times
     the weights to rows. Its arguments are those of a function of `products_of`: weights for rows, values for
     keys, and rows for products.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add(context: Any, memory: Any, places: Any) -> Any:  # noqa: ARG001
-        def written(target: Any, builder: Any, _: object, given: Sequence[Any]) -> Any:
-            weights, step, *values, columns, out, out_step = cgutils.unpack_tuple(builder, given[1], 5 + KEYS)
-            at_weights = _apart(builder, weights, step, rows)
+    def add(context: Any, memory: Any, operands: Any) -> Any:  # noqa: ARG001
+        def written(target: Any, builder: Any, _: object, arguments: Sequence[Any]) -> Any:
+            weights, step, *values, columns, out, out_step = cgutils.unpack_tuple(
+                builder, arguments[1], 5 + KEYS
+            )
+            at_weights = _addresses(builder, weights, step, rows)
             factors = [[_in_all_lanes(builder, at, n) for n in range(KEYS)] for at in at_weights]
-            at_rows = _apart(builder, out, out_step, rows)
+            at_rows = _addresses(builder, out, out_step, rows)
             for column, lanes in _vectors(builder, columns):
                 of_values = [_loaded(builder, memory.dtype, at, column, lanes) for at in values]
-                for at, own in zip(at_rows, factors, strict=True):
-                    a, b, c, d = (_times(builder, x, y) for x, y in zip(own, of_values, strict=True))
+                for at, row_factors in zip(at_rows, factors, strict=True):
+                    a, b, c, d = (_times(builder, x, y) for x, y in zip(row_factors, of_values, strict=True))
                     added = _plus(builder, _plus(builder, a, b), _plus(builder, c, d))
                     total = _plus(builder, _loaded(builder, types.float32, at, column, lanes), added)
                     pointer = _pointer(builder, _F32, _F32_BYTES, at, column, lanes)
                     builder.store(_shuffled(builder, total, total, range(lanes)), pointer, align=_F32_BYTES)
             return target.get_dummy_value()
 
-        return types.void(memory, places), written
+        return types.void(memory, operands), written
 
     return add
 
@@ -184,17 +186,17 @@ def _each(element: Any, value: float) -> Any:
     return ir.Constant(_lanes_of(element), [value] * LANES)
 
 
-def _apart(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
+def _addresses(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
     """Addresses, `step` apart."""
-    found = [first]
+    addresses = [first]
     for _ in range(count - 1):
-        found.append(builder.add(found[-1], step))
-    return found
+        addresses.append(builder.add(addresses[-1], step))
+    return addresses
 
 
 def _vectors(builder: Any, columns: Any) -> Iterator[tuple[Any, int]]:
     """The first column and the number of columns of each vector of a row: in a loop LANES of them, and then
-    HALF if so many are left. What a caller writes meanwhile is in the loop, or done in this case.
+    HALF if this number is left. What a caller writes meanwhile is in the loop, or done in this case.
     """
     lanes = ir.Constant(_I64, LANES)
     with cgutils.for_range(builder, builder.udiv(columns, lanes)) as loop:
@@ -205,7 +207,7 @@ def _vectors(builder: Any, columns: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _pointer(builder: Any, element: Any, nbytes: int, address: Any, column: Any, lanes: int) -> Any:
-    """The pointer to a vector of so many elements of a row, from a column on."""
+    """The pointer to a vector of `lanes` elements of a row, from a column on."""
     offset = builder.mul(column, ir.Constant(_I64, nbytes))
     return builder.inttoptr(builder.add(address, offset), ir.VectorType(element, lanes).as_pointer())
 

@@ -51,9 +51,9 @@ def _public(name: str) -> object:
         raise AttributeError(
             f"module 'flash.distributed' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
-    found = getattr(importlib.import_module(f"flash.distributed.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    public = getattr(importlib.import_module(f"flash.distributed.{_HOME[name]}"), name)
+    globals()[name] = public
+    return public
 
 
 if not TYPE_CHECKING:  # for a type checker, any name would exist

@@ -1,4 +1,4 @@
-"""What the ranks of a group tell each other before they exchange tensors, so that calls that do not fit
+"""The comparison of the calls of a group's ranks before they exchange tensors, so that calls that do not fit
 together are refused on every rank instead of hanging or mixing data.
 """
 
@@ -32,8 +32,8 @@ _KIND: Final = "kind of problem"
 _KINDS: Final = {kind.__name__: kind for kind in (CacheFullError, ConfigError, LaunchError)}
 
 
-class Said(NamedTuple, Generic[T]):
-    """What a rank has read of its call: `value`, which stays on the rank; `words`, by the names of
+class RankCall(NamedTuple, Generic[T]):
+    """The call of one rank: `value`, which stays on the rank; `words`, by the names of
     arguments, which must be the same on all ranks; and `numbers`, which may differ.
     """
 
@@ -42,7 +42,7 @@ class Said(NamedTuple, Generic[T]):
     numbers: Sequence[int] = ()
 
 
-def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int, ...]]]:
+def agreed(peers: Peers, read: Callable[[], RankCall[T]]) -> tuple[T, list[tuple[int, ...]]]:
     """The value of this rank's call and the numbers of each rank's, after all ranks have compared their
     calls.
 
@@ -50,26 +50,26 @@ def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int
     on some rank: there the same, on the others an error of that kind with the rank. `PeerError` as
     `Transfer.wait` does.
     """
-    said: Said[T] | None = None
+    call: RankCall[T] | None = None
     refused: Exception | None = None
     words = {_FUNCTION: peers.caller, _VERSION: ptxgen.__version__}
     try:
-        said = read()
-        words |= said.words
+        call = read()
+        words |= call.words
     except Exception as error:  # raised below, when the other ranks know it
         refused = error
-        is_own = isinstance(error, PtxGenError)
+        is_ptxgen_error = isinstance(error, PtxGenError)
         words |= {
             _PROBLEM: str(error).removeprefix(f"{peers.caller}: ")
-            if is_own
+            if is_ptxgen_error
             else f"{type(error).__name__}: {error}",
             _KIND: next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
         }
-    every = _compared(peers, words, said.numbers if said is not None else (), refused)
-    assert said is not None  # or the ranks would not have agreed
+    every = _compared(peers, words, call.numbers if call is not None else (), refused)
+    assert call is not None  # or the ranks would not have agreed
     peers.calls.agreed += 1
-    count = len(said.numbers)
-    return said.value, [tuple(of_rank[:count]) for of_rank in every]
+    count = len(call.numbers)
+    return call.value, [tuple(of_rank[:count]) for of_rank in every]
 
 
 def _compared(
@@ -79,25 +79,26 @@ def _compared(
     counts = [len(text), *numbers, *[0] * (_NUMBERS - len(numbers))]
     sizes = torch.tensor(counts, dtype=torch.int64, device="cpu")
     digest = torch.frombuffer(bytearray(hashlib.sha256(text).digest()), dtype=torch.uint8)
-    every = _told(peers, torch.cat([sizes.view(torch.uint8), digest]), None)
-    found = [t[:-_DIGEST].clone().view(torch.int64).tolist() for t in every]
+    every = _sent_to_all(peers, torch.cat([sizes.view(torch.uint8), digest]), None)
+    headers = [t[:-_DIGEST].clone().view(torch.int64).tolist() for t in every]
     if refused is not None or any(not torch.equal(t[-_DIGEST:], every[0][-_DIGEST:]) for t in every):
-        own = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        texts = _told(peers, own, [size for size, *_ in found])
+        message = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        texts = _sent_to_all(peers, message, [size for size, *_ in headers])
         if refused is not None:
             raise refused
         raise _difference(peers, [json.loads(bytes(t.tolist())) for t in texts])
-    return [of_rank for _, *of_rank in found]
+    return [of_rank for _, *of_rank in headers]
 
 
-def _told(peers: Peers, own: Tensor, sizes: Sequence[int] | None) -> list[Tensor]:
-    """The bytes that each rank tells, on the host; `sizes` are their numbers, None if they are as many."""
-    others = [peer for peer in range(peers.world) if peer != peers.rank]
-    forms = {p: [Form((len(own) if sizes is None else sizes[p],), torch.uint8)] for p in others}
-    message = own.to(peers.device)
-    told = peers.start({p: [message] for p in others}, forms, _STEP, message).wait()
+def _sent_to_all(peers: Peers, local: Tensor, sizes: Sequence[int] | None) -> list[Tensor]:
+    """The bytes of every rank, on the host, after an all-gather; `sizes` are their lengths, None if all have
+    that of `local`.
+    """
+    forms = {p: [Form((len(local) if sizes is None else sizes[p],), torch.uint8)] for p in peers.others}
+    message = local.to(peers.device)
+    received = peers.start({p: [message] for p in peers.others}, forms, _STEP, message).wait()
     peers.calls.sending = False
-    return [own if p == peers.rank else told[p][0].cpu() for p in range(peers.world)]
+    return [local if p == peers.rank else received[p][0].cpu() for p in range(peers.world)]
 
 
 def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError:
@@ -116,8 +117,8 @@ def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError
         for rank, call in enumerate(calls):
             ranks.setdefault(call.get(name, "nothing"), []).append(rank)
         if len(ranks) > 1:
-            told = ", but ".join(f"{value} on {_ranks(of)}" for value, of in ranks.items())
-            lines.append(f"{name} is {told}")
+            values = ", but ".join(f"{value} on {_ranks(of)}" for value, of in ranks.items())
+            lines.append(f"{name} is {values}")
     return LaunchError(
         f"{peers.caller}: all ranks must make the same call, and nothing was sent: {'; '.join(lines)}"
     )
@@ -137,12 +138,12 @@ def array_words(array: Any, *, without: int | None = None) -> str:
     """
     if array is None:
         return "None"
-    own = array.detach() if isinstance(array, Tensor) else torch.as_tensor(array, device="cpu")
-    kind = str(own.dtype).removeprefix("torch.")
-    if without is not None and own.dim() >= -without:
-        shape = [n for axis, n in enumerate(own.shape) if axis != own.dim() + without]
+    tensor = array.detach() if isinstance(array, Tensor) else torch.as_tensor(array, device="cpu")
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if without is not None and tensor.dim() >= -without:
+        shape = [n for axis, n in enumerate(tensor.shape) if axis != tensor.dim() + without]
         return f"{kind} {shape}"
-    return f"{kind} {list(own.shape)} with digest {_digest(_elements(own))}"
+    return f"{kind} {list(tensor.shape)} with digest {_digest(_elements(tensor))}"
 
 
 def array_number(array: Tensor) -> int:

@@ -48,10 +48,10 @@ def error_of(works: Sequence[Any], *timeout: datetime.timedelta) -> str | None:
         for work in works:
             work.wait(*timeout)
     except RuntimeError as error:
-        return said_by(error)
+        return short_message(error)
     return None
 
 
-def said_by(error: Exception) -> str:
-    """What an error of a backend says, without advice."""
+def short_message(error: Exception) -> str:
+    """The first sentence of a backend's error, without advice."""
     return str(error).strip().partition("\n")[0].partition(". ")[0]

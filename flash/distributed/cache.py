@@ -14,7 +14,7 @@ from torch import Tensor
 from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.cache.call import checked
-from flash.distributed.agreement import Said, agreed, array_words
+from flash.distributed.agreement import RankCall, agreed, array_words
 from flash.distributed.arrays import BEGINNING, FEATURES, OF_TILES
 from flash.distributed.cache_arguments import require_no_gradients, require_of_heads, rows_of, tensor_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
@@ -89,19 +89,19 @@ class ShardedKVCache:
         device: int | None = None,
     ) -> None:
         self._parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
-        found = integer(block, 1, 1 << 20)
-        if found is None:
+        tokens = integer(block, 1, 1 << 20)
+        if tokens is None:
             raise ConfigError(
                 f"{_CALLER}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}"
             )
-        self.block = found
-        own = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
+        self.block = tokens
+        local_capacity = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
         self.local = KVCache(
             layers,
             batch,
             kv_heads,
             head_dim,
-            own,
+            local_capacity,
             head_dim_v=head_dim_v,
             dtype=dtype,
             page_size=page_size,
@@ -138,7 +138,7 @@ class ShardedKVCache:
     def positions(self, layer: int, sequence: int) -> NDArray[np.int64]:
         """The positions, rising, of the tokens of a sequence that this rank holds; a copy."""
         at = self.local.check_layer(f"{_CALLER}.positions", layer)
-        return self._tokens[at][self.local.check_sequence(f"{_CALLER}.positions", sequence)].own.copy()
+        return self._tokens[at][self.local.check_sequence(f"{_CALLER}.positions", sequence)].held.copy()
 
     # ---------------------------------------------------------------------------------- changing
 
@@ -152,11 +152,11 @@ class ShardedKVCache:
         """
         caller = f"{_CALLER}.append"
 
-        def read() -> Said[None]:
+        def read() -> RankCall[None]:
             at, which = self._which(caller, layer, sequences)
             words = self._words(at, which, k, v)
             self._add(caller, at, which, k, v, rows_of(caller, "k", k), are_shards=False)
-            return Said(None, words)
+            return RankCall(None, words)
 
         self._whole(caller, read, _nothing)
 
@@ -169,22 +169,22 @@ class ShardedKVCache:
         caller = f"{_CALLER}.append_shard"
         sharding, rank = self.parallel.sharding, self.parallel.peers.rank
 
-        def read() -> Said[None]:
+        def read() -> RankCall[None]:
             at, which = self._which(caller, layer, sequences)
-            new, given = integer(length, 0, self.capacity), rows_of(caller, "k", k)
+            new, rows = integer(length, 0, self.capacity), rows_of(caller, "k", k)
             if new is None:
                 raise LaunchError(
                     f"{caller}: length must be the rows of all ranks, 0 to {self.capacity}, got "
                     f"{shown(length)}"
                 )
-            if given != sharding.rows(rank, new):
+            if rows != sharding.rows(rank, new):
                 raise LaunchError(
                     f"{caller}: of {new} rows rank {rank} has {sharding.rows(rank, new)} with layout "
-                    f"{sharding.layout!r}, got {given}; shard k and v with the ContextParallel of the cache"
+                    f"{sharding.layout!r}, got {rows}; shard k and v with the ContextParallel of the cache"
                 )
             words = self._words(at, which, k, v, are_shards=True) | {"length": str(new)}
             self._add(caller, at, which, k, v, new, are_shards=True)
-            return Said(None, words)
+            return RankCall(None, words)
 
         self._whole(caller, read, _nothing)
 
@@ -195,7 +195,7 @@ class ShardedKVCache:
         """
         caller = f"{_CALLER}.truncate"
 
-        def read() -> Said[tuple[int, list[int], list[int]]]:
+        def read() -> RankCall[tuple[int, list[int], list[int]]]:
             which = self._sequences(caller, sequences)
             cut = integer(length, 0, self.capacity)
             lengths = self.lengths[:, which]
@@ -204,16 +204,16 @@ class ShardedKVCache:
                     f"{caller}: length must be from 0 to the tokens of each sequence in each layer, got "
                     f"{shown(length)} for {lengths.min(axis=0).tolist()}"
                 )
-            kept = [[int(np.searchsorted(layer[s].own, cut)) for s in which] for layer in self._tokens]
-            if any(rows != kept[0] for rows in kept):
+            counts = [[int(np.searchsorted(layer[s].held, cut)) for s in which] for layer in self._tokens]
+            if any(rows != counts[0] for rows in counts):
                 raise LaunchError(
                     f"{caller}: all layers of a sequence must have got their rows in the same calls"
                 )
-            return Said((cut, which, kept[0]), {"sequences": str(which), "length": str(cut)})
+            return RankCall((cut, which, counts[0]), {"sequences": str(which), "length": str(cut)})
 
         def shorten(value: tuple[int, list[int], list[int]], _: Peers) -> None:
-            cut, which, kept = value
-            self.local.truncate(kept, which)
+            cut, which, counts = value
+            self.local.truncate(counts, which)
             for layer in self._tokens:
                 for sequence in which:
                     layer[sequence].cut(cut)
@@ -233,21 +233,21 @@ class ShardedKVCache:
         """
         caller = f"{_CALLER}.fork"
 
-        def read() -> Said[tuple[int, int]]:
+        def read() -> RankCall[tuple[int, int]]:
             begin = self.local.check_sequence(caller, source, "source")
             free = [s for s in range(self.local.batch) if s != begin and not self.lengths[:, s].any()]
-            given = free[0] if target is None and free else target
-            if given is None:
+            candidate = free[0] if target is None and free else target
+            if candidate is None:
                 raise CacheFullError(
                     f"{caller}: all other of {self.local.batch} sequences have tokens; reset one, or make a "
                     "cache with a larger batch"
                 )
-            end = self.local.check_sequence(caller, given, "target")
+            end = self.local.check_sequence(caller, candidate, "target")
             if end not in free:
                 raise LaunchError(
                     f"{caller}: target must be another sequence without tokens, got {end}; reset it first"
                 )
-            return Said((begin, end), {"source": str(begin), "target": str(end)})
+            return RankCall((begin, end), {"source": str(begin), "target": str(end)})
 
         def share(value: tuple[int, int], _: Peers) -> int:
             begin, end = value
@@ -288,11 +288,11 @@ class ShardedKVCache:
         """
         caller = f"{_CALLER}.attention"
         require_known(caller, arguments, _Arguments, ShardedKVCache.attention)
-        given: dict[str, Any] = {"causal": True, **arguments}
-        score_mod, mask_mod, aux = (given.pop(name, None) for name in (SCORE_MOD, MASK_MOD, AUX))
-        arrays = {name: x for name in FEATURES if (x := given.pop(name, None)) is not None}
+        options: dict[str, Any] = {"causal": True, **arguments}
+        score_mod, mask_mod, aux = (options.pop(name, None) for name in (SCORE_MOD, MASK_MOD, AUX))
+        arrays = {name: x for name in FEATURES if (x := options.pop(name, None)) is not None}
 
-        def read() -> Said[tuple[Tensor, Tensor]]:
+        def read() -> RankCall[tuple[Tensor, Tensor]]:
             rows_of(caller, "q", q)
             self.parallel.peers.named(caller).require_device("q", q)
             if (k is None) != (v is None):
@@ -303,23 +303,23 @@ class ShardedKVCache:
             require_no_gradients(caller, {"q": q, "k": k, "v": v, **arrays})
             at, which = self._which(caller, layer, sequences)
             words = self._words(at, which, k, v) | {"q": tensor_words(q)}
-            words |= {name: repr(given.get(name)) for name in _SETTINGS} | {"merge": repr(merge)}
+            words |= {name: repr(options.get(name)) for name in _SETTINGS} | {"merge": repr(merge)}
             words |= {name: array_words(arrays.get(name)) for name in _ARRAYS}
             words |= function_words(caller, score_mod, mask_mod, aux)
             if k is not None and v is not None:
                 self._add(caller, at, which, k, v, rows_of(caller, "k", k), are_shards=False)
-            left, right = key_limits(bool(given["causal"]), sides_of(caller, given.get(Window.argument)))
+            left, right = key_limits(bool(options["causal"]), sides_of(caller, options.get(Window.argument)))
             tokens = [self._tokens[at][s] for s in which]
             lengths = np.array([t.length for t in tokens], np.int64)
-            keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
-            own = {n: x for n, x in given.items() if n not in ("causal", Window.argument)}
-            own |= {name: arrays[name] for name in OF_TILES if name in arrays}
-            own |= functions_of(keys, score_mod, mask_mod, aux, arrays, q.device)
-            return Said(self._own(q, at, which, keys, own), words)
+            keys = LocalKeys.of([t.held for t in tokens], lengths, q.shape[2], left, right)
+            local_options = {n: x for n, x in options.items() if n not in ("causal", Window.argument)}
+            local_options |= {name: arrays[name] for name in OF_TILES if name in arrays}
+            local_options |= functions_of(keys, score_mod, mask_mod, aux, arrays, q.device)
+            return RankCall(self._local_results(q, at, which, keys, local_options), words)
 
-        def merged(own: tuple[Tensor, Tensor], peers: Peers) -> tuple[Tensor, Tensor]:
+        def merged(partial: tuple[Tensor, Tensor], peers: Peers) -> tuple[Tensor, Tensor]:
             self.traffic = Traffic()
-            return self._merged(peers, *own, merge)
+            return self._merged(peers, *partial, merge)
 
         out, lse = self._whole(caller, read, merged)
         for first in (arrays[name] for name in BEGINNING if name in arrays):
@@ -328,19 +328,17 @@ class ShardedKVCache:
         out = out.to(q.dtype)
         return (out, lse) if return_lse else out
 
-    def _own(
-        self, q: Tensor, layer: int, which: list[int], keys: LocalKeys, given: dict[str, Any]
+    def _local_results(
+        self, q: Tensor, layer: int, which: list[int], keys: LocalKeys, arguments: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """The results for this rank's keys, float32."""
         if not keys.any_seen:  # the rank finds what others find wrong
-            arguments: Any = {"cache_batch_idx": which, **_given(given)}
-            checked(
-                attention_with_kvcache, q.detach(), self.local, None, None, layer, arguments, repeated=False
-            )
+            call: Any = {"cache_batch_idx": which, **_without_none(arguments)}
+            checked(attention_with_kvcache, q.detach(), self.local, None, None, layer, call, repeated=False)
             shape = (*q.shape[:3], self.local.head_dim_v)
             return torch.zeros(shape, device=q.device), torch.full(shape[:3], -torch.inf, device=q.device)
         if keys.mask is not None:
-            given = {**given, "mask": torch.from_numpy(keys.mask).to(q.device)}
+            arguments = {**arguments, "mask": torch.from_numpy(keys.mask).to(q.device)}
         out, lse = attention_with_kvcache(
             q.detach(),
             self.local,
@@ -349,7 +347,7 @@ class ShardedKVCache:
             leftpad=keys.skipped,
             causal=False,
             return_lse=True,
-            **_given(given),
+            **_without_none(arguments),
         )
         return out.float(), lse
 
@@ -360,12 +358,12 @@ class ShardedKVCache:
         is_power = _is_power_of_two(world)
         sent = (world - 1) * sum(f.nbytes for f in form)
         if merge == "gather" or not is_power or (merge == "auto" and sent <= SMALL):
-            others = [peer for peer in range(world) if peer != rank]
+            others = peers.others
             transfer = peers.start(
                 {p: [out, lse] for p in others}, dict.fromkeys(others, form), "partial results", out
             )
-            found = {**transfer.wait(self.traffic), rank: [out, lse]}
-            parts = [found[peer] for peer in range(world)]
+            received = {**transfer.wait(self.traffic), rank: [out, lse]}
+            parts = [received[peer] for peer in range(world)]
             return merged_parts([p[0] for p in parts], [p[1] for p in parts])
         distance = 1
         while distance < world:
@@ -381,14 +379,14 @@ class ShardedKVCache:
 
     # ------------------------------------------------------------------------------------ pieces
 
-    def _whole(self, caller: str, read: Callable[[], Said[T]], then: Callable[[T, Peers], U]) -> U:
+    def _whole(self, caller: str, read: Callable[[], RankCall[T]], then: Callable[[T, Peers], U]) -> U:
         """What `then` makes of the value of `read`, which changes the cache, when all ranks have agreed on
         it. If anything is raised, the cache of this rank is as it was.
         """
         peers = self.parallel.peers.named(caller)
 
         def work(_: Journal) -> U:
-            with peers.turn():
+            with peers.exclusive_call():
                 value, _every = agreed(peers, read)
                 return then(value, peers)
 
@@ -439,8 +437,8 @@ class ShardedKVCache:
         return self.local.check_layer(caller, layer), self._sequences(caller, sequences)
 
     def _sequences(self, caller: str, sequences: object) -> list[int]:
-        given = None if sequences is None else integers(sequences, 0, self.local.batch - 1)
-        return self.local.check_sequences(caller, sequences if given is None else given)
+        indices = None if sequences is None else integers(sequences, 0, self.local.batch - 1)
+        return self.local.check_sequences(caller, sequences if indices is None else indices)
 
     def _add(
         self,
@@ -478,8 +476,10 @@ class ShardedKVCache:
             for item, rows in zip(index, mine, strict=True):
                 item[0, : len(rows), 0] = rows
             at = torch.from_numpy(index).to(k.device)
-            own_k, own_v = (t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
-            self.local.append(layer, own_k, own_v, list(which), counts=[len(rows) for rows in mine])
+            local_k, local_v = (
+                t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v)
+            )
+            self.local.append(layer, local_k, local_v, list(which), counts=[len(rows) for rows in mine])
         self._grown += [(t, t.length) for t in tokens]
         for sequence, segment in zip(tokens, added, strict=True):
             sequence.extend(segment)
@@ -489,7 +489,7 @@ def _nothing(_: None, __: Peers) -> None:
     """What follows an agreement on new rows."""
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 

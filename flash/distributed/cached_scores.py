@@ -51,37 +51,39 @@ class LocalKeys:
         """The keys of items of `lengths` tokens, whose last query is at the last of them."""
         first = lengths - queries
         begins, ends = [], []
-        for at, own in zip(first, positions, strict=True):
-            place = at + np.arange(queries)
-            begins.append(np.zeros(queries, int) if left is None else np.searchsorted(own, place - left))
+        for at, of_item in zip(first, positions, strict=True):
+            query_positions = at + np.arange(queries)
+            begins.append(
+                np.zeros(queries, int) if left is None else np.searchsorted(of_item, query_positions - left)
+            )
             ends.append(
-                np.full(queries, len(own))
+                np.full(queries, len(of_item))
                 if right is None
-                else np.searchsorted(own, place + right, side="right")
+                else np.searchsorted(of_item, query_positions + right, side="right")
             )
         skipped = [int(b.min(initial=len(p))) for b, p in zip(begins, positions, strict=True)]
         widths = []
-        for begin, end, skip, own in zip(begins, ends, skipped, positions, strict=True):
+        for begin, end, skip, of_item in zip(begins, ends, skipped, positions, strict=True):
             late = (begin > skip).any()
-            widths.append(len(own) - skip if late else len(own) - int(end.min(initial=len(own))))
+            widths.append(len(of_item) - skip if late else len(of_item) - int(end.min(initial=len(of_item))))
         width = max(widths, default=0)
         seen = any((e > b).any() for b, e in zip(begins, ends, strict=True))
         mask = None
         if width:
-            rows = [np.arange(len(own) - width, len(own)) for own in positions]
+            rows = [np.arange(len(of_item) - width, len(of_item)) for of_item in positions]
             each = [(r >= b[:, None]) & (r < e[:, None]) for r, b, e in zip(rows, begins, ends, strict=True)]
             mask = np.stack(each)[:, None]
         return cls(positions, first, queries, skipped, mask, seen)
 
     def arrays(self, device: torch.device) -> dict[str, Tensor]:
-        """What functions need to know positions: int32 [items, rows] of the keys behind the skipped ones,
-        and [items], the position of a query less its number in the call on this rank.
+        """The arrays from which functions read positions: int32 [items, rows] of the keys after the skipped
+        ones, and [items], the position of a query less its number in the call on this rank.
         """
-        own = [p[s:] for p, s in zip(self.positions, self.skipped, strict=True)]
-        table = np.zeros((len(own), max(1, *map(len, own))), np.int32)
-        for row, part in zip(table, own, strict=True):
+        visible = [p[s:] for p, s in zip(self.positions, self.skipped, strict=True)]
+        table = np.zeros((len(visible), max(1, *map(len, visible))), np.int32)
+        for row, part in zip(table, visible, strict=True):
             row[: len(part)] = part
-        shift = [at - (len(part) - self.queries) for at, part in zip(self.first, own, strict=True)]
+        shift = [at - (len(part) - self.queries) for at, part in zip(self.first, visible, strict=True)]
         return {
             _KEYS: torch.from_numpy(table).to(device),
             _QUERIES: torch.tensor(shift, dtype=torch.int32, device=device),
@@ -124,8 +126,8 @@ def _score_mod(function: Callable[..., Any] | None, counting: Sequence[str]) -> 
             score = score + each[batch, head] * FEATURES[name].factor(query, key)
         return score
 
-    own = [f"{RESERVED}{name}" for name in counting]
-    return with_parameters(moved, [*OF_SCORE_MOD, *names, _KEYS, _QUERIES, *own])
+    reserved = [f"{RESERVED}{name}" for name in counting]
+    return with_parameters(moved, [*OF_SCORE_MOD, *names, _KEYS, _QUERIES, *reserved])
 
 
 def _mask_mod(function: Callable[..., Any]) -> Callable[..., Any]:

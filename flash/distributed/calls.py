@@ -68,13 +68,13 @@ class Call:
             return x.transpose(0, 1)[None]
         return x if self.layout == "bhsd" else x.transpose(1, 2)
 
-    def as_given(self, x: Tensor) -> Tensor:
+    def in_layout(self, x: Tensor) -> Tensor:
         """The inverse of `heads_first`."""
         if self.packed:
             return x[0].transpose(0, 1).contiguous()
         return x if self.layout == "bhsd" else x.transpose(1, 2).contiguous()
 
-    def lse_as_given(self, lse: Tensor) -> Tensor:
+    def lse_in_layout(self, lse: Tensor) -> Tensor:
         """The log-sum-exp as the caller has it: [heads, rows] of packed documents."""
         return lse[0] if self.packed else lse
 
@@ -83,11 +83,11 @@ class Call:
         """The rows of q and of k of this rank, those of each of `OF_ROWS`, -1 for one that is absent, and
         then digests of these, 0 for one that has not one row.
         """
-        own = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
+        lengths = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
         arrays = [self.arrays.get(name) for name in OF_ROWS]
         rows = [_ABSENT if a is None else a.shape[-2] if a.dim() > 1 else 1 for a in arrays]
         digests = [array_number(a) if n == 1 else 0 for a, n in zip(arrays, rows, strict=True)]
-        return (*own, *rows, *digests)
+        return (*lengths, *rows, *digests)
 
 
 def read(
@@ -122,9 +122,9 @@ def read(
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(caller, call)
     _require_constant(caller, {name: scores.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)})
-    found = replace(call, words=_words(caller, call, scores))
-    _probe(found, scores)
-    return found
+    checked = replace(call, words=_words(caller, call, scores))
+    _probe(checked, scores)
+    return checked
 
 
 def problem_of(caller: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
@@ -212,21 +212,21 @@ def _ends(caller: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ..
                 f"{caller}: cu_seqlens_k is given without cu_seqlens_q; give both, or cu_seqlens_q alone"
             )
         return None
-    found = []
-    for name, given in (("cu_seqlens_q", of_q), ("cu_seqlens_k", of_q if of_k is None else of_k)):
-        ends = [int(n) for n in given.tolist()] if isinstance(given, Tensor) and given.dim() == 1 else []
+    sides = []
+    for name, tensor in (("cu_seqlens_q", of_q), ("cu_seqlens_k", of_q if of_k is None else of_k)):
+        ends = [int(n) for n in tensor.tolist()] if isinstance(tensor, Tensor) and tensor.dim() == 1 else []
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in itertools.pairwise(ends)):
             raise LaunchError(
                 f"{caller}: {name} must be a tensor of integers that begins with 0 and does not fall, with "
-                f"an end for each document, got {shown(given)}"
+                f"an end for each document, got {shown(tensor)}"
             )
-        found.append(tuple(ends))
-    if len(found[0]) != len(found[1]):
+        sides.append(tuple(ends))
+    if len(sides[0]) != len(sides[1]):
         raise LaunchError(
-            f"{caller}: cu_seqlens_q and cu_seqlens_k must be of as many documents, got {len(found[0]) - 1} "
-            f"and {len(found[1]) - 1}"
+            f"{caller}: cu_seqlens_q and cu_seqlens_k must be of as many documents, got {len(sides[0]) - 1} "
+            f"and {len(sides[1]) - 1}"
         )
-    return found[0], found[1]
+    return sides[0], sides[1]
 
 
 def _require_tensors(caller: str, q: Any, k: Any, v: Any, packed: bool) -> None:
@@ -286,11 +286,11 @@ def _require_array(caller: str, call: Call, name: str, array: Any, sizes: Mappin
         n not in (1, sizes[axis]) for n, axis in zip(array.shape, axes, strict=True) if axis in sizes
     )
     if wrong:
-        said = ", ".join(
+        want = ", ".join(
             f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
         )
         raise LaunchError(
-            f"{caller}: {name} must broadcast to [{', '.join(every)}] ({said}), got shape {list(array.shape)}"
+            f"{caller}: {name} must broadcast to [{', '.join(every)}] ({want}), got shape {list(array.shape)}"
         )
 
 
@@ -314,13 +314,13 @@ def _seed(caller: str, dropout: Any, seed: Any) -> int:
         if seed is not None:
             raise LaunchError(f"{caller}: dropout_seed is given, but dropout is 0; give both, or neither")
         return 0
-    found = integer(seed, 0, _MOST_SEED)
-    if found is None:
+    checked = integer(seed, 0, _MOST_SEED)
+    if checked is None:
         raise LaunchError(
             f"{caller}: dropout needs a dropout_seed, an integer from 0 to 2**64 - 1 that is the same on all "
             f"ranks, got {shown(seed)}"
         )
-    return found
+    return checked
 
 
 def _probe(call: Call, scores: Mapping[str, Any]) -> None:
@@ -340,7 +340,7 @@ def _probe(call: Call, scores: Mapping[str, Any]) -> None:
 def _words(caller: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     cut_q, cut_k = ("None", "None") if call.cuts is None else map(numbers_words, call.cuts)
-    found = {
+    words = {
         "dtype": str(q.dtype),
         "device": q.device.type,
         "layout": call.layout,
@@ -356,13 +356,13 @@ def _words(caller: str, call: Call, scores: Mapping[str, Any]) -> dict[str, str]
         **function_words(caller, *(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
     }
     names = (*_OF_TILES, "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
-    found |= {name: repr(scores.get(name)) for name in names}
+    words |= {name: repr(scores.get(name)) for name in names}
     for name, feature in FEATURES.items():
         array, has_rows = scores.get(name), name in OF_ROWS
         at = feature.axes.index("seq_q") - len(feature.axes) if has_rows else None
-        found[f"{name} beside rows" if has_rows else name] = array_words(array, without=at)
+        words[f"{name} without rows" if has_rows else name] = array_words(array, without=at)
     if torch.is_grad_enabled():
         tensors = {"q": call.q, "k": call.k, "v": call.v, **call.arrays}
         tracked = [n for n, t in tensors.items() if t.requires_grad]
-        found["what requires gradients"] = ", ".join(tracked) or "nothing"
-    return found
+        words["what requires gradients"] = ", ".join(tracked) or "nothing"
+    return words

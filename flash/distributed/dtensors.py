@@ -48,11 +48,11 @@ class Sharded:
             )
         return cls(mesh, axis, sharding)
 
-    def shard(self, x: Any, own_rows: Callable[[Tensor, int], Tensor]) -> Any:
+    def shard(self, x: Any, local_rows: Callable[[Tensor, int], Tensor]) -> Any:
         """A sharded DTensor of a replicated one."""
         if not x.placements[0].is_replicate():
             raise LaunchError(f"{_CALLER}.shard: a DTensor must be replicated, got {x.placements[0]}")
-        return self.wrapped(own_rows(x.to_local(), self.axis))
+        return self.wrapped(local_rows(x.to_local(), self.axis))
 
     def replicated(self, whole: Tensor) -> Any:
         """A DTensor of a tensor that every rank has whole."""
@@ -67,8 +67,8 @@ class Sharded:
                 f"{_CALLER}: {name} must be sharded along axis {self.axis}, its rows, got {x.placements[0]}; "
                 "make it with ContextParallel.shard"
             )
-        found: Tensor = x.to_local()
-        return found
+        rows: Tensor = x.to_local()
+        return rows
 
     def wrapped(self, local: Tensor, axis: int | None = None) -> Any:
         """A DTensor of the rows of all ranks; `axis` is the one of rows if it is another."""
@@ -91,7 +91,7 @@ def local_of(
         return None, tensors
     if not all(kinds):
         raise LaunchError(f"{_CALLER}.attention: q, k and v must all be DTensors, or none, got a mix")
-    found = Sharded.of(tensors[0], axis, sharding)
+    sharded = Sharded.of(tensors[0], axis, sharding)
     for x in tensors:
         Sharded.of(x, axis, sharding)
-    return found, [found.local(x, name) for name, x in zip("qkv", tensors, strict=True)]
+    return sharded, [sharded.local(x, name) for name, x in zip("qkv", tensors, strict=True)]

@@ -16,15 +16,15 @@ _COMPILER: Final = "torch._dynamo"  # a second to import, which only programs th
 
 def eager(function: F) -> F:
     """A decorator for a function that runs as it is, between two graphs, in a compiled program."""
-    found: list[Callable[..., Any]] = []
+    disabled: list[Callable[..., Any]] = []
 
     @functools.wraps(function)
     def call(*args: Any, **more: Any) -> Any:
         if _COMPILER not in sys.modules:
             return function(*args, **more)
-        if not found:
-            found.append(torch.compiler.disable(function))
-        return found[0](*args, **more)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **more)
 
     wrapped: Any = call
     return wrapped  # type: ignore[no-any-return]

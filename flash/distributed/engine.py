@@ -14,7 +14,14 @@ from torch import Tensor
 
 from flash.distributed.arrays import BY_POSITION, OF_ROWS, Arrays, of_heads
 from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
-from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Part, Scores, TileAttention, merged_parts
+from flash.distributed.local import (
+    MOST_RANDOM_NUMBERS,
+    MOST_SUMMED,
+    Part,
+    Scores,
+    TileAttention,
+    merged_parts,
+)
 from flash.distributed.maxima import largest
 from flash.distributed.plan import Plan, compacted
 from flash.distributed.tiles import Tile
@@ -49,7 +56,7 @@ class Engine:
 
     @property
     def member(self) -> int:
-        """The place of this rank in its node."""
+        """The index of this rank in its node."""
         return self.peers.rank % self.plan.degree
 
     # ---------------------------------------------------------------------------------- forward
@@ -65,8 +72,8 @@ class Engine:
         if self.plan.degree > 1:
             q, k, v = self._heads_for_rows((q,), (k, v), "heads of q, k and v", traffic)
         moved = self._moved(arrays, traffic)
-        own = of_heads(arrays, self._share) | moved
-        local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
+        local_arrays = of_heads(arrays, self._share) | moved
+        local = TileAttention(self.scores, local_arrays, self._share.start, self.plan.problem.heads)
         out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
         p = self.plan.problem
@@ -81,12 +88,12 @@ class Engine:
         for logits in local.first_logits(self._documents(q.device)).values():
             _merge(out, lse, Part(slice(None), torch.zeros_like(out), logits.expand_as(lse).contiguous()))
         out = out.to(q.dtype)
-        kept = Forward(q, k, v, out, lse)
+        saved = Forward(q, k, v, out, lse)
         if self.plan.degree > 1:
             lse, out = self._rows_for_heads((lse, out), rows, "heads of results", traffic)
         if self.with_tops:
             tops = largest(self.peers, tops, "largest scores of heads", traffic)
-        return (out, lse, tops if self.with_tops else tops.new_empty((0,))), kept, moved
+        return (out, lse, tops if self.with_tops else tops.new_empty((0,))), saved, moved
 
     # --------------------------------------------------------------------------------- backward
 
@@ -94,7 +101,7 @@ class Engine:
         self,
         dout: Tensor,
         dlse: Tensor | None,
-        kept: Forward,
+        saved: Forward,
         arrays: Arrays,
         moved: Arrays,
         into: Arrays,
@@ -104,10 +111,10 @@ class Engine:
         them, are added to `into`.
         """
         rows = self.plan.rows(self.peers.rank)
-        q, k, v, out, lse = kept
+        q, k, v, out, lse = saved
         if self.plan.degree > 1:
-            given = (dout,) if dlse is None else (dlse, dout)
-            results = self._heads_for_rows(given, (), "heads of gradients of results", traffic)
+            row_gradients = (dout,) if dlse is None else (dlse, dout)
+            results = self._heads_for_rows(row_gradients, (), "heads of gradients of results", traffic)
             dlse, dout = (None, *results) if dlse is None else results
         local = TileAttention(
             self.scores,
@@ -129,29 +136,33 @@ class Engine:
             to_v = dv if step == 0 else torch.zeros_like(v_part, dtype=torch.float32)
             with _computing(traffic, f"step {step}"):
                 for tile in local.together(tiles, into):
-                    found = local.gradient(dout, dlse, q, k_part, v_part, out, lse, tile, into)
-                    dq[:, :, tile.queries] += found.dq
-                    to_k[:, :, tile.keys] += found.dk
-                    to_v[:, :, tile.keys] += found.dv
+                    tile_gradient = local.gradient(dout, dlse, q, k_part, v_part, out, lse, tile, into)
+                    dq[:, :, tile.queries] += tile_gradient.dq
+                    to_k[:, :, tile.keys] += tile_gradient.dk
+                    to_v[:, :, tile.keys] += tile_gradient.dv
                     traffic.scores += tile.scores * q.shape[0] * q.shape[1]
             if step:
-                self._take_back(returning, dk, dv, traffic)
-                returning.append((step, self._give_back(step, to_k.to(k.dtype), to_v.to(v.dtype), k, v)))
-        self._take_back(returning, dk, dv, traffic)
+                self._add_returned(returning, dk, dv, traffic)
+                returning.append(
+                    (step, self._return_gradients(step, to_k.to(k.dtype), to_v.to(v.dtype), k, v))
+                )
+        self._add_returned(returning, dk, dv, traffic)
         self._add_first(local, dout, dlse, out, lse, into)
-        found_q, found_k, found_v = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        grad_q, grad_k, grad_v = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
         if self.plan.degree == 1:
-            return found_q, found_k, found_v
-        (found_q,) = self._rows_for_heads((found_q,), rows[0], "heads of the gradient of q", traffic)
-        found_k, found_v = self._keys_for_heads(found_k, found_v, rows[1], traffic)
+            return grad_q, grad_k, grad_v
+        (grad_q,) = self._rows_for_heads((grad_q,), rows[0], "heads of the gradient of q", traffic)
+        grad_k, grad_v = self._keys_for_heads(grad_k, grad_v, rows[1], traffic)
         for name, gradient in into_moved.items():
             self._array_for_heads(name, gradient.to(moved[name].dtype), of_rank[name], traffic)
-        return found_q, found_k, found_v
+        return grad_q, grad_k, grad_v
 
     def _add_first(
         self, local: TileAttention, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, into: Arrays
     ) -> None:
-        """Add -exp(logit - lse) (sum of dout * out, less dlse) of each row, for logits beside its keys."""
+        """Add -exp(logit - lse) (sum of dout * out, less dlse) of each row, for logits that are no keys',
+        such as sinks.
+        """
         documents = self._documents(out.device)
         for name, logits in local.first_logits(documents).items():
             if name in into:
@@ -193,8 +204,8 @@ class Engine:
         forms = {self._peer(source): [_form(k, rows), _form(v, rows)]}
         return self.peers.start(sends, forms, f"keys and values, step {step}", k)
 
-    def _give_back(self, step: int, dk: Tensor, dv: Tensor, k: Tensor, v: Tensor) -> Transfer:
-        """Start to return the gradients of a step's keys and values, and to get one's own."""
+    def _return_gradients(self, step: int, dk: Tensor, dv: Tensor, k: Tensor, v: Tensor) -> Transfer:
+        """Start to return the gradients of a step's keys and values, and to get those of this rank's."""
         plan, node = self.plan, self.node
         source, other = (node - step) % plan.nodes, (node + step) % plan.nodes
         rows = _count(plan.asked(other, node))
@@ -202,7 +213,7 @@ class Engine:
         what = f"gradients of keys and values, step {step}"
         return self.peers.start({self._peer(source): [dk, dv]}, forms, what, k)
 
-    def _take_back(
+    def _add_returned(
         self, returning: list[tuple[int, Transfer]], dk: Tensor, dv: Tensor, traffic: Traffic
     ) -> None:
         """Add the gradients that another node has computed, if any are under way."""
@@ -226,11 +237,11 @@ class Engine:
         """The most scores of a tile: of dropout for its random numbers, and for gradients that count
         positions for those of scores; None for any number.
         """
-        most = [MOST_KEPT] if self.scores.dropout else []
+        most = [MOST_RANDOM_NUMBERS] if self.scores.dropout else []
         return min(most + ([MOST_SUMMED] if by_position else []), default=None)
 
     def _tiles(self, source: int, most_scores: int | None) -> tuple[Tile, ...]:
-        """The tiles of a step, of at most so many scores."""
+        """The tiles of a step, of at most `most_scores` scores."""
         p = self.plan.problem
         if most_scores is None:
             return self.plan.tiles(self.node, source)
@@ -248,8 +259,8 @@ class Engine:
         """
         plan, rank = self.plan, self.peers.rank
         sends, forms = {}, {}
-        for place, peer in enumerate(plan.members(self.node)):
-            share = plan.share(place)
+        for member, peer in enumerate(plan.members(self.node)):
+            share = plan.share(member)
             if peer != rank:
                 sends[peer] = [_heads_of(t, share.heads) for t in of_q]
                 sends[peer] += [t[:, share.kv_heads] for t in of_k]
@@ -257,10 +268,10 @@ class Engine:
                 forms[peer] = [_form(_heads_of(t, mine.heads), rows[0]) for t in of_q]
                 forms[peer] += [_form(t[:, mine.kv_heads], rows[1]) for t in of_k]
         like = of_q[0]
-        found = self.peers.start(sends, forms, what, like).wait(traffic)
+        received = self.peers.start(sends, forms, what, like).wait(traffic)
         mine = plan.share(self.member)
-        found[rank] = [_heads_of(t, mine.heads) for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
-        parts = zip(*[found[peer] for peer in plan.members(self.node)], strict=True)
+        received[rank] = [_heads_of(t, mine.heads) for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
+        parts = zip(*[received[peer] for peer in plan.members(self.node)], strict=True)
         whole = [torch.cat(tensors, dim=_AXIS_OF_ROWS) for tensors in parts]
         order_q, order_k = plan.orders(self.node)
         orders = [order_q] * len(of_q) + [order_k] * len(of_k)
@@ -270,21 +281,25 @@ class Engine:
         self, tensors: Sequence[Tensor], rows: int, what: str, traffic: Traffic
     ) -> list[Tensor]:
         """The rank's rows for all heads, of tensors with the heads of q."""
-        found = self._return_rows(tensors, 0, rows, [t.shape[_AXIS_OF_HEADS] for t in tensors], what, traffic)
-        parts = zip(*[found[peer] for peer in self.plan.members(self.node)], strict=True)
+        received = self._return_rows(
+            tensors, 0, rows, [t.shape[_AXIS_OF_HEADS] for t in tensors], what, traffic
+        )
+        parts = zip(*[received[peer] for peer in self.plan.members(self.node)], strict=True)
         return [torch.cat(each, dim=_AXIS_OF_HEADS) for each in parts]
 
     def _keys_for_heads(self, dk: Tensor, dv: Tensor, rows: int, traffic: Traffic) -> tuple[Tensor, Tensor]:
         """The gradients of the rank's keys for all heads; heads that several ranks share are summed."""
         plan = self.plan
         heads = dk.shape[_AXIS_OF_HEADS]
-        found = self._return_rows((dk, dv), 1, rows, [heads, heads], "heads of gradients of k and v", traffic)
+        received = self._return_rows(
+            (dk, dv), 1, rows, [heads, heads], "heads of gradients of k and v", traffic
+        )
         totals = []
         for n, like in enumerate((dk, dv)):
             shape = (like.shape[0], plan.problem.kv_heads, rows, like.shape[3])
             total = torch.zeros(shape, dtype=torch.float32, device=like.device)
-            for place, peer in enumerate(plan.members(self.node)):
-                total[:, plan.share(place).kv_heads] += found[peer][n]
+            for member, peer in enumerate(plan.members(self.node)):
+                total[:, plan.share(member).kv_heads] += received[peer][n]
             totals.append(total.to(like.dtype))
         return totals[0], totals[1]
 
@@ -295,10 +310,10 @@ class Engine:
         wide = _wide(into)
         heads = gradient.shape[_AXIS_OF_HEADS]
         what = f"heads of the gradient of {name}"
-        found = self._return_rows((gradient,), 0, wide.shape[_AXIS_OF_ROWS], [heads], what, traffic)
-        for place, peer in enumerate(self.plan.members(self.node)):
-            part = _heads_of(wide, self.plan.share(place).heads)
-            part += found[peer][0]
+        received = self._return_rows((gradient,), 0, wide.shape[_AXIS_OF_ROWS], [heads], what, traffic)
+        for member, peer in enumerate(self.plan.members(self.node)):
+            part = _heads_of(wide, self.plan.share(member).heads)
+            part += received[peer][0]
 
     def _return_rows(
         self,
@@ -309,8 +324,8 @@ class Engine:
         what: str,
         traffic: Traffic,
     ) -> dict[int, list[Tensor]]:
-        """Give each rank of the node its rows, of q with `side` 0 or of k with 1, and get one's own, with
-        the heads of each rank.
+        """Give each rank of the node its rows, of q with `side` 0 or of k with 1, and get those of this rank,
+        with the heads of each rank.
         """
         plan, rank = self.plan, self.peers.rank
         order = plan.orders(self.node)[side]
@@ -318,22 +333,22 @@ class Engine:
             back = np.argsort(order).tolist()
             tensors = [_ordered(t, back) for t in tensors]
         sends, forms, start = {}, {}, 0
-        own: list[Tensor] = []
+        local: list[Tensor] = []
         for peer in plan.members(self.node):
             count = plan.rows(peer)[side]
             parts = [t[:, :, start : start + count] for t in tensors]
             start += count
             if peer == rank:
-                own = parts
+                local = parts
                 continue
             sends[peer] = parts
             forms[peer] = [
                 Form((t.shape[0], n, rows, *t.shape[3:]), t.dtype)
                 for t, n in zip(tensors, heads, strict=True)
             ]
-        found = self.peers.start(sends, forms, what, tensors[0]).wait(traffic)
-        found[rank] = own
-        return found
+        received = self.peers.start(sends, forms, what, tensors[0]).wait(traffic)
+        received[rank] = local
+        return received
 
     # ------------------------------------------------------------------------------------ pieces
 
@@ -362,10 +377,10 @@ class Engine:
         positions = torch.cat([whole[:0], *[whole[run.positions] for run in self.plan.query_runs(self.node)]])
         if not p.documents:
             return torch.zeros_like(positions)
-        found = torch.full_like(positions, -1)
+        numbers = torch.full_like(positions, -1)
         for one in p.documents:
-            found[(positions >= one.first_query) & (positions < one.end_query)] = one.number
-        return found
+            numbers[(positions >= one.first_query) & (positions < one.end_query)] = one.number
+        return numbers
 
 
 def _merge(out: Tensor, lse: Tensor, part: Part) -> None:
@@ -381,8 +396,8 @@ def _raise(tops: Tensor, part: Part) -> None:
         return
     if not part.documents:
         tops.copy_(torch.maximum(tops, part.tops))
-    for number, own in zip(part.documents, part.tops, strict=False):
-        tops[number] = torch.maximum(tops[number], own)
+    for number, of_document in zip(part.documents, part.tops, strict=False):
+        tops[number] = torch.maximum(tops[number], of_document)
 
 
 def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
@@ -394,7 +409,7 @@ def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
 
 
 def _ordered(tensor: Tensor, order: Sequence[int] | None) -> Tensor:
-    """The rows of a tensor in an order; None for their own."""
+    """The rows of a tensor in an order; None leaves them."""
     if order is None:
         return tensor
     return tensor.index_select(_AXIS_OF_ROWS, torch.tensor(order, dtype=torch.int64, device=tensor.device))

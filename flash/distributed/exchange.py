@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flash.distributed.background import error_of, in_background, said_by
+from flash.distributed.background import error_of, in_background, short_message
 from flash.distributed.notices import Notice, Notices
 from ptxgen.errors import LaunchError, PeerError
 
@@ -27,7 +27,7 @@ from ptxgen.errors import LaunchError, PeerError
 _TAG: Final = 0xF1A5
 _LOOK_S: Final = 0.2  # seconds after which a rank that waits looks for notices of others
 # By this much the messages of a step outlive the wait for them: gloo closes the connections to all ranks
-# when it gives a message up, and before that the other ranks must be told which rank is lost.
+# when it gives a message up, and before that the other ranks must know which rank is lost.
 _LATER: Final = datetime.timedelta(seconds=5)
 
 Messages = Mapping[int, Sequence[Tensor]]
@@ -75,7 +75,7 @@ class Traffic:
 class _Failure(NamedTuple):
     """The error that ended a call with messages under way, and the lost rank: this one if its call failed."""
 
-    said: str
+    message: str
     peer: int | None
 
 
@@ -124,6 +124,11 @@ class Peers:
         return peers
 
     @property
+    def others(self) -> list[int]:
+        """The numbers of all other ranks of the group."""
+        return [peer for peer in range(self.world) if peer != self.rank]
+
+    @property
     def group(self) -> dist.ProcessGroup:
         """The group. Raises `LaunchError` if it has been destroyed."""
         group = self._group()
@@ -140,7 +145,7 @@ class Peers:
         return group
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def exclusive_call(self) -> Iterator[None]:
         """A call on the group, whose messages do not mix with those of others.
 
         Raises `LaunchError` if the group has been destroyed or another thread is in a call, `PeerError` if an
@@ -156,7 +161,7 @@ class Peers:
             if self.calls.failed:
                 raise PeerError(
                     f"{self.caller}: an earlier call on this group ended before its last message; there is "
-                    f"no result; restart the group ({self.calls.failed.said})",
+                    f"no result; restart the group ({self.calls.failed.message})",
                     self.calls.failed.peer,
                 )
             yield
@@ -172,21 +177,21 @@ class Peers:
         """Note the error that ends a call with messages under way, and tell the others, which wait for this
         rank.
         """
-        said = f"{type(error).__name__}: {error}"
-        if isinstance(error, PeerError):  # told already
-            self.calls.failed = _Failure(said, error.peer)
+        message = f"{type(error).__name__}: {error}"
+        if isinstance(error, PeerError):  # reported already
+            self.calls.failed = _Failure(message, error.peer)
         else:
-            self.calls.failed = _Failure(said, self.rank)
-            self._tell(Notice(self.rank, self.rank, f"it raised {said}"))
+            self.calls.failed = _Failure(message, self.rank)
+            self._tell(Notice(self.rank, self.rank, f"it raised {message}"))
 
     def _tell(self, notice: Notice) -> None:
         group = self._group()
         if group in _NOTICES:
             _NOTICES[group].tell(group, notice, self.timeout)
 
-    def told(self) -> int | None:
-        """A rank that has told that it lost a rank; None if none has."""
-        return next(iter(_NOTICES[self.group].told()), None)
+    def reporting_rank(self) -> int | None:
+        """A rank that has reported a lost rank; None if none has."""
+        return next(iter(_NOTICES[self.group].received()), None)
 
     def lost(self, among: Collection[int], what: str, why: str = "") -> PeerError:
         """The error to raise when a peer is lost in the step `what`. `among` are the peers of which it is
@@ -279,7 +284,7 @@ class Transfer:
             try:
                 work = call(message, peers.number(peer), group=peers.group, tag=_TAG)
             except RuntimeError as error:
-                raise peers.lost((peer,), what, said_by(error)) from error
+                raise peers.lost((peer,), what, short_message(error)) from error
             self._works.setdefault(peer, []).append(work)
         self._on_stream: list[Any] = []
         self._among = {peer for _, peer, _ in messages}
@@ -288,7 +293,7 @@ class Transfer:
             try:
                 self._on_stream = dist.batch_isend_irecv(ops)
             except RuntimeError as error:
-                raise peers.lost(self._among, what, said_by(error)) from error
+                raise peers.lost(self._among, what, short_message(error)) from error
 
     def wait(self, traffic: Traffic | None = None) -> dict[int, list[Tensor]]:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
@@ -298,8 +303,8 @@ class Transfer:
         """
         begin = time.perf_counter()
         self._await_every_peer()
-        if (said := error_of(self._on_stream)) is not None:
-            raise self._peers.lost(self._among, self._what, said)
+        if (error := error_of(self._on_stream)) is not None:
+            raise self._peers.lost(self._among, self._what, error)
         end = time.perf_counter()
         if traffic is not None:
             traffic.sent[self._what] = traffic.sent.get(self._what, 0) + self.sent
@@ -323,7 +328,7 @@ class Transfer:
             try:
                 peer, error = ended.get(timeout=_LOOK_S)
             except queue.Empty:
-                if (by := peers.told()) is not None:
+                if (by := peers.reporting_rank()) is not None:
                     raise peers.lost((by,), self._what) from None
                 waited += _LOOK_S  # not by the clock, which goes on while this process is stopped
                 if waited >= timeout.total_seconds():
@@ -357,13 +362,13 @@ def _unpacked(message: Tensor, forms: Sequence[Form]) -> list[Tensor]:
     """The tensors of a message. Each begins at a multiple of its element's size, if the larger elements
     come first.
     """
-    found, at = [], 0
+    tensors, at = [], 0
     for form in forms:
         part = message[at : at + form.nbytes]
-        found.append(
+        tensors.append(
             part.view(form.dtype).reshape(form.shape)
             if form.nbytes
             else part.new_empty(form.shape, dtype=form.dtype)
         )
         at += form.nbytes
-    return found
+    return tensors

@@ -19,8 +19,8 @@ OF_MASK_MOD: Final = OF_SCORE_MOD[1:]
 
 def array_names(function: Callable[..., Any], usual: tuple[str, ...]) -> list[str]:
     """The parameters of a function of scores that are arrays."""
-    found = list(inspect.signature(function).parameters.values())[len(usual) :]
-    return [p.name for p in found if p.default is p.empty]
+    parameters = list(inspect.signature(function).parameters.values())[len(usual) :]
+    return [p.name for p in parameters if p.default is p.empty]
 
 
 def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 """Attention to one tile of the scores, and its gradients, by the kernels of one device.
 
-Functions of scores, ALiBi and dropout get the numbers that rows have on one device, by an array of
-offsets beside the arrays of the caller. Dropout is exact without random numbers in the kernel: keys that
-it keeps and keys that it drops are two parts of the keys, which masks tell apart, and the part that is
-dropped has an output of 0 and its log-sum-exp.
+Functions of scores, ALiBi and dropout get the numbers that rows have on one device, by an array of offsets in
+addition to the arrays of the caller. Dropout is exact without random numbers in the kernel: keys that it
+keeps and keys that it drops are two parts of the keys, which masks tell apart, and the part that is dropped
+has an output of 0 and its log-sum-exp.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from flash.distributed.tiles import Tile
 from flash.operands.dtype_names import Backend
 from flash.scores.philox import STEPS, keep_mask, threshold
 
-_PLACES: Final = f"{RESERVED}places"
+_COORDINATES: Final = f"{RESERVED}places"
 MOST_SUMMED: Final = 1 << 22  # f32 gradients of scores that a tile keeps to make those of slopes
-MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are made at once
+MOST_RANDOM_NUMBERS: Final = 1 << 24  # random numbers of dropout, one byte each, that are made at once
 
 
 class Part(NamedTuple):
@@ -76,11 +76,12 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """What a call does to scores, beside `Limits` and `Arrays`. `given` holds the arguments that tiles
-    share: softmax_scale, precision, backend, and those of features without arrays that count no positions.
+    """The changes of scores by a call, apart from `Limits` and `Arrays`. `shared` holds the arguments that
+    tiles share: softmax_scale, precision, backend, and those of features without arrays that count no
+    positions.
     """
 
-    given: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
     score_mod: Callable[..., Any] | None = None
     mask_mod: Callable[..., Any] | None = None
     aux: Mapping[str, Tensor] | None = None
@@ -158,9 +159,11 @@ class TileAttention:
             arguments[BIAS] = _bias_of_scores(arguments, (*q.shape[:3], k.shape[2]), q.device)
             wanted = [BIAS, *(name for name in wanted if name not in (BIAS, KEY_BIAS))]
         if not self.scores.dropout:
-            found = flash.attention_backward(dout, q, k, v, out, lse, dlse=dlse, wanted=wanted, **arguments)
-            self._add(into, found.arrays, tile)
-            return Gradient(found.dq.float(), found.dk.float(), found.dv.float())
+            gradients = flash.attention_backward(
+                dout, q, k, v, out, lse, dlse=dlse, wanted=wanted, **arguments
+            )
+            self._add(into, gradients.arrays, tile)
+            return Gradient(gradients.dq.float(), gradients.dk.float(), gradients.dv.float())
         # dS = P (keep dout V^T / p - delta + dlse) in two parts: where keys are kept, and where not.
         # With out = 0 the kernels' own delta is 0, and dlse carries it. All is multiplied by p first.
         keep, dropped = self._masks(q, tile, arguments.pop("mask", None))
@@ -206,7 +209,7 @@ class TileAttention:
     ) -> Gradient:
         arguments = self.arguments(q, pack) | pack.lengths(q.device)
         of_q, of_k = pack.queries, pack.keys
-        found = flash.attention_varlen_backward(
+        gradients = flash.attention_varlen_backward(
             _rows_first(dout, of_q),
             _rows_first(q, of_q),
             _rows_first(k, of_k),
@@ -216,21 +219,22 @@ class TileAttention:
             dlse=None if dlse is None else dlse[0][:, of_q].contiguous(),
             **arguments,
         )
-        return Gradient(*(_heads_first(t) for t in (found.dq, found.dk, found.dv)))
+        return Gradient(*(_heads_first(t) for t in (gradients.dq, gradients.dk, gradients.dv)))
 
     def first_logits(self, documents: Tensor) -> dict[str, Tensor]:
-        """The logits that each row has beside its keys, by the array that has them, broadcast to [batch,
-        heads, rows]. `documents` has the document of each row, -1 for a row of none, which has no such logit.
+        """The logits that each row has in addition to its keys, by the array that has them, broadcast to
+        [batch, heads, rows]. `documents` has the document of each row, -1 for a row of none, which has no
+        such logit.
         """
-        found = {}
+        logits = {}
         for name in BEGINNING:
             if name in self.arrays:
                 numbers = by_items(self.arrays[name].detach().float())
                 wide = numbers[..., None].expand(-1, -1, len(documents))
                 if self.scores.of_documents and len(numbers) > 1:
                     wide = numbers[documents.clamp(min=0)].T[None]
-                found[name] = wide.masked_fill(documents < 0, -torch.inf)
-        return found
+                logits[name] = wide.masked_fill(documents < 0, -torch.inf)
+        return logits
 
     def add_first(self, into: Tensor, each: Tensor, documents: Tensor) -> None:
         """Add the gradients `each` [batch, heads, rows] of the logits of rows to those of their array."""
@@ -263,19 +267,19 @@ class TileAttention:
         items = tile.document + np.arange(batch)
         numbers = items[:, None] * self.all_heads + self.first_head + np.arange(heads)
         keep = [keep_mask(self.scores.dropout, self.scores.dropout_seed, n, queries, keys) for n in numbers]
-        found = torch.from_numpy(np.stack(keep)).to(q.device)
-        return (found, ~found) if mask is None else (found & mask, ~found & mask)
+        survives = torch.from_numpy(np.stack(keep)).to(q.device)
+        return (survives, ~survives) if mask is None else (survives & mask, ~survives & mask)
 
     def arguments(self, q: Tensor, tile: Tile | Pack) -> dict[str, Any]:
         """The arguments of `flash.attention` for a tile, or of `flash.attention_varlen` for a pack."""
         of = self.scores
-        found: dict[str, Any] = dict(of.given)
+        arguments: dict[str, Any] = dict(of.shared)
         if tile.right == 0:
-            found["causal"] = True
+            arguments["causal"] = True
         right = None if tile.right == 0 else tile.right
         if tile.left is not None or right is not None:
-            found["window"] = (tile.left, right)
-        found |= self._arrays_of(tile, len(q))
+            arguments["window"] = (tile.left, right)
+        arguments |= self._arrays_of(tile, len(q))
         functions: dict[str, Callable[..., Any]] = {}
         counting = [name for name in BY_POSITION if name in self.arrays]
         if of.score_mod is not None or counting:
@@ -283,13 +287,15 @@ class TileAttention:
         if of.mask_mod is not None:
             functions["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
         if functions:
-            internal = {_PLACES: self._places(q, tile)}
+            internal = {_COORDINATES: self._coordinates(q, tile)}
             internal |= {f"{RESERVED}{name}": by_items(self.arrays[name].detach()) for name in counting}
-            found |= with_internal_arrays(functions, internal, of.aux)
-        return found
+            arguments |= with_internal_arrays(functions, internal, of.aux)
+        return arguments
 
-    def _places(self, q: Tensor, tile: Tile | Pack) -> Tensor:
-        """What functions of scores count from, for each batch item or document: int32 [items, 5]."""
+    def _coordinates(self, q: Tensor, tile: Tile | Pack) -> Tensor:
+        """The coordinates from which functions of scores count, for each batch item or document: int32
+        [items, 5].
+        """
         tiles = (
             [replace(tile, document=tile.document + n) for n in range(len(q))]
             if isinstance(tile, Tile)
@@ -300,22 +306,22 @@ class TileAttention:
 
     def _arrays_of(self, tile: Tile | Pack, items: int) -> dict[str, Any]:
         """The arrays of scores as far as a tile or a pack has them."""
-        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for name in OF_TILES:
             if name in self.arrays:
                 array = self.arrays[name].detach()
                 if isinstance(tile, Tile):
-                    found[name] = part_of(array, name, **_cut(tile, items))
+                    arrays[name] = part_of(array, name, **_cut(tile, items))
                 else:  # documents have numbers of heads alone
                     rows = by_items(array)
-                    found[name] = rows if len(rows) == 1 else rows[[one.document for one in tile.tiles]]
-        return found
+                    arrays[name] = rows if len(rows) == 1 else rows[[one.document for one in tile.tiles]]
+        return arrays
 
-    def _add(self, into: Arrays, found: Mapping[str, Tensor], tile: Tile) -> None:
+    def _add(self, into: Arrays, gradients: Mapping[str, Tensor], tile: Tile) -> None:
         """Add the gradients of a tile's part of arrays. If some count positions, that of the bias is that of
         all scores.
         """
-        parts = dict(found)
+        parts = dict(gradients)
         for name in BY_POSITION:
             if name in into:
                 parts[KEY_BIAS] = parts[BIAS].sum(2)
@@ -327,7 +333,7 @@ class TileAttention:
 
 
 def _cut(tile: Tile, items: int) -> dict[str, slice]:
-    """The parts of arrays of scores that a tile of so many items has."""
+    """The slices of arrays of scores for a tile of `items` batch items."""
     first = tile.document
     return {"batch": slice(first, first + items), "seq_q": tile.queries, "seq_k": tile.columns}
 
@@ -342,9 +348,9 @@ def _bias_of_scores(arguments: dict[str, Any], shape: tuple[int, ...], device: t
     return bias.float().expand(shape)
 
 
-def _first(found: Sequence[Tensor]) -> Tensor | None:
+def _first(tensors: Sequence[Tensor]) -> Tensor | None:
     """The first of these tensors; None if there is none."""
-    return found[0] if found else None
+    return tensors[0] if tensors else None
 
 
 def _rows_first(x: Tensor, rows: Rows) -> Tensor:
@@ -364,19 +370,19 @@ def _moved(function: Callable[..., Any] | None, step: int, counting: Sequence[st
     names = [] if function is None else array_names(function, OF_SCORE_MOD)
 
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
-        places = arrays.pop(_PLACES)
+        coordinates = arrays.pop(_COORDINATES)
         numbers = {name: arrays.pop(f"{RESERVED}{name}") for name in counting}
-        query, key = query * step + places[batch, 0], key * step + places[batch, 1]
-        shift = places[batch, 4] if numbers else 0
-        first_head, batch = places[batch, 3], places[batch, 2]
+        query, key = query * step + coordinates[batch, 0], key * step + coordinates[batch, 1]
+        shift = coordinates[batch, 4] if numbers else 0
+        first_head, batch = coordinates[batch, 3], coordinates[batch, 2]
         if function is not None:
             score = function(score, batch, head + first_head, query, key, **arrays)
         for name, each in numbers.items():  # of this rank's heads
             score = score + each[batch, head] * FEATURES[name].factor(query + shift, key)
         return score
 
-    own = [f"{RESERVED}{name}" for name in counting]
-    return with_parameters(moved, [*OF_SCORE_MOD, *names, _PLACES, *own])
+    reserved = [f"{RESERVED}{name}" for name in counting]
+    return with_parameters(moved, [*OF_SCORE_MOD, *names, _COORDINATES, *reserved])
 
 
 def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
@@ -384,13 +390,13 @@ def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
     names = array_names(function, OF_MASK_MOD)
 
     def moved(batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
-        places = arrays.pop(_PLACES)
+        coordinates = arrays.pop(_COORDINATES)
         return function(
-            places[batch, 2],
-            head + places[batch, 3],
-            query * step + places[batch, 0],
-            key * step + places[batch, 1],
+            coordinates[batch, 2],
+            head + coordinates[batch, 3],
+            query * step + coordinates[batch, 0],
+            key * step + coordinates[batch, 1],
             **arrays,
         )
 
-    return with_parameters(moved, [*OF_MASK_MOD, *names, _PLACES])
+    return with_parameters(moved, [*OF_MASK_MOD, *names, _COORDINATES])

@@ -8,11 +8,13 @@ from torch import Tensor
 from flash.distributed.exchange import Form, Peers, Traffic
 
 
-def largest(peers: Peers, own: Tensor, what: str, traffic: Traffic) -> Tensor:
+def largest(peers: Peers, values: Tensor, what: str, traffic: Traffic) -> Tensor:
     """The largest of each element over the ranks, on every rank; NaN if one rank has NaN."""
-    others = [peer for peer in range(peers.world) if peer != peers.rank]
-    form = [Form(tuple(own.shape), own.dtype)]
-    found = peers.start({p: [own] for p in others}, dict.fromkeys(others, form), what, own).wait(traffic)
+    others = peers.others
+    form = [Form(tuple(values.shape), values.dtype)]
+    received = peers.start({p: [values] for p in others}, dict.fromkeys(others, form), what, values).wait(
+        traffic
+    )
     for peer in others:
-        own = torch.maximum(own, found[peer][0])
-    return own
+        values = torch.maximum(values, received[peer][0])
+    return values

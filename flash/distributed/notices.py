@@ -1,4 +1,4 @@
-"""Notices of lost ranks: which rank a rank has lost, and why, as it tells the others before it raises."""
+"""Notices of lost ranks: which rank a rank has lost, and why, sent to the others before it raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Notice(NamedTuple):
 
 class Notices:
     """The notices of the other ranks of a group. Memory for each is ready from the start, so that a notice
-    arrives also while this rank does something else. A rank tells at most one, before it raises.
+    arrives also while this rank does something else. A rank sends at most one, before it raises.
     """
 
     def __init__(self, group: dist.ProcessGroup, rank: int) -> None:
@@ -52,19 +52,19 @@ class Notices:
                 continue
             self._awaited[peer] = memory, work
 
-    def told(self) -> Mapping[int, Notice]:
-        """The notices that have arrived, by the ranks that have told them."""
+    def received(self) -> Mapping[int, Notice]:
+        """The notices that have arrived, by the ranks that have sent them."""
         each = {peer: _read(memory, peer) for peer, (memory, _) in self._awaited.items()}
         return {peer: notice for peer, notice in each.items() if notice is not None}
 
     def cause(self, notice: Notice) -> Notice:
-        """The first loss of which `notice` is a consequence: a rank that has told of a loss raises because of
-        that.
+        """The first loss of which `notice` is a consequence: a rank that has reported a loss raises because
+        of that.
         """
-        told, seen = self.told(), {notice.by}
-        while notice.lost in told and notice.lost not in seen:
+        received, seen = self.received(), {notice.by}
+        while notice.lost in received and notice.lost not in seen:
             seen.add(notice.lost)
-            notice = told[notice.lost]
+            notice = received[notice.lost]
         return notice
 
     def tell(self, group: dist.ProcessGroup, notice: Notice, timeout: datetime.timedelta) -> None:

@@ -59,7 +59,7 @@ class Pack:
         ):
             return False
         pairs = zip(self.limits, Pack.of(tile).limits, strict=True)
-        left, right = (own.joined(other) for own, other in pairs)
+        left, right = (limit.joined(other) for limit, other in pairs)
         if left is None or right is None:
             return False
         self.tiles.append(tile)
@@ -68,12 +68,12 @@ class Pack:
 
     @property
     def left(self) -> Side:
-        """How many keys before its own position a query sees; None for all."""
+        """How many keys before its position a query sees; None for all."""
         return self.limits[0].side
 
     @property
     def right(self) -> Side:
-        """How many keys behind its own position a query sees; None for all."""
+        """How many keys after its position a query sees; None for all."""
         return self.limits[1].side
 
     @property
@@ -98,22 +98,22 @@ class Pack:
 
     def lengths(self, device: torch.device) -> dict[str, Any]:
         """The arguments of `flash.attention_varlen` and its gradients that say where tiles end."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, side in (("q", 0), ("k", 1)):
             sizes = [tile.sizes[side] for tile in self.tiles]
             ends = [0, *itertools.accumulate(sizes)]
-            found[f"cu_seqlens_{name}"] = torch.tensor(ends, dtype=torch.int32, device=device)
-            found[f"max_seqlen_{name}"] = max(sizes)
-        return found
+            arguments[f"cu_seqlens_{name}"] = torch.tensor(ends, dtype=torch.int32, device=device)
+            arguments[f"max_seqlen_{name}"] = max(sizes)
+        return arguments
 
 
 def packs_of(tiles: Iterable[Tile]) -> list[Pack]:
     """The tiles as few packs, in a fixed order."""
-    found: list[Pack] = []
+    packs: list[Pack] = []
     for tile in tiles:
-        if not any(pack.add(tile) for pack in found):
-            found.append(Pack.of(tile))
-    return found
+        if not any(pack.add(tile) for pack in packs):
+            packs.append(Pack.of(tile))
+    return packs
 
 
 def _rows(parts: Sequence[slice]) -> Rows:

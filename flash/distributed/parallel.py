@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flash.distributed import sums
-from flash.distributed.agreement import Said, agreed
+from flash.distributed.agreement import RankCall, agreed
 from flash.distributed.arrays import Arrays
 from flash.distributed.calls import Call, problem_of, read
 from flash.distributed.dtensors import Sharded, is_dtensor, local_of
@@ -112,13 +112,13 @@ class ContextParallel:
 
     def shard(self, x: Tensor, axis: int = -2) -> Tensor:
         """The rows of this rank, of a tensor that every rank has whole; `axis` is the one of rows. Of a
-        replicated DTensor a sharded one. Gradients are those of the own rows.
+        replicated DTensor a sharded one. Gradients are those of this rank's rows.
         """
         if is_dtensor(x):
-            return Sharded.of(x, axis, self.sharding).shard(x, self._own_rows)
-        return self._own_rows(x, axis)
+            return Sharded.of(x, axis, self.sharding).shard(x, self._local_rows)
+        return self._local_rows(x, axis)
 
-    def _own_rows(self, x: Tensor, axis: int) -> Tensor:
+    def _local_rows(self, x: Tensor, axis: int) -> Tensor:
         return x.index_select(axis, self.positions(x.shape[axis], x.device))
 
     @eager
@@ -131,18 +131,18 @@ class ContextParallel:
         """
         peers = self.peers.named(f"{_CALLER}.unshard")
 
-        def read_all() -> Said[tuple[Sharded | None, Tensor, int]]:
+        def read_all() -> RankCall[tuple[Sharded | None, Tensor, int]]:
             sharded = Sharded.of(x, axis, self.sharding) if is_dtensor(x) else None
-            own = x if sharded is None else sharded.local(x, "x")
-            peers.require_device("x", own)
-            at = range(own.dim())[axis]
-            shape = [n for d, n in enumerate(own.shape) if d != at]
-            words = {"shape beside rows": str(shape), "axis": str(at), "dtype": str(own.dtype)}
-            words |= {"layout of shards": self.sharding.layout, "device": own.device.type}
-            return Said((sharded, own, at), words, (own.shape[at],))
+            local = x if sharded is None else sharded.local(x, "x")
+            peers.require_device("x", local)
+            at = range(local.dim())[axis]
+            shape = [n for d, n in enumerate(local.shape) if d != at]
+            words = {"shape without rows": str(shape), "axis": str(at), "dtype": str(local.dtype)}
+            words |= {"layout of shards": self.sharding.layout, "device": local.device.type}
+            return RankCall((sharded, local, at), words, (local.shape[at],))
 
-        with peers.turn():
-            (sharded, own, at), every = agreed(peers, read_all)
+        with peers.exclusive_call():
+            (sharded, local, at), every = agreed(peers, read_all)
             rows = [count for (count,) in every]
             wanted = [self.sharding.rows(rank, sum(rows)) for rank in range(peers.world)]
             if rows != wanted:
@@ -150,7 +150,7 @@ class ContextParallel:
                     f"{peers.caller}: {sum(rows)} rows are {wanted} on the ranks with layout "
                     f"{self.sharding.layout!r}, got {rows}; shard with the same ContextParallel"
                 )
-            whole: Tensor = _Unshard.apply(own, at, rows, peers, self)
+            whole: Tensor = _Unshard.apply(local, at, rows, peers, self)
         return whole if sharded is None else sharded.replicated(whole)
 
     # --------------------------------------------------------------------------------- attention
@@ -200,19 +200,23 @@ class ContextParallel:
         outputs = outputs_of(f"{_CALLER}.attention", options)
         scores = {"backend": _AUTO, **arguments}
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        with self.peers.turn():
-            own = {MAX_LOGIT.option: str(MAX_LOGIT in outputs)}
-            sharded, call, plan = self._agreed(self.peers, (q, k, v), causal, layout, scores, cuts, own)
+        with self.peers.exclusive_call():
+            extra_words = {MAX_LOGIT.option: str(MAX_LOGIT in outputs)}
+            sharded, call, plan = self._agreed(
+                self.peers, (q, k, v), causal, layout, scores, cuts, extra_words
+            )
             self.plan = plan
             engine = Engine(plan, self.peers, call.scores, MAX_LOGIT in outputs)
-            given = [call.heads_first(x) for x in (call.q, call.k, call.v)]
-            out, lse, tops = _Attention.apply(engine, self, tuple(call.arrays), *given, *call.arrays.values())
-        out, lse = call.as_given(out), call.lse_as_given(lse)
+            tensors = [call.heads_first(x) for x in (call.q, call.k, call.v)]
+            out, lse, tops = _Attention.apply(
+                engine, self, tuple(call.arrays), *tensors, *call.arrays.values()
+            )
+        out, lse = call.in_layout(out), call.lse_in_layout(lse)
         if sharded is not None:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
             tops = sharded.replicated(tops) if MAX_LOGIT in outputs else tops
-        found = {LSE: lse, MAX_LOGIT: tops}
-        return (out, *[found[output] for output in outputs]) if outputs else out
+        results = {LSE: lse, MAX_LOGIT: tops}
+        return (out, *[results[output] for output in outputs]) if outputs else out
 
     @eager
     def sum_gradients(self, tensors: Iterable[Tensor]) -> None:
@@ -246,7 +250,7 @@ class ContextParallel:
         for output in OUTPUTS:
             arguments.pop(output.option, None)
         peers = self.peers.named(f"{_CALLER}.explain")
-        with peers.turn():
+        with peers.exclusive_call():
             _, _, plan = self._agreed(peers, (q, k, v), causal, layout, arguments, cuts)
         name, _ = chosen(plan.problem, self.scheme, self.degree, self.machine)
         return explained(plan.problem, name, plan, self.machine, self.scheme)
@@ -259,17 +263,17 @@ class ContextParallel:
         layout: Layout,
         scores: Mapping[str, Any],
         cuts: Mapping[str, Tensor | None],
-        own: Mapping[str, str] = MappingProxyType({}),
+        extra_words: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[Sharded | None, Call, Plan]:
-        """The call on which all ranks agree, also on the words of `own`, its plan, and how its DTensors are
+        """The call on which all ranks agree, also on `extra_words`, its plan, and how its DTensors are
         sharded.
         """
 
-        def read_all() -> Said[tuple[Sharded | None, Call]]:
+        def read_all() -> RankCall[tuple[Sharded | None, Call]]:
             sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
             call = read(peers.caller, q, k, v, causal, layout, scores, cuts)
             peers.require_device("q", call.q)
-            return Said((sharded, call), {**self._words(), **call.words, **own}, call.numbers)
+            return RankCall((sharded, call), {**self._words(), **call.words, **extra_words}, call.numbers)
 
         (sharded, call), every = agreed(peers, read_all)
         problem = problem_of(peers.caller, call, self.sharding, every)
@@ -316,12 +320,12 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = q.detach(), k.detach(), v.detach()
         of.traffic = Traffic()
-        own = dict(zip(names, arrays, strict=True))
-        results, kept, moved = engine.forward(q, k, v, own, of.traffic)
+        by_name = dict(zip(names, arrays, strict=True))
+        results, residuals, moved = engine.forward(q, k, v, by_name, of.traffic)
         of.peers.calls.sending = False  # recomputation for a checkpoint may end when tensors are saved
         ctx.engine, ctx.of, ctx.call = engine, of, of.peers.calls.agreed
         ctx.names, ctx.moved = names, tuple(moved)
-        ctx.save_for_backward(*kept, *arrays, *moved.values())
+        ctx.save_for_backward(*residuals, *arrays, *moved.values())
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(results[2])
         return results
@@ -338,17 +342,17 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         except RuntimeError as error:
             lost = error
 
-        def read_all() -> Said[tuple[Forward, Arrays, Arrays]]:
+        def read_all() -> RankCall[tuple[Forward, Arrays, Arrays]]:
             if lost is not None:
                 raise lost
             count, end = len(Forward._fields), len(Forward._fields) + len(ctx.names)
-            own = dict(zip(ctx.names, saved[count:end], strict=True))
-            found: Any = Forward(*saved[:count]), own, dict(zip(ctx.moved, saved[end:], strict=True))
+            by_name = dict(zip(ctx.names, saved[count:end], strict=True))
+            value: Any = Forward(*saved[:count]), by_name, dict(zip(ctx.moved, saved[end:], strict=True))
             words = {"the call to differentiate": f"number {ctx.call} on the group"}
-            return Said(found, words, (dlse is not None,))
+            return RankCall(value, words, (dlse is not None,))
 
-        with peers.turn():
-            (kept, arrays, moved), every = agreed(peers, read_all)
+        with peers.exclusive_call():
+            (residuals, arrays, moved), every = agreed(peers, read_all)
             flags = ctx.needs_input_grad[len(ctx.needs_input_grad) - len(arrays) :]
             into = {
                 name: torch.zeros(array.shape, dtype=torch.float32, device=array.device)
@@ -357,14 +361,14 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
             }
             p, rows = engine.plan.problem, engine.plan.rows(peers.rank)[0]
             if dout is None:
-                dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
-            if dlse is None and any(given for (given,) in every):
-                dlse = kept.lse.new_zeros((p.batch, p.heads, rows))
+                dout = residuals.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
+            if dlse is None and any(has_dlse for (has_dlse,) in every):
+                dlse = residuals.lse.new_zeros((p.batch, p.heads, rows))
             of.gradient_traffic = Traffic()
             dout = dout.contiguous()
-            found = engine.backward(dout, dlse, kept, arrays, moved, into, of.gradient_traffic)
+            gradients = engine.backward(dout, dlse, residuals, arrays, moved, into, of.gradient_traffic)
         of_arrays = [into[n].to(array.dtype) if n in into else None for n, array in arrays.items()]
-        return (None, None, None, *found, *of_arrays)
+        return (None, None, None, *gradients, *of_arrays)
 
 
 class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
@@ -372,12 +376,11 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, rows: list[int], peers: Peers, of: ContextParallel) -> Tensor:
-        others = [p for p in range(peers.world) if p != peers.rank]
-        forms = {p: [Form((*x.shape[:axis], rows[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
-        found = peers.start({p: [x] for p in others}, forms, "rows of a shard", x).wait()
+        forms = {p: [Form((*x.shape[:axis], rows[p], *x.shape[axis + 1 :]), x.dtype)] for p in peers.others}
+        received = peers.start({p: [x] for p in peers.others}, forms, "rows of a shard", x).wait()
         whole = x.new_empty((*x.shape[:axis], sum(rows), *x.shape[axis + 1 :]))
         for rank in range(peers.world):
-            part = x if rank == peers.rank else found[rank][0]
+            part = x if rank == peers.rank else received[rank][0]
             for run in of.sharding.runs(rank, sum(rows)):
                 whole.movedim(axis, 0)[run.positions] = part.movedim(axis, 0)[run.rows]
         ctx.of, ctx.axis = of, axis
@@ -386,4 +389,4 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dwhole: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.of._own_rows(dwhole, ctx.axis), None, None, None, None
+        return ctx.of._local_rows(dwhole, ctx.axis), None, None, None, None

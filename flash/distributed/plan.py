@@ -31,7 +31,7 @@ Scheme = Literal["ring", "gather", "ulysses", "2d"]
 SCHEMES: Final[tuple[str, ...]] = get_args(Scheme)
 _SAMPLED: Final = 8  # the most ranks whose steps an estimate looks at
 _LSE_BYTES: Final = 4
-_OWN: Final = 0  # the step in which a rank meets its own keys
+_SELF_STEP: Final = 0  # the step in which a rank attends to its local keys
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Machine:
 
 
 class ScoreRows(NamedTuple):
-    """A bias or a mask with the rows of its rank's queries: its axes beside rows, each of which may be 1,
+    """A bias or a mask with the rows of its rank's queries: its axes other than rows, each of which may be 1,
     the bytes of an element, and whether it has a gradient.
     """
 
@@ -126,7 +126,7 @@ class Plan:
         return range(node * self.degree, (node + 1) * self.degree)
 
     def share(self, member: int) -> HeadShare:
-        """The heads that the rank at a place of a node computes."""
+        """The heads that rank number `member` of a node computes."""
         p = self.problem
         each, group = p.heads // self.degree, p.heads // p.kv_heads
         first = member * each
@@ -154,7 +154,7 @@ class Plan:
 
     def tiles(self, node: int, source: int, most_queries: int | None = None) -> tuple[Tile, ...]:
         """The tiles of the queries of a node and the keys of another, or of the same. With
-        `most_queries`, tiles of at most so many queries.
+        `most_queries`, tiles of at most this number of queries.
         """
         return _tiles(self.problem, self.degree, node, source, most_queries)
 
@@ -174,8 +174,8 @@ class Plan:
         """
         node, heads = rank // self.degree, self.problem.heads // self.degree
         steps = range(self.nodes) if step is None else (step,)
-        found = (_meeting(self.problem, self.degree, node, (node - d) % self.nodes).scores for d in steps)
-        return sum(found) * heads * self.problem.batch
+        counts = (_meeting(self.problem, self.degree, node, (node - d) % self.nodes).scores for d in steps)
+        return sum(counts) * heads * self.problem.batch
 
     def ring_bytes(self, rank: int, step: int) -> int:
         """The bytes of keys and values that a rank sends in a step, of the forward pass."""
@@ -189,14 +189,14 @@ class Plan:
         """The bytes that a rank sends to the other ranks of its node: of q, k, v, bias and mask, and then
         of the results and their log-sum-exp.
         """
-        p, own = self.problem, rank % self.degree
+        p, local = self.problem, rank % self.degree
         rows_q, rows_k = self.rows(rank)
         there = back = 0
         each = p.heads // self.degree
-        for place, peer in enumerate(self.members(rank // self.degree)):
-            if place == own:
+        for member, peer in enumerate(self.members(rank // self.degree)):
+            if member == local:
                 continue
-            kv = self.share(place).kv_heads
+            kv = self.share(member).kv_heads
             there += rows_q * each * p.head_dim * p.itemsize
             there += rows_k * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
             back += self.rows(peer)[0] * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
@@ -221,16 +221,16 @@ class Plan:
         wide: int = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
         sources = ((node - d) % self.nodes for d in self.steps())
         taken = sum(_meeting(p, self.degree, node, source).rows for source in sources)
-        found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
+        total = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
         rows_q, each = self.rows(rank)[0], p.heads // self.degree
         of_rows = sum(self._bytes_of_row(array) for array in p.of_rows if array.has_gradient)
         for peer in self.members(node):
             if peer != rank:
                 peer_q, peer_k = self.rows(peer)
-                found += p.batch * rows_q * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
-                found += p.batch * peer_q * each * p.head_dim * p.itemsize + peer_k * wide
-                found += peer_q * of_rows
-        return found
+                total += p.batch * rows_q * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
+                total += p.batch * peer_q * each * p.head_dim * p.itemsize + peer_k * wide
+                total += peer_q * of_rows
+        return total
 
     def most_bytes(self) -> int:
         """The bytes that the rank that sends the most sends in the forward pass."""
@@ -250,7 +250,7 @@ class Plan:
         ]
         if self.at_once:
             arriving = sum(moved) - machine.latency * max(0, len(moved) - 1)
-            ring = max(compute[_OWN], arriving) + sum(compute[1:])
+            ring = max(compute[_SELF_STEP], arriving) + sum(compute[1:])
         else:
             ring = sum(max(c, m) for c, m in zip(compute, [*moved, 0.0], strict=True))
         if self.degree == 1:
@@ -313,16 +313,16 @@ def _joined(sharding: Sharding, ranks: range, length: int) -> tuple[Run, ...]:
     parts = [run for rank in ranks for run in sharding.runs(rank, length)]
     if sharding.layout != "striped":
         parts = sorted((run for run in parts if run.count), key=lambda run: run.first)
-    found: list[Run] = []
+    runs: list[Run] = []
     start = 0
     for run in parts:
-        last = found[-1] if found else None
+        last = runs[-1] if runs else None
         if last is not None and last.step == 1 and last.first + last.count == run.first:
-            found[-1] = replace(last, count=last.count + run.count)
+            runs[-1] = replace(last, count=last.count + run.count)
         else:
-            found.append(replace(run, start=start))
+            runs.append(replace(run, start=start))
         start += run.count
-    return tuple(found)
+    return tuple(runs)
 
 
 @functools.lru_cache(maxsize=64)
@@ -344,24 +344,24 @@ def compacted(tiles: Sequence[Tile], rows: Sequence[slice], runs: Sequence[Run])
     for run, part in zip(runs, rows, strict=True):
         begins.append((run, at - part.start))
         at += part.stop - part.start
-    found = []
+    moved = []
     for tile in tiles:
         shift = next(s for run, s in begins if run.start <= tile.keys.start < run.start + run.count)
-        found.append(replace(tile, keys=slice(tile.keys.start + shift, tile.keys.stop + shift)))
-    return tuple(found)
+        moved.append(replace(tile, keys=slice(tile.keys.start + shift, tile.keys.stop + shift)))
+    return tuple(moved)
 
 
 def plans(problem: Problem, schemes: Sequence[str] = SCHEMES) -> dict[str, Plan]:
     """The plans that can compute a problem, by scheme; of "2d" the one that sends the fewest bytes, which
     takes longer to find than the others and is left out unless it is one of `schemes`.
     """
-    found = {"ring": Plan(problem), "gather": Plan(problem, at_once=True)}
+    by_scheme = {"ring": Plan(problem), "gather": Plan(problem, at_once=True)}
     if problem.world > 1 and not problem.why_not(problem.world):
-        found["ulysses"] = Plan(problem, problem.world)
+        by_scheme["ulysses"] = Plan(problem, problem.world)
     degrees = [n for n in range(2, problem.world) if problem.world % n == 0 and not problem.why_not(n)]
     if degrees and "2d" in schemes:
-        found["2d"] = min((Plan(problem, n) for n in degrees), key=Plan.most_bytes)
-    return found
+        by_scheme["2d"] = min((Plan(problem, n) for n in degrees), key=Plan.most_bytes)
+    return by_scheme
 
 
 def chosen(problem: Problem, scheme: str, degree: int | None, machine: Machine) -> tuple[str, Plan]:
@@ -381,24 +381,24 @@ def chosen(problem: Problem, scheme: str, degree: int | None, machine: Machine) 
         raise ConfigError(
             f"ContextParallel: scheme 'ulysses' cannot be used: {why}; use scheme='ring', '2d' or 'auto'"
         )
-    found = plans(problem, (scheme,))
+    by_scheme = plans(problem, (scheme,))
     if problem.world == 1:
         return scheme, Plan(problem)
-    if scheme not in found:
+    if scheme not in by_scheme:
         raise ConfigError(
             f"ContextParallel: scheme '2d' cannot be used: no number between 1 and {problem.world} divides "
             f"the ranks and suits {problem.heads} heads of q, {problem.kv_heads} of k; use scheme='ring' or "
             "'auto'"
         )
-    return scheme, found[scheme]
+    return scheme, by_scheme[scheme]
 
 
 @functools.lru_cache(maxsize=256)
 def _fastest(problem: Problem, machine: Machine) -> tuple[str, Plan]:
-    found = {name: plan for name, plan in plans(problem).items() if plan.keeps_memory()}
-    order = [name for name in SCHEMES if name in found]
-    best = min(order, key=lambda name: found[name].seconds(machine))
-    return best, found[best]
+    by_scheme = {name: plan for name, plan in plans(problem).items() if plan.keeps_memory()}
+    order = [name for name in SCHEMES if name in by_scheme]
+    best = min(order, key=lambda name: by_scheme[name].seconds(machine))
+    return best, by_scheme[best]
 
 
 def explained(problem: Problem, scheme: str, chosen_plan: Plan, machine: Machine, asked: str) -> str:

@@ -21,7 +21,7 @@ Side = int | None
 
 
 class Limits(NamedTuple):
-    """How many positions before and behind its own a query sees; None for all. Query 0 of the sequence
+    """How many positions before and after its position a query sees; None for all. Query 0 of the sequence
     is at the position of key `shift`.
     """
 
@@ -34,7 +34,7 @@ NO_LIMITS: Final = Limits(None, None)
 
 
 class Document(NamedTuple):
-    """A part of the sequence whose queries see only its own keys: the query and key that it begins
+    """A piece of the sequence whose queries see only its keys: the query and key that it begins
     with and that it ends before, and its number. Its first query is at the position of its key `shift`.
     """
 
@@ -48,12 +48,12 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries and keys of two shards that meet: `queries` and `keys` are rows of the shards, `places`
-    is what functions of scores and dropout count from: the first query and key as the caller of one
-    device would number them, the document, and `step`, the distance of adjacent rows.
+    """Queries and keys of two shards that meet: `queries` and `keys` are rows of the shards, functions
+    of scores and dropout count from `first_query` and `first_key`, as the caller of one device would number
+    them, and `document`; `step` is the distance of adjacent rows.
 
-    A query sees keys from `left` before the position of the key at its own distance from the last
-    one, up to `right` behind it; None for no limit.
+    A query sees keys from `left` before the position of the key at the query's distance from the last
+    one, up to `right` after it; None for no limit.
     """
 
     queries: slice
@@ -81,12 +81,12 @@ class Tile:
     def scores(self) -> int:
         """How many scores the queries see."""
         rows, keys = self.sizes
-        found = rows * keys
+        count = rows * keys
         if self.right is not None:  # row r before the last does not see the last r - right keys
-            found -= _triangle(rows - 1 - self.right)
+            count -= _triangle(rows - 1 - self.right)
         if self.left is not None:  # row r does not see the first keys - rows + r - left keys
-            found -= _triangle(keys - 1 - self.left) - _triangle(keys - 1 - self.left - rows)
-        return found
+            count -= _triangle(keys - 1 - self.left) - _triangle(keys - 1 - self.left - rows)
+        return count
 
 
 def _triangle(n: int) -> int:
@@ -170,9 +170,9 @@ def needed(tiles: Sequence[Tile], runs: Sequence[Run]) -> tuple[slice, ...]:
     """The rows of each run of a shard of keys that some tile reads, from the first to the last; empty
     slices for runs that none reads.
     """
-    found = []
+    slices = []
     for run in runs:
         of_run = [t.keys for t in tiles if run.start <= t.keys.start < run.start + run.count]
         start = min((rows.start for rows in of_run), default=run.start)
-        found.append(slice(start, max((rows.stop for rows in of_run), default=start)))
-    return tuple(found)
+        slices.append(slice(start, max((rows.stop for rows in of_run), default=start)))
+    return tuple(slices)

@@ -16,22 +16,22 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Segment:
-    """The tokens from position `start` on: the first `kept` of `length` that came as shards, or with
-    `length` 0 `kept` tokens, of which the one at position p lies on rank p // block % world.
+    """The tokens from position `start` on: the first `stored` of `length` that came as shards, or with
+    `length` 0 `stored` tokens, of which the one at position p lies on rank p // block % world.
     """
 
     start: int
-    kept: int
+    stored: int
     length: int = 0
 
     def count(self, rank: int, sharding: Sharding, block: int) -> int:
         """How many of the tokens lie on a rank."""
         if self.length:
             return sum(
-                min(run.count, max(0, -(-(self.kept - run.first) // run.step)))
+                min(run.count, max(0, -(-(self.stored - run.first) // run.step)))
                 for run in sharding.runs(rank, self.length)
             )
-        return self._owned_before(self.start + self.kept, rank, sharding.world, block) - self._owned_before(
+        return self._owned_before(self.start + self.stored, rank, sharding.world, block) - self._owned_before(
             self.start, rank, sharding.world, block
         )
 
@@ -41,10 +41,10 @@ class Segment:
             whole = np.arange(self.length)
             rows = np.concatenate([whole[run.positions] for run in sharding.runs(rank, self.length)])
         else:
-            rows = np.arange(self.kept)
+            rows = np.arange(self.stored)
             rows = rows[(self.start + rows) // block % sharding.world == rank]
-        found: Positions = self.start + rows[rows < self.kept]
-        return found
+        positions: Positions = self.start + rows[rows < self.stored]
+        return positions
 
     @staticmethod
     def _owned_before(end: int, rank: int, world: int, block: int) -> int:
@@ -61,18 +61,18 @@ class Tokens:
     block: int
     rank: int
     segments: list[Segment] = field(default_factory=list)
-    _own: Positions = field(default_factory=lambda: np.zeros(16, np.int64))  # grown by doubling
+    _held: Positions = field(default_factory=lambda: np.zeros(16, np.int64))  # grown by doubling
     _count: int = 0
 
     @property
     def length(self) -> int:
         """The number of tokens on all ranks."""
-        return self.segments[-1].start + self.segments[-1].kept if self.segments else 0
+        return self.segments[-1].start + self.segments[-1].stored if self.segments else 0
 
     @property
-    def own(self) -> Positions:
+    def held(self) -> Positions:
         """The positions of the tokens on this rank, rising."""
-        return self._own[: self._count]
+        return self._held[: self._count]
 
     def count(self, rank: int) -> int:
         """How many of the tokens lie on a rank."""
@@ -84,30 +84,30 @@ class Tokens:
 
     def extend(self, segment: Segment) -> None:
         """Add the tokens of a segment that `next` made."""
-        if segment.kept == 0:
+        if segment.stored == 0:
             return
         new = segment.positions(self.rank, self.sharding, self.block)
         total = self._count + len(new)
-        if total > len(self._own):
-            grown = np.zeros(max(total, 2 * len(self._own)), np.int64)
-            grown[: self._count] = self.own
-            self._own = grown
-        self._own[self._count : total] = new
+        if total > len(self._held):
+            grown = np.zeros(max(total, 2 * len(self._held)), np.int64)
+            grown[: self._count] = self.held
+            self._held = grown
+        self._held[self._count : total] = new
         self._count = total
         last = self.segments[-1] if self.segments else None
         if last is not None and not last.length and not segment.length:
-            self.segments[-1] = replace(last, kept=last.kept + segment.kept)
+            self.segments[-1] = replace(last, stored=last.stored + segment.stored)
         else:
             self.segments.append(segment)
 
     def cut(self, length: int) -> None:
         """Keep the first `length` tokens."""
-        kept = [s for s in self.segments if s.start < length]
-        self.segments = [replace(s, kept=min(s.kept, length - s.start)) for s in kept]
-        self._count = int(np.searchsorted(self.own, length))
+        segments = [s for s in self.segments if s.start < length]
+        self.segments = [replace(s, stored=min(s.stored, length - s.start)) for s in segments]
+        self._count = int(np.searchsorted(self.held, length))
 
     def copy(self) -> Self:
         """A copy of the tokens, on the same ranks."""
-        found = copy.copy(self)
-        found.segments, found._own = list(self.segments), self._own.copy()
-        return found
+        other = copy.copy(self)
+        other.segments, other._held = list(self.segments), self._held.copy()
+        return other

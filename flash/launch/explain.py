@@ -217,7 +217,7 @@ def proved_text(made: BuiltKernel) -> str:
 
 def silicon_text(made: BuiltKernel) -> str:
     """The words of `explain` that say on which GPUs a kernel's text has run."""
-    return ledger().said(f"{made.kernel.name} for {made.target}", lambda: made.text)
+    return ledger().status(f"{made.kernel.name} for {made.target}", lambda: made.text)
 
 
 def _proved(proof: Proof) -> str:

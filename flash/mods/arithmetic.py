@@ -134,8 +134,8 @@ def power(a: Any, b: Any) -> Traced:
     size = unary("exp2", as_float(other) * unary("log2", unary("abs", as_float(one))))
     size = choice(compared("eq", other, 0), 1.0, size)
     if other.kind is s32:
-        is_odd = compared("ne", bitwise("and", other, 1), 0)
-        return choice(compared("lt", one, 0) & is_odd, -size, size)
+        negates = compared("ne", bitwise("and", other, 1), 0)
+        return choice(compared("lt", one, 0) & negates, -size, size)
     return choice(compared("lt", one, 0), float("nan"), size)
 
 

@@ -42,14 +42,14 @@ def visible_blocks(
             f"positive integers, got {shown(shape)} and {shown(block)}"
         )
     with naming("visible_blocks"):
-        given = with_captured({MASK_MOD: mask_mod, AUX: aux}, _declared(aux or {}))
-        arrays = {name: np.asarray(array) for name, array in (given[AUX] or {}).items()}
-        trace = traced(MASK_MOD, given[MASK_MOD], _declared(arrays))
+        arguments = with_captured({MASK_MOD: mask_mod, AUX: aux}, _declared(aux or {}))
+        arrays = {name: np.asarray(array) for name, array in (arguments[AUX] or {}).items()}
+        trace = traced(MASK_MOD, arguments[MASK_MOD], _declared(arrays))
     batch, heads, seq_q, seq_k = shape
     rows, columns = block
-    found = np.zeros((batch, heads, -(-seq_q // rows), -(-seq_k // columns)), bool)
+    visible = np.zeros((batch, heads, -(-seq_q // rows), -(-seq_k // columns)), bool)
     firsts = np.arange(0, seq_k, columns)
-    for b, h, nth in np.ndindex(found.shape[:3]):
+    for b, h, nth in np.ndindex(visible.shape[:3]):
         inputs = {
             "batch": np.array(b),
             "head": np.array(h),
@@ -58,8 +58,8 @@ def visible_blocks(
         }
         seen = Evaluation(trace, inputs, arrays, np.dtype(np.float32)).result
         of_keys = np.broadcast_to(seen.any(axis=0) if seen.ndim > 1 else seen, (seq_k,))
-        found[b, h, nth] = np.logical_or.reduceat(of_keys, firsts)
-    return found
+        visible[b, h, nth] = np.logical_or.reduceat(of_keys, firsts)
+    return visible
 
 
 def _declared(aux: Mapping[str, Any]) -> list[AuxArray]:

@@ -63,7 +63,7 @@ class Captured:
 
 
 def _identity(array: Any) -> object:
-    """What tells arrays apart: of numpy, where a view of an array is the same, its elements."""
+    """What identifies an array: of numpy, where a view of an array is the same, its elements."""
     if not isinstance(array, np.ndarray):
         return id(array)
     return array.ctypes.data, array.shape, array.strides, array.dtype.str

@@ -74,7 +74,7 @@ class Emitted:
 
 
 class Elements:
-    """A traced function for the scores of one tile, at a place where no branch has begun. The keys of
+    """A traced function for the scores of one tile, at a point where no branch has begun. The keys of
     the `columns` are counted from the input "first_key".
     """
 
@@ -82,12 +82,12 @@ class Elements:
         self.of = of
         self.k = of.k
         self._columns = columns
-        self._kept: dict[object, Any] = {}
-        self._place = 0, 0
+        self._cached: dict[object, Any] = {}
+        self._position = 0, 0
 
     def prepare(self, row: int, inputs: Mapping[str, Callable[[], Value]]) -> None:
-        """Emit what all scores of a row share, so that branches may begin behind it."""
-        self._place = row, 0
+        """Emit what all scores of a row share, so that branches may begin after it."""
+        self._position = row, 0
         shared = self.of.uniform | {"batch", "head", "query"}
         for n, needed in enumerate(self.of.trace.inputs):
             step = self.of.trace.steps[n]
@@ -102,9 +102,9 @@ class Elements:
         """The function for the score in `row` and `column`; `inputs` emit the inputs that are not the
         same for the whole CTA. `query` and `head` are the same in a row, `key` in a column.
         """
-        self._place = row, column
-        found: Value | bool | float = self.step(self.of.trace.result, inputs)
-        return found
+        self._position = row, column
+        value: Value | bool | float = self.step(self.of.trace.result, inputs)
+        return value
 
     def step(self, n: int, inputs: Mapping[str, Callable[[], Value]]) -> Any:
         """The value of a step: a Python number if it is a constant."""
@@ -131,7 +131,7 @@ class Elements:
         first = self._begun(step, inputs)
         if first is None:
             return None
-        apart = factor_of_key(self.of.trace, *step.args) * self._columns[self._place[1]]
+        apart = factor_of_key(self.of.trace, *step.args) * self._columns[self._position[1]]
         if step.op == "float":
             return first + float(apart) if apart else first
         return _COMPARISONS[step.op](first, -apart)
@@ -143,7 +143,7 @@ class Elements:
             return None
         if "first_key" not in inputs or not factor_of_key(trace, *args):
             return None
-        place, at_first = self._place, {**inputs, "key": inputs["first_key"]}
+        position, at_first = self._position, {**inputs, "key": inputs["first_key"]}
 
         def begun() -> Value:
             values = [self.step(n, at_first) for n in args]
@@ -152,23 +152,23 @@ class Elements:
             apart: Value = self._value(values[0], s32) - values[1]
             return apart
 
-        self._place = place[0], _FIRST
+        self._position = position[0], _FIRST
         needed = frozenset[str]().union(*(trace.inputs[n] for n in args))
         first: Value = self._once((args, is_float), needed, begun)
-        self._place = place
+        self._position = position
         return first
 
     def _once(self, what: object, needed: frozenset[str], emit: Callable[[], Any]) -> Any:
         """What `emit` returns for the inputs `needed`, emitted when it is first asked for."""
         store: dict[object, Any] = self.of.of_cta
-        place: tuple[int | None, ...] = ()
+        key: tuple[int | None, ...] = ()
         if not needed <= self.of.uniform:
-            row = None if needed.isdisjoint(_OF_ROWS - self.of.uniform) else self._place[0]
-            column = None if needed.isdisjoint(_OF_COLUMNS) else self._place[1]
-            store, place = self._kept, (row, column)
-        if (what, place) not in store:
-            store[what, place] = emit()
-        return store[what, place]
+            row = None if needed.isdisjoint(_OF_ROWS - self.of.uniform) else self._position[0]
+            column = None if needed.isdisjoint(_OF_COLUMNS) else self._position[1]
+            store, key = self._cached, (row, column)
+        if (what, key) not in store:
+            store[what, key] = emit()
+        return store[what, key]
 
     def _value(self, x: Any, kind: ScalarType) -> Value:
         """A constant in a register; a value unchanged."""
@@ -185,7 +185,7 @@ class Elements:
     def address(
         self, n: int, inputs: Mapping[str, Callable[[], Value]], *, within: frozenset[str] | None = None
     ) -> Value:
-        """The address of the element of a "load", u64; its parts are kept like other values. `within`:
+        """The address of the element of a "load", u64; its parts are cached like other values. `within`:
         only the parts that depend on these inputs; None for the whole address.
         """
         trace = self.of.trace

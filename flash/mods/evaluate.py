@@ -48,16 +48,16 @@ class Evaluation:
             return self._loaded(step, args)
         if step.value is not None:
             args.append(np.asarray(step.value, np.int32))
-        found = np.asarray(OPERATIONS[step.op].numpy(*args))
-        return found.astype(self._type(step.kind), copy=False)
+        result = np.asarray(OPERATIONS[step.op].numpy(*args))
+        return result.astype(self._type(step.kind), copy=False)
 
     def _loaded(self, step: Step, indices: list[Array]) -> Array:
         table = self._arrays[str(step.value)]
         inside = [np.clip(index, 0, n - 1) for index, n in zip(indices, table.shape, strict=True)]
-        found = np.asarray(table[tuple(inside)])
+        elements = np.asarray(table[tuple(inside)])
         if step.kind is s32:
-            found = np.clip(found, LEAST, MOST)
-        return found.astype(self._type(step.kind))
+            elements = np.clip(elements, LEAST, MOST)
+        return elements.astype(self._type(step.kind))
 
     def _type(self, kind: ScalarType) -> np.dtype[Any]:
         return {f32: self.dtype, s32: np.dtype(np.int32), pred: np.dtype(bool)}[kind]

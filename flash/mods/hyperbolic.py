@@ -1,4 +1,4 @@
-"""tanh of an f32 value, without an instruction of its own: a polynomial, and exp2 beyond it."""
+"""tanh of an f32 value, without the instruction tanh: a polynomial, and exp2 beyond it."""
 
 from __future__ import annotations
 

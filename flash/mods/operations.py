@@ -81,7 +81,7 @@ def _exact(*_: Any) -> float:
 
 
 def _of_magnitude(units: float) -> Callable[..., Any]:
-    """The function of an error that is so many units of 2**-24 of the result."""
+    """The function of an error of this number of units of 2**-24 of the result."""
     return lambda *operands: units * np.abs(operands[-1])
 
 

@@ -43,12 +43,12 @@ _INPUTS = {name: Range(0, MOST) for name in INDICES} | {
 @functools.lru_cache(maxsize=256)
 def ranges(trace: Trace) -> tuple[Range | None, ...]:
     """The range of each integer step; None where the step may wrap, and of other types."""
-    found: list[Range | None] = []
+    known_ranges: list[Range | None] = []
     for step in trace.steps:
-        args = [found[n] for n in step.args]
+        args = [known_ranges[n] for n in step.args]
         known = _range(trace, step, args) if step.kind is s32 else None
-        found.append(known if known is not None and known.fits else None)
-    return tuple(found)
+        known_ranges.append(known if known is not None and known.fits else None)
+    return tuple(known_ranges)
 
 
 def _range(trace: Trace, step: Step, args: Sequence[Range | None]) -> Range | None:
@@ -135,32 +135,32 @@ def hiding_bounds(trace: Trace, call: Calls) -> list[KeyBounds] | None:
     none of them is seen as a whole. None if it may hide any key.
     """
     solver = _Solver(trace, call)
-    found = [solver.bounds(n, negated=not negated) for n, negated in solver.parts(trace.result)]
-    is_open = [one.first is None and one.last is None for one in found]
-    return None if any(is_open) else found
+    bounds = [solver.bounds(n, negated=not negated) for n, negated in solver.parts(trace.result)]
+    is_open = [one.first is None and one.last is None for one in bounds]
+    return None if any(is_open) else bounds
 
 
 def seen_ranges(trace: Trace, call: Calls) -> list[KeyBounds] | None:
     """Ranges of keys, at least two, outside of which a mask_mod shows no key to any query of a call; None
     if no such ranges are known. `key_bounds` is around all of them.
     """
-    found = _Solver(trace, call).alternatives(trace.result)
-    is_open = [one.first is None and one.last is None for one in found]
-    return None if any(is_open) or len(found) == 1 else found
+    alternatives = _Solver(trace, call).alternatives(trace.result)
+    is_open = [one.first is None and one.last is None for one in alternatives]
+    return None if any(is_open) or len(alternatives) == 1 else alternatives
 
 
 def block_flags(trace: Trace, call: Calls) -> list[tuple[AuxArray, list[Interval]]]:
     """The arrays of flags that must be True where a mask_mod shows a key, with the intervals of their
     indices for a range of keys: `blocks[query // 128, key // 128]`.
     """
-    solver, found = _Solver(trace, call), []
+    solver, flags = _Solver(trace, call), []
     for n, negated in solver.parts(trace.result):
         step = trace.steps[n]
         if step.op == "load" and not negated and "key" in trace.inputs[n]:
             indices = [one for at in step.args if (one := solver.interval(at)) is not None]
             if len(indices) == len(step.args):
-                found.append((trace.array(step), indices))
-    return found
+                flags.append((trace.array(step), indices))
+    return flags
 
 
 class Form(NamedTuple):
@@ -174,8 +174,8 @@ class Form(NamedTuple):
         factors = dict(self.factors)
         for step, factor in other.factors.items():
             factors[step] = factors.get(step, 0) + times * factor
-        kept = {step: factor for step, factor in factors.items() if factor}
-        return Form(kept, self.constant + times * other.constant)
+        nonzero = {step: factor for step, factor in factors.items() if factor}
+        return Form(nonzero, self.constant + times * other.constant)
 
 
 def form(trace: Trace, n: int) -> Form:
@@ -240,10 +240,10 @@ class _Solver:
         apart = a.plus(b, -1)
         if op == "lt":
             apart = Form(apart.factors, apart.constant + 1)
-        found = self._at_most(apart, *_ZERO)
+        bounds = self._at_most(apart, *_ZERO)
         if op != "eq":
-            return found
-        return self._joined("and", found, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
+            return bounds
+        return self._joined("and", bounds, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
 
     def alternatives(self, n: int, *, negated: bool = False) -> list[KeyBounds]:
         """Ranges of which a key is in one if the condition of step `n` holds, or does not hold."""
@@ -254,10 +254,10 @@ class _Solver:
             return [self.bounds(n, negated=negated)]
         a, b = (self.alternatives(at, negated=negated) for at in step.args)
         if (step.op == "or") != negated:
-            found = a + b
+            joined = a + b
         else:
-            found = [self._joined("and", one, other) for one in a for other in b]
-        return found if len(found) <= _MOST_RANGES else [self.bounds(n, negated=negated)]
+            joined = [self._joined("and", one, other) for one in a for other in b]
+        return joined if len(joined) <= _MOST_RANGES else [self.bounds(n, negated=negated)]
 
     def parts(self, n: int, *, negated: bool = False) -> Iterator[tuple[int, bool]]:
         """The conditions that all hold if step `n` does, or does not: each a step, and whether that

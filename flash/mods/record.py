@@ -62,22 +62,22 @@ def traced(
         raise _no_function(name, function)
     names = _array_names(name, function, known)
     recorder = Recorder(capture=captured)
-    given = [Traced(recorder, *_input(recorder, parameter)) for parameter in _PARAMETERS[name]]
-    result = with_indexed_arrays(function)(*given, **{n: TracedArray(recorder, known[n]) for n in names})
+    inputs = [Traced(recorder, *_input(recorder, parameter)) for parameter in _PARAMETERS[name]]
+    result = with_indexed_arrays(function)(*inputs, **{n: TracedArray(recorder, known[n]) for n in names})
     kind, words = _WANTED[name]
     try:
-        found = lifted(recorder, result, kind)
+        value = lifted(recorder, result, kind)
     except TypeMismatchError:
         raise ConfigError(f"{name} must return {words}, got {shown(result)}") from None
-    if name == SCORE_MOD and found.kind is s32:
-        found = as_float(found)
-    if found.kind is not kind:
+    if name == SCORE_MOD and value.kind is s32:
+        value = as_float(value)
+    if value.kind is not kind:
         cure = (
             "use where(condition, score, float('-inf'))" if name == SCORE_MOD else "compare it, as in x > 0"
         )
-        raise ConfigError(f"{name} must return {words}, got {found!r}; {cure}")
+        raise ConfigError(f"{name} must return {words}, got {value!r}; {cure}")
     every = [*known.values(), *([] if captured is None else captured.declared)]
-    return Trace(name, recorder.steps, found.index, sorted(every, key=lambda array: array.name))
+    return Trace(name, recorder.steps, value.index, sorted(every, key=lambda array: array.name))
 
 
 def _input(recorder: Recorder, name: str) -> tuple[int, ScalarType]:
@@ -89,8 +89,8 @@ def _signature(name: str, *more: str) -> str:
     return f"({', '.join((*_PARAMETERS[name], *more))})"
 
 
-def _no_function(name: str, given: object) -> ConfigError:
-    return ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(given)}")
+def _no_function(name: str, argument: object) -> ConfigError:
+    return ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(argument)}")
 
 
 def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
@@ -99,9 +99,9 @@ def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
         raise ConfigError(f"{name} must be a function {_signature(name)}, got a traced {trace.name}")
     for array in trace.arrays:
         if known.get(array.name) != array:
-            given = known.get(array.name)
+            passed = known.get(array.name)
             raise ConfigError(
-                f"{name} was traced with aux {array}, got {'no such array' if given is None else given}"
+                f"{name} was traced with aux {array}, got {'no such array' if passed is None else passed}"
             )
     return trace
 
@@ -117,8 +117,8 @@ def _array_names(name: str, function: Callable[..., Any], known: Mapping[str, Au
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [p for p in parameters[: len(usual)] if p.kind in kinds]
     rest = [p for p in parameters[len(usual) :] if p.default is p.empty or p.name in known]
-    odd = [p for p in rest if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY)]
-    if len(first) < len(usual) or odd:
+    unnamed = [p for p in rest if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY)]
+    if len(first) < len(usual) or unnamed:
         raise ConfigError(
             f"{name} must take {_signature(name)} and the names of arrays of aux, got parameters {got}"
         )

@@ -76,6 +76,6 @@ def _error(step: Step, args: list[Array], result: Array, before: list[Any], doub
     if operation.slopes is None:  # of an integer
         return np.where(doubts[0], np.inf, error)
     slopes = operation.steepest or operation.slopes(np, *args, result)
-    for slope, given in zip(slopes, before, strict=True):
-        error = error + np.where(given == 0, 0, np.abs(slope) * given)
+    for slope, error_before in zip(slopes, before, strict=True):
+        error = error + np.where(error_before == 0, 0, np.abs(slope) * error_before)
     return error

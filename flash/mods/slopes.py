@@ -20,8 +20,8 @@ def derivative(trace: Trace) -> Trace:
     slopes: list[Traced | float] = []  # by the score; 0.0 where a step does not depend on it
     for n, step in enumerate(trace.steps):
         slopes.append(_slope(recorder, n, step, slopes) if step.kind is f32 else 0.0)
-    found = slopes[-1]
-    result = found.index if isinstance(found, Traced) else recorder.constant(found, f32)
+    slope = slopes[-1]
+    result = slope.index if isinstance(slope, Traced) else recorder.constant(slope, f32)
     return Trace(f"d {trace.name}", recorder.steps, result, trace.arrays)
 
 

@@ -33,16 +33,16 @@ class OfCta:
         """See `Calls.element`: known if all indices are."""
         if array.kind is not s32 or any(index.low is not index.high for index in indices):
             return None
-        found = self._first(array, indices)
-        return Interval(found, found)
+        element = self._first(array, indices)
+        return Interval(element, element)
 
     def flag(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
         """Whether one of the flags with these indices may be True; exact if there is one only."""
-        found = self._first(array, indices)
+        may_be_set = self._first(array, indices)
         for index in indices:
             if index.low is not index.high:
-                found = found | (index.low != index.high)
-        return found
+                may_be_set = may_be_set | (index.low != index.high)
+        return may_be_set
 
     def _first(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
         """The element with the least indices."""

@@ -176,11 +176,11 @@ class Trace:
     @functools.cached_property
     def inputs(self) -> tuple[frozenset[str], ...]:
         """The names of the inputs that each step depends on."""
-        found: list[frozenset[str]] = []
+        by_step: list[frozenset[str]] = []
         for step in self.steps:
-            own = {str(step.value)} if step.op == "input" else set()
-            found.append(frozenset(own).union(*(found[n] for n in step.args)))
-        return tuple(found)
+            direct = {str(step.value)} if step.op == "input" else set()
+            by_step.append(frozenset(direct).union(*(by_step[n] for n in step.args)))
+        return tuple(by_step)
 
     @functools.cached_property
     def loads_by_key(self) -> bool:

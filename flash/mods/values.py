@@ -214,18 +214,18 @@ class TracedArray:
 
     def __getitem__(self, indices: Any) -> Any:
         array = self._array
-        given = list(indices) if isinstance(indices, tuple) else [indices]
+        listed = list(indices) if isinstance(indices, tuple) else [indices]
         free = [axis for axis, index in enumerate(self._by_axis) if index is None]
-        if sum(index is Ellipsis for index in given) == 1:
-            at = next(n for n, index in enumerate(given) if index is Ellipsis)
-            given[at : at + 1] = [slice(None)] * (len(free) - len(given) + 1)
-        if len(given) > len(free):
+        if sum(index is Ellipsis for index in listed) == 1:
+            at = next(n for n, index in enumerate(listed) if index is Ellipsis)
+            listed[at : at + 1] = [slice(None)] * (len(free) - len(listed) + 1)
+        if len(listed) > len(free):
             raise TypeMismatchError(
                 f"{array.name} has {array.rank} axes: an element has {array.rank} indices, got "
-                f"{array.rank - len(free) + len(given)}"
+                f"{array.rank - len(free) + len(listed)}"
             )
         by_axis = list(self._by_axis)
-        for axis, index in zip(free, given, strict=False):
+        for axis, index in zip(free, listed, strict=False):
             if not (isinstance(index, slice) and index == slice(None)):
                 by_axis[axis] = self._index(index)
         known = [index for index in by_axis if index is not None]
@@ -234,12 +234,12 @@ class TracedArray:
         at = self._recorder.record("load", array.kind, *[i.index for i in known], value=array.name)
         return Traced(self._recorder, at, array.kind)
 
-    def _index(self, given: Any) -> Traced:
+    def _index(self, argument: Any) -> Traced:
         """An index as a value."""
         name = self._array.name
-        if isinstance(given, slice):
+        if isinstance(argument, slice):
             raise TypeMismatchError(f"an axis of {name} is indexed by an integer, or by :, got a slice")
-        index = lifted(self._recorder, given, s32)
+        index = lifted(self._recorder, argument, s32)
         if index.kind is not s32:
             raise TypeMismatchError(f"the indices of {name} must be integers, got {WORDS[index.kind]}")
         step = self._recorder.steps[index.index]

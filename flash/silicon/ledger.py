@@ -143,16 +143,16 @@ class Ledger:
         ran = [entry for entry in known if entry.text == wanted]
         return ran, [entry for entry in known if entry.text != wanted]
 
-    def said(self, kernel: str, text: Callable[[], str]) -> str:
+    def status(self, kernel: str, text: Callable[[], str]) -> str:
         """A sentence that says on which GPUs a kernel's text ran, and what came of it."""
         ran, earlier = self.of(kernel, text)
         if ran:
             return "; ".join(_outcome(entry) for entry in ran)
-        said = "this text has not run on a GPU"
+        message = "this text has not run on a GPU"
         if earlier:
             where = " and ".join(dict.fromkeys(f"an {entry.where}" for entry in earlier))
-            said += f"; an earlier text of this config ran on {where}"
-        return said
+            message += f"; an earlier text of this config ran on {where}"
+        return message
 
 
 def _outcome(entry: Entry) -> str:

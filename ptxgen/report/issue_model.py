@@ -32,7 +32,7 @@ register_bandwidth.md), not on kernels of this project:
 Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
 conflicts, nor how long named barriers and branches take; what comes before and after the loop is
 `issue_block`'s. Next to the H200's counters it is right within 5 points for three of four kernels, and
-tells of head_dim 256 too little (docs/measurements.md, "The model next to the counters"): it ranks kernels,
+tells of head_dim 256 too little (docs/measurements.md, "The model and the counters"): it ranks kernels,
 and promises no time.
 """
 

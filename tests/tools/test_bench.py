@@ -622,7 +622,7 @@ def test_the_fma_kernel_does_as_many_operations_as_are_counted() -> None:
     args = [np.zeros(2 * 256, np.float32), 3, np.float32(1), np.float32(0)]
     result = interpreter.run(module, grid=2, block=256, args=args)
     fmas = 32 * sum(n for op, n in result.counters.by_opcode.items() if op.startswith("fma."))
-    assert bench_ceilings.fma_flops(ctas=2, turns=3) == 2 * fmas
+    assert bench_ceilings.fma_flops(ctas=2, rounds=3) == 2 * fmas
 
 
 def test_the_copy_kernel_copies_everything_once() -> None:
@@ -723,7 +723,7 @@ def gpu(driver: Any) -> bench_device.Gpu:
 
 
 def test_the_fma_ceiling_is_operations_over_time(gpu: bench_device.Gpu, driver: Any) -> None:
-    found = by_name(bench_gpu.fma_ceiling(gpu, repeats=3, turns=4))
+    found = by_name(bench_gpu.fma_ceiling(gpu, repeats=3, rounds=4))
     flops = 2 * 16 * 16 * 4 * 2048 * 132  # chains, unroll, turns, threads of an SM, SMs
     assert found["FMA ceiling"].median == pytest.approx(flops / 1.5e-3 / 1e12)
     assert gpu.fma_flops == pytest.approx(flops / 1.5e-3)
@@ -980,7 +980,7 @@ def test_a_gpu_is_part_of_the_result(
     gpu: bench_device.Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool, "_gpu", lambda: (gpu, ""))
-    job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
+    job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, rounds=1))
     monkeypatch.setattr(tool, "gpu_jobs", lambda *_: [job])
     for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
         monkeypatch.setattr(tool, name, lambda *_: [])

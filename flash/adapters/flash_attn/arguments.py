@@ -82,19 +82,19 @@ def scores_of(
     )
 
 
-def _window(caller: str, given: object) -> Sides:
+def _window(caller: str, window: object) -> Sides:
     """The window with None for a side without a limit, or with one that no sequence reaches; None if
-    neither side has one. None is taken for `given` and its sides, as forks of flash-attn do.
+    neither side has one. None is taken for the window and its sides, as forks of flash-attn do.
     """
-    if given is None:
+    if window is None:
         return None
-    pair = in_numbers(given)
+    pair = in_numbers(window)
     sides = tuple(pair) if isinstance(pair, tuple | list) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(
             f"{caller}: window_size must be (left, right), each a number of keys, or -1 for no limit, got "
-            f"{shown(given)}"
+            f"{shown(window)}"
         )
     left, right = (
         count if count is not None and 0 <= count <= MAX_WINDOWED_SEQ else None for count in counts
@@ -102,19 +102,19 @@ def _window(caller: str, given: object) -> Sides:
     return None if (left, right) == (None, None) else (left, right)
 
 
-def tensor(caller: str, name: str, given: object) -> torch.Tensor:
-    """`given`, if it is a PyTorch tensor. Raises `LaunchError` for anything else."""
-    if not isinstance(given, torch.Tensor):
-        kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
+def tensor(caller: str, name: str, argument: object) -> torch.Tensor:
+    """`argument`, if it is a PyTorch tensor. Raises `LaunchError` for anything else."""
+    if not isinstance(argument, torch.Tensor):
+        kind = f"{type(argument).__module__}.{type(argument).__qualname__}".removeprefix("builtins.")
         raise LaunchError(
             f"{caller}: {name} must be a PyTorch tensor, got {kind}; flash.attention and "
             "flash.attention_varlen take arrays of any library"
         )
-    return given
+    return argument
 
 
 def check_tensors(
-    caller: str, given: Mapping[str, tuple[object, str]], any_type: Collection[str] = ()
+    caller: str, arguments: Mapping[str, tuple[object, str]], any_type: Collection[str] = ()
 ) -> Mapping[str, int]:
     """The sizes, by the names of their axes, of the tensors of a call of `caller`: for each name a
     tensor and its axes, such as "batch seqlen_q heads head_dim", where a number is the size itself.
@@ -124,33 +124,33 @@ def check_tensors(
     of axes, different sizes of axes of one name, heads that are no multiple of kv_heads, element
     types that no kernel has or that differ.
     """
-    tensors = {name: tensor(caller, name, one) for name, (one, _) in given.items()}
+    tensors = {name: tensor(caller, name, one) for name, (one, _) in arguments.items()}
     types = {name: None if name in any_type else x.dtype for name, x in tensors.items()}
     # torch.compile follows the function itself, and warns where there is a cache around it.
     sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
-    found: Mapping[str, int] = sizes_of(
-        caller, tuple([(name, given[name][1], x.shape, types[name]) for name, x in tensors.items()])
+    sizes: Mapping[str, int] = sizes_of(
+        caller, tuple([(name, arguments[name][1], x.shape, types[name]) for name, x in tensors.items()])
     )
-    return found
+    return sizes
 
 
-@functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
+@functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not cached
 def _sizes(
-    caller: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype | None], ...]
+    caller: str, tensors: tuple[tuple[str, str, tuple[int, ...], torch.dtype | None], ...]
 ) -> Mapping[str, int]:
     """The sizes of tensors, each of which is its name, axes, shape and type, or None for any type."""
     sizes: dict[str, int] = {}
     problems = []
-    for name, axes, shape, _ in given:
+    for name, axes, shape, _ in tensors:
         wanted = axes.split()
         known = {axis: int(axis) if axis.isdigit() else sizes.get(axis) for axis in wanted}
         if len(shape) != len(wanted) or any(
             known[axis] is not None and known[axis] != size for axis, size in zip(wanted, shape, strict=True)
         ):
-            said = ", ".join(
+            expected = ", ".join(
                 axis if axis.isdigit() or known[axis] is None else f"{axis}={known[axis]}" for axis in wanted
             )
-            problems.append(f"{name} must be [{said}], got shape {list(shape)}")
+            problems.append(f"{name} must be [{expected}], got shape {list(shape)}")
         else:
             sizes |= dict(zip(wanted, shape, strict=True))
     raise_problems(problems, caller)
@@ -158,9 +158,9 @@ def _sizes(
     if kv_heads and heads % kv_heads:
         raise LaunchError(
             f"{caller}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
-            f"{given[0][0]} is [{given[0][1].replace(' ', ', ')}]"
+            f"{tensors[0][0]} is [{tensors[0][1].replace(' ', ', ')}]"
         )
-    _check_types(caller, {name: dtype for name, _, _, dtype in given if dtype is not None})
+    _check_types(caller, {name: dtype for name, _, _, dtype in tensors if dtype is not None})
     return sizes
 
 
@@ -186,42 +186,37 @@ def _check_types(caller: str, dtypes: Mapping[str, torch.dtype]) -> None:
 
 
 def check_numbers(
-    caller: str, name: str, given: object, shape: tuple[int | str, ...], otherwise: str = ""
+    caller: str, name: str, argument: object, shape: tuple[int | str, ...], otherwise: str = ""
 ) -> torch.Tensor:
-    """`given`, an int32 tensor of `shape`, in which a word is the name of any size. Raises
+    """`argument`, an int32 tensor of `shape`, in which a word is the name of any size. Raises
     `LaunchError`, in which `otherwise` says what the argument may be instead.
     """
-    found = given if isinstance(given, torch.Tensor) else None
+    numbers = argument if isinstance(argument, torch.Tensor) else None
     if (
-        found is None
-        or found.dtype != torch.int32
-        or found.dim() != len(shape)
-        or any(isinstance(size, int) and size != of for size, of in zip(shape, found.shape, strict=True))
+        numbers is None
+        or numbers.dtype != torch.int32
+        or numbers.dim() != len(shape)
+        or any(isinstance(size, int) and size != of for size, of in zip(shape, numbers.shape, strict=True))
     ):
-        got = shown(given) if found is None else f"{found.dtype} of shape {list(found.shape)}"
+        got = shown(argument) if numbers is None else f"{numbers.dtype} of shape {list(numbers.shape)}"
         cure = ""
-        if found is not None and found.dtype != torch.int32:
+        if numbers is not None and numbers.dtype != torch.int32:
             cure = f"; convert it with {name}.to(torch.int32)"
         raise LaunchError(
             f"{caller}: {name} must be {otherwise}a tensor torch.int32 [{', '.join(map(str, shape))}], got "
             f"{got}{cure}"
         )
-    return found
+    return numbers
 
 
 def tuned(caller: str, num_splits: object) -> dict[str, Any]:
     """The options of `flash.attention` that flash-attn's arguments of tuning ask for. Raises `LaunchError`
     for no number of splits.
     """
-    found = integer(num_splits, 0, MAX_SPLITS)
-    if found is None:
+    splits = integer(num_splits, 0, MAX_SPLITS)
+    if splits is None:
         raise LaunchError(
             f"{caller}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
             f"of keys, got {shown(num_splits)}"
         )
-    return {"splits": found or AUTO}
-
-
-def dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """`x`, or a copy of it if its last dimension is not dense, which flash-attn, too, copies."""
-    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+    return {"splits": splits or AUTO}

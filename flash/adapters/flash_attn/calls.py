@@ -77,7 +77,7 @@ def attend(
     arguments of `flash.adapters.torch.attention`. Raises what `flash.attention` raises, in the name of
     `caller`.
     """
-    with _said_by(caller):
+    with _naming_caller(caller):
         return operators.attention(
             q,
             k,
@@ -111,7 +111,7 @@ def attend_varlen(
     count keys. `how` are the other arguments of `flash.adapters.torch.attention_varlen`. Raises what
     `flash.attention_varlen` raises, in the name of `caller`.
     """
-    with _said_by(caller):
+    with _naming_caller(caller):
         return operators.attention_varlen(
             q,
             k,
@@ -136,7 +136,7 @@ def attend_narrow(
     """
     call: Any = flash.attention_varlen if "cu_seqlens_q" in how else flash.attention
     more = {} if "cu_seqlens_q" in how else {"layout": "bshd"}
-    with _said_by(caller):
+    with _naming_caller(caller):
         return call(
             q, k, v, out_dtype=torch.bfloat16, backend=_CHOSEN.backend, **scores.of_kernels(), **how, **more
         )
@@ -154,7 +154,7 @@ def attend_paged(
     """`attend_varlen` of keys and values in pages [pages, page_size, kv_heads, dim]; `how` are the
     other arguments of `flash.adapters.torch.attention_varlen`.
     """
-    with _said_by(caller):
+    with _naming_caller(caller):
         return operators.attention_varlen(
             q, k, v, cu_seqlens_q, backend=_CHOSEN.backend, **scores._asdict(), **how
         )
@@ -189,8 +189,8 @@ def attend_cached(
     )
     out = torch.empty((*q.shape[:3], v_cache.shape[-1]), dtype=q.dtype, device=q.device)
     arrays: Any = [None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)]
-    with _said_by(caller):
-        found = kernel.launch(
+    with _naming_caller(caller):
+        results = kernel.launch(
             *arrays,
             out=out.transpose(1, 2),
             return_lse=return_lse,
@@ -199,17 +199,17 @@ def attend_cached(
             backend=_CHOSEN.backend,
             **how,
         )
-    return (out, found[1]) if return_lse else out
+    return (out, results[1]) if return_lse else out
 
 
 @contextmanager
-def _said_by(caller: str) -> Iterator[None]:
+def _naming_caller(caller: str) -> Iterator[None]:
     """A context in which errors of `flash` name `caller` as the function that was called."""
     try:
         yield
     except (ConfigError, LaunchError) as error:
-        said = _CALLED.sub("", str(error)).replace("leftpad_k", "cache_leftpad")
-        raise type(error)(f"{caller}: {said}") from None
+        message = _CALLED.sub("", str(error)).replace("leftpad_k", "cache_leftpad")
+        raise type(error)(f"{caller}: {message}") from None
 
 
 @functools.lru_cache(maxsize=128)

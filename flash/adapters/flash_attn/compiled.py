@@ -42,29 +42,29 @@ class CacheOperators:
         library.refuse_gradients(self._write, caller, _NO_GRADIENTS, written=(1, 2))
         library.refuse_gradients(self._read, caller, _NO_GRADIENTS, written=())
 
-    def call(self, given: tuple[Any, ...]) -> Any:
-        """The results of `attend(*given)`, in code that is compiled."""
-        lengths = given[_LENGTHS]
+    def call(self, arguments: tuple[Any, ...]) -> Any:
+        """The results of `attend(*arguments)`, in code that is compiled."""
+        lengths = arguments[_LENGTHS]
         both = (lengths, None) if isinstance(lengths, Tensor) else (None, lengths)
-        window = given[_WINDOW]
+        window = arguments[_WINDOW]
         sides = None if window is None else [-1 if side is None else side for side in window]
-        operator = self._read if given[_NEW] is None else self._write
-        between, behind = given[_LENGTHS + 1 : _WINDOW], given[_WINDOW + 1 :]
-        out, lse = operator(*given[:_LENGTHS], *both, *between, sides, *behind, chosen_backend())
-        return (out, lse) if given[_WITH_LSE] else out
+        operator = self._read if arguments[_NEW] is None else self._write
+        between, after = arguments[_LENGTHS + 1 : _WINDOW], arguments[_WINDOW + 1 :]
+        out, lse = operator(*arguments[:_LENGTHS], *both, *between, sides, *after, chosen_backend())
+        return (out, lse) if arguments[_WITH_LSE] else out
 
-    def _run(self, *given: Any) -> tuple[Tensor, Tensor]:
-        *most, backend = given
+    def _run(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        *most, backend = arguments
         lengths, length = most[_LENGTHS : _LENGTHS + 2]
         most[_LENGTHS : _LENGTHS + 2] = [length if lengths is None else lengths]
         with using_backend(backend):
-            found = self._attend(*most)
+            results = self._attend(*most)
         if most[_WITH_LSE]:
-            return found  # type: ignore[no-any-return]
-        return found, found.new_empty((0,), dtype=torch.float32)
+            return results  # type: ignore[no-any-return]
+        return results, results.new_empty((0,), dtype=torch.float32)
 
 
-def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     batch, rows, heads, _ = q.shape
-    lse = (batch, heads, rows) if given[_WITH_LSE - 2] else (0,)
+    lse = (batch, heads, rows) if arguments[_WITH_LSE - 2] else (0,)
     return q.new_empty((batch, rows, heads, v_cache.shape[-1])), q.new_empty(lse, dtype=torch.float32)

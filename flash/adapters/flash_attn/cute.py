@@ -18,14 +18,7 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import (
-    Scores,
-    check_numbers,
-    check_tensors,
-    dense_rows,
-    scores_of,
-    tensor,
-)
+from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, scores_of, tensor
 from flash.adapters.flash_attn.calls import attend, attend_paged, attend_varlen
 from flash.adapters.flash_attn.newer import (
     renaming,
@@ -37,7 +30,7 @@ from flash.adapters.flash_attn.newer import (
 )
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.refusals import refuses_as_peers
-from flash.adapters.torch.tensors import FLOATS
+from flash.adapters.torch.tensors import FLOATS, dense_rows
 from flash.host.caller import flag
 from ptxgen.errors import LaunchError
 
@@ -108,8 +101,8 @@ def flash_attn_func(
     with_lse = flag(caller, "return_lse", return_lse)
     options = tuned_as_newer(caller, num_splits, pack_gqa)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options)
-    return found if with_lse else (found, None)
+    results = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=with_lse, **options)
+    return results if with_lse else (results, None)
 
 
 @refuses_as_peers
@@ -206,7 +199,7 @@ def flash_attn_varlen_func(
     }
     q_rows = dense_rows(q).flatten(0, -_PACKED)
     if page_table is None:
-        found = attend_varlen(
+        results = attend_varlen(
             caller,
             q_rows,
             dense_rows(k).flatten(0, -_PACKED),
@@ -220,8 +213,8 @@ def flash_attn_varlen_func(
         )
     else:
         with renaming(block_table="page_table"):
-            found = _over_pages(caller, q_rows, k, v, page_table, cu_seqlens_k, starts, scores, used, how)
-    out, lse = found if with_lse else (found, None)
+            results = _over_pages(caller, q_rows, k, v, page_table, cu_seqlens_k, starts, scores, used, how)
+    out, lse = results if with_lse else (results, None)
     if cu_seqlens_q is None:
         out = out.unflatten(0, q.shape[:2])
         lse = None if lse is None else lse.unflatten(1, q.shape[:2]).movedim(1, 0)

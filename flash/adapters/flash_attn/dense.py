@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, tuned
+from flash.adapters.flash_attn.arguments import Scores, check_tensors, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import dense_rows
 from flash.host.caller import flag
 
 
@@ -138,9 +139,9 @@ def _attention(
     all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     how = tuned(caller, num_splits)
-    found = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=all_three, **how)
+    results = attend(caller, q, k, v, scores, deterministic=deterministic, return_lse=all_three, **how)
     if not all_three:
-        return found
+        return results
     if not scores.dropout:
-        return (*found, q.new_empty(0))
-    return (*found, probabilities(q, q.unbind(), k.unbind(), (q.shape[1], k.shape[1]), scores))
+        return (*results, q.new_empty(0))
+    return (*results, probabilities(q, q.unbind(), k.unbind(), (q.shape[1], k.shape[1]), scores))

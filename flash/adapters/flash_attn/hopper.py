@@ -17,14 +17,7 @@ from typing import Any
 import torch
 
 import flash
-from flash.adapters.flash_attn.arguments import (
-    Scores,
-    check_numbers,
-    check_tensors,
-    dense_rows,
-    scores_of,
-    tensor,
-)
+from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, scores_of, tensor
 from flash.adapters.flash_attn.calls import attend, attend_narrow, attend_paged, attend_varlen, chosen_backend
 from flash.adapters.flash_attn.kvcache import attend_to_caches
 from flash.adapters.flash_attn.newer import (
@@ -38,7 +31,7 @@ from flash.adapters.flash_attn.newer import (
 )
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.refusals import refuses_as_peers
-from flash.adapters.torch.tensors import FP8
+from flash.adapters.torch.tensors import FP8, dense_rows
 from flash.host.caller import flag
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown

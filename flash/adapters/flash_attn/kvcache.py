@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, tuned
+from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, scores_of, tuned
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.newer import descale, require_absent
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
 from flash.adapters.refusals import refuses_as_peers
-from flash.adapters.torch.tensors import FP8
+from flash.adapters.torch.tensors import FP8, dense_rows
 from flash.host.caller import flag, views_of
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
@@ -78,7 +78,7 @@ def flash_attn_with_kvcache(
     Raises `CacheFullError` if there is no room for the new rows, as far as lengths are on the host,
     and what `flash_attn_func` raises; the caches are then unchanged.
     """
-    given = (
+    arguments = (
         q,
         k_cache,
         v_cache,
@@ -99,7 +99,7 @@ def flash_attn_with_kvcache(
         num_splits,
         return_softmax_lse,
     )
-    return attend_to_caches(*given)
+    return attend_to_caches(*arguments)
 
 
 def attend_to_caches(*args: Any) -> Any:
@@ -141,12 +141,12 @@ def _attend(
     interleaved = flag(_CALLER, "rotary_interleaved", rotary_interleaved)
     before = _rows_before(cache_seqlens, caches, 0 if k is None else k.shape[1], q)
     operands: dict[str, Any] = {"seqused_k": before if k is None else before + k.shape[1]}
-    for name, argument, given in (
+    for name, argument, value in (
         ("cache_batch_idx", "cache_batch_idx", cache_batch_idx),
         ("leftpad_k", "cache_leftpad", cache_leftpad),
     ):
-        if given is not None:
-            operands[name] = check_numbers(_CALLER, argument, given, (q.shape[0],))
+        if value is not None:
+            operands[name] = check_numbers(_CALLER, argument, value, (q.shape[0],))
     if rotary_cos is not None or rotary_sin is not None:
         cos, sin = _tables(rotary_cos, rotary_sin, caches, k, q.shape[3])
         assert k is not None  # or `_tables` raises
@@ -237,23 +237,23 @@ def _scales(batch: int, caches: Caches, **descales: Any) -> dict[str, torch.Tens
     return scales
 
 
-def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> torch.Tensor:
+def _rows_before(lengths: object, caches: Caches, new: int, q: torch.Tensor) -> torch.Tensor:
     """How many rows each sequence has before the call: int32 [batch], or [1] for all sequences."""
-    if given is None:
+    if lengths is None:
         if new:
             raise LaunchError(
                 f"{_CALLER}: cache_seqlens must be given where there are new rows k and v: how many rows "
                 "each sequence has before them"
             )
-        given = caches.capacity
-    count = None if isinstance(given, torch.Tensor) else integer(given, 0)
+        lengths = caches.capacity
+    count = None if isinstance(lengths, torch.Tensor) else integer(lengths, 0)
     if count is not None:
         _require_room(count, count, new, caches)
         return torch.full((1,), count, dtype=torch.int32, device=q.device)
-    found = check_numbers(_CALLER, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
-    if found.device.type == "cpu" and found.numel():
-        _require_room(int(found.min()), int(found.max()), new, caches)
-    return found
+    checked = check_numbers(_CALLER, "cache_seqlens", lengths, (q.shape[0],), "an integer, or ")
+    if checked.device.type == "cpu" and checked.numel():
+        _require_room(int(checked.min()), int(checked.max()), new, caches)
+    return checked
 
 
 def _require_room(least: int, most: int, new: int, caches: Caches) -> None:

@@ -1,4 +1,4 @@
-"""The arguments that flash-attn 3 and 4 have beside those of flash-attn 2: what they ask for, or why not."""
+"""The arguments that flash-attn 3 and 4 add to those of flash-attn 2: their meaning, or their refusal."""
 
 from __future__ import annotations
 
@@ -58,26 +58,26 @@ def renaming(**names: str) -> Iterator[None]:
     try:
         yield
     except (LaunchError, ConfigError) as error:
-        said = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
-        raise type(error)(said) from None
+        message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+        raise type(error)(message) from None
 
 
-def require_absent(caller: str, *, default: object = None, **given: object) -> None:
+def require_absent(caller: str, *, default: object = None, **arguments: object) -> None:
     """Raise `LaunchError` for arguments that are refused, with what computes each, unless they are None
     or the number `default`.
     """
     raise_problems(
         [
-            f"{name} must be {default}, got {_said(value)}: {_CURES[name]}"
-            for name, value in given.items()
+            f"{name} must be {default}, got {_shown(value)}: {_CURES[name]}"
+            for name, value in arguments.items()
             if value is not None and not (isinstance(value, int) and value == default)
         ],
         caller,
     )
 
 
-def _said(value: object) -> str:
-    """A refused value in words, without the elements of tensors."""
+def _shown(value: object) -> str:
+    """A refused value as text, without the elements of tensors."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return f"a {type(value).__name__}" if callable(value) else shown(value)
@@ -148,8 +148,8 @@ def scales_of_fp8(
     """
     types = [x.dtype for x in tensors]
     if len({*types}) > 1:
-        said = ", ".join(map(str, types))
-        raise LaunchError(f"{caller}: q, k and v must be of one type, got {said}; convert them")
+        names = ", ".join(map(str, types))
+        raise LaunchError(f"{caller}: q, k and v must be of one type, got {names}; convert them")
     device = tensors[0].device
     return {
         f"{name}_scale": torch.ones(batch, kv_heads, device=device)
@@ -168,7 +168,7 @@ def descale(caller: str, name: str, scales: object, batch: int, kv_heads: int) -
     ):
         raise LaunchError(
             f"{caller}: {name} must be a tensor torch.float32 [batch={batch}, kv_heads={kv_heads}], got "
-            f"{_said(scales)}"
+            f"{_shown(scales)}"
         )
     return scales
 
@@ -195,7 +195,7 @@ def in_chunks(
 
 
 def _mask_of_chunks(chunk: int) -> Callable[..., Any]:
-    """The function that hides the keys of other chunks, of so many keys, from a query."""
+    """The function that hides the keys of other chunks of `chunk` keys from a query."""
 
     def is_of_its_chunk(batch: Any, head: Any, query: Any, key: Any, before: Any) -> Any:  # noqa: ARG001
         return (query + before[batch]) // chunk == key // chunk

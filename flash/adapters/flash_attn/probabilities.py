@@ -29,10 +29,10 @@ def probabilities(
     A sequence has queries [seqlen_q, heads, head_dim] and keys [seqlen_k, kv_heads, head_dim]; what
     is beyond its lengths in `sizes` is 0. Memory is O(seqlen_q * seqlen_k).
     """
-    found = torch.zeros((len(queries), like.shape[-2], *sizes), dtype=like.dtype, device=like.device)
+    padded = torch.zeros((len(queries), like.shape[-2], *sizes), dtype=like.dtype, device=like.device)
     for b, (q, k) in enumerate(zip(queries, keys, strict=True)):
-        found[b, :, : q.shape[0], : k.shape[0]] = torch.from_numpy(_of_sequence(q, k, b, scores))
-    return found
+        padded[b, :, : q.shape[0], : k.shape[0]] = torch.from_numpy(_of_sequence(q, k, b, scores))
+    return padded
 
 
 def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> NDArray[np.float32]:
@@ -57,5 +57,5 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
     keep = keep_mask(
         scores.dropout, int(scores.dropout_seed), numbers, np.arange(q.shape[0]), np.arange(length)
     )
-    found: NDArray[np.float32] = np.where(keep, P[0], -P[0])
-    return found
+    signed: NDArray[np.float32] = np.where(keep, P[0], -P[0])
+    return signed

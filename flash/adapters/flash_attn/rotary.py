@@ -20,5 +20,5 @@ def rotated(
     c, s = (table[at].float()[:, :, None] for table in (cos, sin))
     pairs, axis = ((half, 2), -1) if interleaved else ((2, half), -2)
     a, b = x[..., : 2 * half].float().unflatten(-1, pairs).unbind(axis)
-    turned = torch.stack((a * c - b * s, a * s + b * c), axis).flatten(-2)
-    return torch.cat((turned.to(x.dtype), x[..., 2 * half :]), -1)
+    rotated_columns = torch.stack((a * c - b * s, a * s + b * c), axis).flatten(-2)
+    return torch.cat((rotated_columns.to(x.dtype), x[..., 2 * half :]), -1)

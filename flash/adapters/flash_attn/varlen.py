@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, dense_rows, scores_of
+from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, scores_of
 from flash.adapters.flash_attn.calls import attend_paged, attend_varlen
 from flash.adapters.flash_attn.pages import paged
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.adapters.refusals import refuses_as_peers
+from flash.adapters.torch.tensors import dense_rows
 from flash.host.caller import flag
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from ptxgen.arguments import integer
@@ -151,24 +152,24 @@ def _lengths(
     )
 
 
-def _most(caller: str, name: str, given: object, cu_seqlens: torch.Tensor | None = None) -> int:
+def _most(caller: str, name: str, argument: object, cu_seqlens: torch.Tensor | None = None) -> int:
     """The most rows of a sequence, and for `cu_seqlens` on the host checked against them, unless
     torch.compile traces the call, where they are not known. A tensor of one integer is read, which
     waits for its device.
     """
-    found = integer(given, 0, MAX_WINDOWED_SEQ)
-    if found is None:
+    rows = integer(argument, 0, MAX_WINDOWED_SEQ)
+    if rows is None:
         raise LaunchError(
             f"{caller}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, got "
-            f"{shown(given)}"
+            f"{shown(argument)}"
         )
     if cu_seqlens is not None and cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
-        if found < longest:
+        if rows < longest:
             raise LaunchError(
-                f"{caller}: {name} must be at least {longest}, the rows of a sequence, got {found}"
+                f"{caller}: {name} must be at least {longest}, the rows of a sequence, got {rows}"
             )
-    return found
+    return rows
 
 
 def _attention(
@@ -184,7 +185,7 @@ def _attention(
     """What `flash_attn_varlen_func` returns for tensors and scores that are checked."""
     all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend_varlen(
+    results = attend_varlen(
         caller,
         q,
         k,
@@ -198,12 +199,12 @@ def _attention(
         return_lse=all_three,
     )
     if not all_three:
-        return found
+        return results
     if not scores.dropout:
-        return (*found, q.new_empty(0))
+        return (*results, q.new_empty(0))
     of_q, of_k = (_sequences(x, rows) for x, rows in ((q, lengths.cu_seqlens_q), (k, lengths.cu_seqlens_k)))
     longest = max([lengths.max_seqlen_k, *(len(x) for x in of_k)])
-    return (*found, probabilities(q, of_q, of_k, (lengths.max_seqlen_q, longest), scores))
+    return (*results, probabilities(q, of_q, of_k, (lengths.max_seqlen_q, longest), scores))
 
 
 def _over_pages(
@@ -224,7 +225,7 @@ def _over_pages(
         )
     all_three = flag(caller, "return_attn_probs", return_attn_probs)
     caches = paged(caller, k, v, block_table, k.shape[1])
-    found = attend_paged(
+    results = attend_paged(
         caller,
         dense_rows(q),
         caches.k,
@@ -237,7 +238,7 @@ def _over_pages(
         deterministic=deterministic,
         return_lse=all_three,
     )
-    return (*found, q.new_empty(0)) if all_three else found
+    return (*results, q.new_empty(0)) if all_three else results
 
 
 def _sequences(x: torch.Tensor, cu_seqlens: torch.Tensor) -> list[torch.Tensor]:

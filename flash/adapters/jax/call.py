@@ -31,7 +31,12 @@ MATRICES: Final = ("q", "k", "v")
 SEED: Final = "dropout_seed"
 AXES: Final = {feature.argument: feature.axes for feature in SCORES if feature.axes}
 DIFFERENTIABLE: Final = (*MATRICES, *OF_ARRAYS)
-OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward pass has beside a call's
+OF_RESULTS: Final = (
+    "out",
+    "lse",
+    "dout",
+    "dlse",
+)  # the arrays that a backward pass has in addition to a call's
 PAGES: Final = "block_table"
 _MOST_KEYS: Final = "max_seqlen_k"
 # The arguments for which None is refused.
@@ -43,13 +48,13 @@ _CHECKED: Final = (
 
 
 class Call(NamedTuple):
-    """What a call is beside its arrays. `settings` are its arguments by name, without arrays and
+    """A call without its arrays. `settings` are its arguments by name, without arrays and
     without those that are None.
     """
 
     caller: str
     settings: tuple[tuple[str, Any], ...]
-    outputs: tuple[Output, ...]  # what is returned beside out
+    outputs: tuple[Output, ...]  # what is returned in addition to out
     backend: Backend
 
     @property
@@ -61,57 +66,57 @@ class Call(NamedTuple):
         """The arguments of a call with these arrays, without `backend` and
         those that ask for results.
         """
-        found = dict(self.settings) | gathered(arrays)
+        arguments = dict(self.settings) | gathered(arrays)
         for option in OPTIONS:
             if not option.of_results:
-                found.pop(option.name, None)
+                arguments.pop(option.name, None)
         if SEED in arrays:
-            found[SEED] = int(arrays[SEED])
-        return found
+            arguments[SEED] = int(arrays[SEED])
+        return arguments
 
     def results(self, arrays: Mapping[str, Any], outputs: Sequence[Output], **how: Any) -> tuple[Any, ...]:
         """out, and these outputs, of arrays where these are; `how` are further arguments of the function."""
         function = flash.attention_varlen if self.is_varlen else flash.attention
         asked = {output.option: output in outputs for output in OUTPUTS}
-        found = function(**{"backend": self.backend, **self.arguments(arrays), **asked, **how})
-        return tuple(found) if outputs else (found,)
+        results = function(**{"backend": self.backend, **self.arguments(arrays), **asked, **how})
+        return tuple(results) if outputs else (results,)
 
     def gradients(
         self, arrays: Mapping[str, Any], names: Sequence[str], *, on_gpu: bool, **how: Any
     ) -> tuple[Any, ...]:
-        """The gradients of the arrays called `names`, where the arrays are, which beside the call's are
-        those of `OF_RESULTS`; dlse may be missing. `how` are further arguments of the function.
+        """The gradients of the arrays called `names`, where the arrays are, which in addition to the call's
+        are those of `OF_RESULTS`; dlse may be missing. `how` are further arguments of the function.
         """
-        own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
-        given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
+        of_call = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
+        arguments = self.arguments(of_call) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
         settings = dict(self.settings)
         for option in OPTIONS:
-            given.pop(option.name, None)
+            arguments.pop(option.name, None)
             if option.of_gradients and option.name in settings:
-                given[option.name] = settings[option.name]
-        given.pop(_MOST_KEYS, None)
+                arguments[option.name] = settings[option.name]
+        arguments.pop(_MOST_KEYS, None)
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
-            given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
+            arguments[_MOST_KEYS] = settings.get(_MOST_KEYS, of_call["k"].shape[0])
         wanted = [name for name in names if name not in MATRICES]
         backend = self.backend
         if not on_gpu:
             backend = for_gradients_of_host(backend, settings.get("precision"))
         function = flash.attention_varlen_backward if self.is_varlen else flash.attention_backward
-        found = function(**given, **how, wanted=wanted, backend=backend)
-        named = {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}
+        gradients = function(**arguments, **how, wanted=wanted, backend=backend)
+        named = {"q": gradients.dq, "k": gradients.dk, "v": gradients.dv, **gradients.arrays}
         return tuple([named[name] for name in names])
 
     def kernel(self, arrays: Mapping[str, Any]) -> AttentionKernel:
         """The kernel of a call. Raises what `flash.attention` does for its settings."""
-        given = self.arguments(arrays)
-        q, v = given["q"], given["v"]
-        how: Any = {"scores": _scores(given)}
-        how |= {option.name: given.get(option.name) for option in OPTIONS if option.of_config}
+        arguments = self.arguments(arrays)
+        q, v = arguments["q"], arguments["v"]
+        how: Any = {"scores": _scores(arguments)}
+        how |= {option.name: arguments.get(option.name) for option in OPTIONS if option.of_config}
         if not self.is_varlen:
             return kernel_of_attention(q, v, **how)
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
-        rotary, _ = rotary_of_call(self.caller, given, q, page_size)
+        rotary, _ = rotary_of_call(self.caller, arguments, q, page_size)
         return kernel_of_varlen(q, v, used, page_size=page_size, rotary=rotary, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
@@ -124,15 +129,15 @@ class Call(NamedTuple):
         """
         # Memory that is never touched is never taken; lengths of 0 are those of some sequences.
         like = {name: np.zeros(array.shape, array.dtype) for name, array in arrays.items()}
-        given = self.arguments(like)
-        others = {n: a for n, a in given.items() if n in (*LENGTHS, PAGES, "max_seqlen_q", "layout")}
+        arguments = self.arguments(like)
+        others = {n: a for n, a in arguments.items() if n in (*LENGTHS, PAGES, "max_seqlen_q", "layout")}
         if PAGES in like:
             others["layout"], page_size = self._pages(like)
-            others |= rotary_of_call(self.caller, given, like["q"], page_size)[1]
-        launched: Any = of_launch(_scores(given))
-        return self.kernel(like).result_shapes(
-            like["q"], like["k"], like["v"], softmax_scale=given.get("softmax_scale"), **launched, **others
-        )
+            others |= rotary_of_call(self.caller, arguments, like["q"], page_size)[1]
+        launched: Any = of_launch(_scores(arguments))
+        q, k, v = (like[name] for name in MATRICES)
+        scale = arguments.get("softmax_scale")
+        return self.kernel(like).result_shapes(q, k, v, softmax_scale=scale, **launched, **others)
 
     @property
     def items_are_alike(self) -> bool:
@@ -141,9 +146,9 @@ class Call(NamedTuple):
         return not (self.is_varlen or "score_mod" in named or "mask_mod" in named or named.get("dropout"))
 
 
-def _scores(given: Mapping[str, Any]) -> ScoreArguments:
-    found: Any = {name: value for name, value in given.items() if name in ScoreArguments.__annotations__}
-    return found  # type: ignore[no-any-return]
+def _scores(arguments: Mapping[str, Any]) -> ScoreArguments:
+    scores: Any = {name: value for name, value in arguments.items() if name in ScoreArguments.__annotations__}
+    return scores  # type: ignore[no-any-return]
 
 
 def split(
@@ -154,31 +159,31 @@ def split(
 
     Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
     """
-    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in _CHECKED}
-    aux = flattened(caller, {AUX: given.pop(AUX, None)})
-    traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
-    if SEED in given and isinstance(given[SEED], jax.Array):
-        traced[SEED] = _seed(caller, given.pop(SEED))
+    arguments = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in _CHECKED}
+    aux = flattened(caller, {AUX: arguments.pop(AUX, None)})
+    traced = {name: arguments.pop(name) for name in tuple(arguments) if name in arrays or name in AXES} | aux
+    if SEED in arguments and isinstance(arguments[SEED], jax.Array):
+        traced[SEED] = _seed(caller, arguments.pop(SEED))
     for name, array in traced.items():
         if not isinstance(array, (jax.Array, np.ndarray)):
             raise LaunchError(
                 f"{caller}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
                 f"jax.numpy.asarray({name})"
             )
-    for name, value in {**given, "backend": backend}.items():
+    for name, value in {**arguments, "backend": backend}.items():
         if isinstance(value, jax.core.Tracer):
             raise LaunchError(
                 f"{caller}: {name} must be a value of Python, which is part of the kernel or its launch, got "
                 f"a traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
             )
-    outputs = outputs_of(caller, {output.option: given.pop(output.option, None) for output in OUTPUTS})
-    return Call(caller, tuple(given.items()), outputs, backend), traced
+    outputs = outputs_of(caller, {output.option: arguments.pop(output.option, None) for output in OUTPUTS})
+    return Call(caller, tuple(arguments.items()), outputs, backend), traced
 
 
-def _seed(caller: str, given: jax.Array) -> jax.Array:
-    if given.shape or not jax.numpy.issubdtype(given.dtype, np.integer):  # a key has a type of its own
+def _seed(caller: str, seed: jax.Array) -> jax.Array:
+    if seed.shape or not jax.numpy.issubdtype(seed.dtype, np.integer):  # a key has another type
         raise LaunchError(
-            f"{caller}: {SEED} must be an integer, or an array of one without axes, got {given.dtype} of "
-            f"shape {list(given.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"
+            f"{caller}: {SEED} must be an integer, or an array of one without axes, got {seed.dtype} of "
+            f"shape {list(seed.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"
         )
-    return given
+    return seed

@@ -96,10 +96,10 @@ def attention_varlen(
     and more. Keys in pages (`block_table`) have no gradients.
     """
     require_known(VARLEN, arguments, AttentionVarlenArguments, attention_varlen)
-    given: dict[str, Any] = dict(arguments)
+    options: dict[str, Any] = dict(arguments)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    arrays |= {name: given.pop(name, None) for name in ("seqused_q", "seqused_k", PAGES, *ANGLES)}
-    return _called(VARLEN, arrays, given)
+    arrays |= {name: options.pop(name, None) for name in ("seqused_q", "seqused_k", PAGES, *ANGLES)}
+    return _called(VARLEN, arrays, options)
 
 
 def _called(caller: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
@@ -111,17 +111,17 @@ def _called(caller: str, arrays: Mapping[str, Any], arguments: Mapping[str, Any]
         if option.check is not None and not isinstance(value, jax.core.Tracer):  # which `split` refuses
             settings[option.name] = option.check(caller, value)
     backend = settings.pop("backend")
-    call, given = split(caller, arrays, settings, backend)
+    call, traced = split(caller, arrays, settings, backend)
     check_backend(backend, caller)
-    call.shapes(given)
-    if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
-        found = _now(call, given, call.outputs)
+    call.shapes(traced)
+    if not any(isinstance(array, jax.core.Tracer) for array in traced.values()):
+        results = _now(call, traced, call.outputs)
     else:
         attend = functools.partial(_attend, call)
-        if manual_axes.is_eager(given):
+        if manual_axes.is_eager(traced):
             attend = jax.jit(attend)
-        found = attend(manual_axes.alike(given))
-    return found if call.outputs else found[0]
+        results = attend(manual_axes.alike(traced))
+    return results if call.outputs else results[0]
 
 
 # ------------------------------------------------------------------------------ forward
@@ -146,8 +146,8 @@ def _now(call: Call, arrays: dict[str, Any], outputs: tuple[Output, ...]) -> tup
     """The results for arrays that are not traced, on the device of the arrays."""
     if _device_of(arrays) is None:
         ranks = {name: array.ndim for name, array in arrays.items()}
-        found = host.forward(call, ranks, outputs, *arrays.values())
-        return tuple(map(jnp.asarray, found))
+        results = host.forward(call, ranks, outputs, *arrays.values())
+        return tuple(map(jnp.asarray, results))
     return call.results(arrays, outputs)
 
 
@@ -188,7 +188,7 @@ def _eagerly(*arrays: Any, work: _Work) -> Sequence[Any]:
     """The results of arrays, of which `jax.vmap` may have mapped some, outside of `jax.jit`."""
     if _device_of(dict(enumerate(arrays))) is not None:
         return jax.jit(functools.partial(_WORK.bind, work=work))(*arrays)  # type: ignore[no-any-return]
-    return [jnp.asarray(found) for found in work.compute(*arrays)]
+    return [jnp.asarray(result) for result in work.compute(*arrays)]
 
 
 def _mapped(arrays: Any, dims: Any, *, work: _Work) -> tuple[Any, Any]:
@@ -280,33 +280,33 @@ def _gradients(call: Call, saved: dict[str, Any], of_results: tuple[Any, ...]) -
     more = {**results, "dout": dout}
     if LSE in call.outputs and not zeros[1]:  # the first of them
         more["dlse"] = of_results[1]
-    found = _backward(call, tuple(saved["wanted"]), arrays, more)
-    return ({name: found.get(name) for name in arrays},)
+    gradients = _backward(call, tuple(saved["wanted"]), arrays, more)
+    return ({name: gradients.get(name) for name in arrays},)
 
 
 def _backward(
     call: Call, wanted: tuple[str, ...], arrays: dict[str, Any], more: dict[str, Any]
 ) -> dict[str, Any]:
     """The gradients of `wanted` by name."""
-    given = {**arrays, **more}
+    inputs = {**arrays, **more}
     names = (*MATRICES, *[name for name in wanted if name not in MATRICES])  # kernels make all three
-    if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
-        found = _gradients_now(call, given, names)
+    if not any(isinstance(array, jax.core.Tracer) for array in inputs.values()):
+        gradients = _gradients_now(call, inputs, names)
     else:
         shapes = [jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in names]
-        ranks = {name: array.ndim for name, array in given.items()}
+        ranks = {name: array.ndim for name, array in inputs.items()}
         compute = functools.partial(host.backward, call, ranks, names)
         on_gpu = Backward(call, ranks, names) if call.backend in _ON_GPU else None
-        found = _traced(_Work(call.caller, ranks, compute, shapes, on_gpu), given)
-    named = dict(zip(names, found, strict=True))
+        gradients = _traced(_Work(call.caller, ranks, compute, shapes, on_gpu), inputs)
+    named = dict(zip(names, gradients, strict=True))
     return {name: named[name] for name in wanted}
 
 
-def _gradients_now(call: Call, given: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+def _gradients_now(call: Call, inputs: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """The gradients of arrays that are not traced, on the device of the arrays."""
-    if _device_of(given) is not None:
-        return call.gradients(given, names, on_gpu=True)
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    if _device_of(inputs) is not None:
+        return call.gradients(inputs, names, on_gpu=True)
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
     return tuple(map(jnp.asarray, call.gradients(arrays, names, on_gpu=False)))
 
 

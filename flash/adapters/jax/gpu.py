@@ -44,9 +44,9 @@ class Work(ABC):
         self.token = uuid.uuid4().hex
         _WORKS[self.token] = self
 
-    def traced(self, *given: Any) -> tuple[Any, ...]:
+    def traced(self, *inputs: Any) -> tuple[Any, ...]:
         """The results in a program for a platform that has the target."""
-        arrays = dict(zip(self.ranks, given, strict=True))
+        arrays = dict(zip(self.ranks, inputs, strict=True))
         lead = mapped_axes(arrays, self.ranks)
         return self.mapped(arrays, lead) if lead else self.one(arrays)
 
@@ -54,9 +54,9 @@ class Work(ABC):
         """The results of each mapped item alone, one after another; `lead` are the mapped axes."""
         items = {}
         for name, array in arrays.items():
-            own = array.shape[array.ndim - self.ranks[name] :]
-            items[name] = jnp.broadcast_to(array, lead + own).reshape(math.prod(lead), *own)
-        return tuple(found.reshape(*lead, *found.shape[1:]) for found in jax.lax.map(self.one, items))
+            shape = array.shape[array.ndim - self.ranks[name] :]
+            items[name] = jnp.broadcast_to(array, lead + shape).reshape(math.prod(lead), *shape)
+        return tuple(result.reshape(*lead, *result.shape[1:]) for result in jax.lax.map(self.one, items))
 
     def one(self, arrays: Traced) -> tuple[Any, ...]:
         """The results of arrays without mapped axes."""
@@ -67,8 +67,8 @@ class Work(ABC):
         call = jax.ffi.ffi_call(
             TARGET, wanted, input_output_aliases={len(arrays) + i: i for i in range(len(initial))}
         )
-        given = [arrays[name] for name in self.ranks]  # `jax.lax.map` gives arrays in another order
-        return tuple(call(*given, *initial, token=self.token))
+        inputs = [arrays[name] for name in self.ranks]  # `jax.lax.map` gives arrays in another order
+        return tuple(call(*inputs, *initial, token=self.token))
 
     @abstractmethod
     def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
@@ -76,13 +76,13 @@ class Work(ABC):
 
     @abstractmethod
     def launch(
-        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+        self, buffers: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
     ) -> None:
         """Put the work on a stream. `seed` holds the seed of dropout, if a program has one."""
 
 
 class Forward(Work):
-    """The results of a call: out, and outputs beside it."""
+    """The results of a call: out and `outputs`."""
 
     def __init__(self, call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...]) -> None:
         super().__init__(call, ranks)
@@ -99,13 +99,13 @@ class Forward(Work):
         return result_types(self.call, arrays, self.outputs), (0, *[NOTHING] * len(self.outputs))
 
     def launch(
-        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+        self, buffers: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
     ) -> None:
         """See `Work`."""
         out, *others = results
-        arrays = {name: _OnGpu(buffer) for name, buffer in given.items()} | seed
+        arrays = {name: _OnGpu(buffer) for name, buffer in buffers.items()} | seed
         if others:
-            arrays["q"] = _OnGpu(given["q"], *others)
+            arrays["q"] = _OnGpu(buffers["q"], *others)
         self.call.results(arrays, self.outputs, out=out, stream=stream)
 
 
@@ -113,8 +113,8 @@ def result_types(call: Call, arrays: Traced, outputs: Sequence[Output]) -> list[
     """The shapes and types of out and of these outputs."""
     out, *others = call.shapes(arrays)
     named = dict(zip(OUTPUTS, others, strict=True))
-    beside = [jax.ShapeDtypeStruct(named[output], jnp.float32) for output in outputs]
-    return [jax.ShapeDtypeStruct(out, arrays["q"].dtype), *beside]
+    extra = [jax.ShapeDtypeStruct(named[output], jnp.float32) for output in outputs]
+    return [jax.ShapeDtypeStruct(out, arrays["q"].dtype), *extra]
 
 
 class Backward(Work):
@@ -130,12 +130,12 @@ class Backward(Work):
         return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like], (0,) * len(MATRICES)
 
     def launch(
-        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+        self, buffers: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
     ) -> None:
         """See `Work`."""
-        made = dict(zip(self.names, results, strict=True))
-        into = {f"d{name}": made.pop(name) for name in MATRICES}
-        arrays = {n: _OnGpu(x, *([made[n]] if n in made else [])) for n, x in given.items()} | seed
+        outputs = dict(zip(self.names, results, strict=True))
+        into = {f"d{name}": outputs.pop(name) for name in MATRICES}
+        arrays = {n: _OnGpu(x, *([outputs[n]] if n in outputs else [])) for n, x in buffers.items()} | seed
         self.call.gradients(arrays, self.names, on_gpu=True, stream=stream, **into)
 
 
@@ -143,13 +143,13 @@ _WORKS: Final[weakref.WeakValueDictionary[str, Work]] = weakref.WeakValueDiction
 
 
 class _OnGpu(ResultMaker):
-    """An array of a program in a GPU's memory; `made` are the program's arrays for the results that this
-    one is asked for, in order: q for outputs beside out, an array of scores for its gradient.
+    """An array of a program in a GPU's memory; `results` are the program's arrays for the results that this
+    one is asked for, in order: q for outputs other than out, an array of scores for its gradient.
     """
 
-    def __init__(self, buffer: xla_ffi.Buffer, *made: _OnGpu) -> None:
+    def __init__(self, buffer: xla_ffi.Buffer, *results: _OnGpu) -> None:
         self.shape = buffer.shape
-        self._made = iter(made)
+        self._results = iter(results)
         self.__cuda_array_interface__ = {
             "data": (buffer.pointer, False),
             "shape": buffer.shape,
@@ -160,7 +160,7 @@ class _OnGpu(ResultMaker):
         }
 
     def result(self) -> object:
-        return next(self._made)
+        return next(self._results)
 
 
 def execute(frame: xla_ffi.Frame) -> None:
@@ -171,9 +171,9 @@ def execute(frame: xla_ffi.Frame) -> None:
             "attention: the program was traced by another process; trace it in this one, because the handler "
             "of its calls needs what was traced"
         )
-    given = dict(zip(work.ranks, frame.arguments, strict=False))  # behind them: the initial results
-    seed = {SEED: _scalar(given[SEED], frame.stream)} if SEED in given else {}
-    work.launch(given, list(map(_OnGpu, frame.results)), seed, frame.stream)
+    buffers = dict(zip(work.ranks, frame.arguments, strict=False))  # after them: the initial results
+    seed = {SEED: _scalar(buffers[SEED], frame.stream)} if SEED in buffers else {}
+    work.launch(buffers, list(map(_OnGpu, frame.results)), seed, frame.stream)
 
 
 def _scalar(buffer: xla_ffi.Buffer, stream: int) -> int:

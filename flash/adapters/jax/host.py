@@ -23,23 +23,23 @@ _MATRIX: Final = ("batch", "heads", "rows", "columns")  # in either layout the b
 
 
 def forward(
-    call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...], *given: Any
+    call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...], *inputs: Any
 ) -> tuple[Array, ...]:
     """out and these outputs; `ranks` are the names of the arrays and their axes without mapped ones."""
-    arrays = {name: np.asarray(array) for name, array in zip(ranks, given, strict=True)}
+    arrays = {name: np.asarray(array) for name, array in zip(ranks, inputs, strict=True)}
     lead = mapped_axes(arrays, ranks)
     if lead and call.items_are_alike:
-        return as_a_batch(lambda own: _attend(call, own, outputs), arrays, ranks, lead, np)
-    return _each(lambda own: _attend(call, own, outputs), arrays, ranks, lead)
+        return as_a_batch(lambda item: _attend(call, item, outputs), arrays, ranks, lead, np)
+    return _each(lambda item: _attend(call, item, outputs), arrays, ranks, lead)
 
 
-def backward(call: Call, ranks: Mapping[str, int], names: Sequence[str], *given: Any) -> tuple[Array, ...]:
-    """The gradients of the arrays called `names`. Beside those of the call, arrays of the results are
-    given.
+def backward(call: Call, ranks: Mapping[str, int], names: Sequence[str], *inputs: Any) -> tuple[Array, ...]:
+    """The gradients of the arrays called `names`. The arrays of the results follow those
+    of the call.
     """
-    arrays = {name: np.asarray(array) for name, array in zip(ranks, given, strict=True)}
+    arrays = {name: np.asarray(array) for name, array in zip(ranks, inputs, strict=True)}
     lead = mapped_axes(arrays, ranks)
-    return _each(lambda own: call.gradients(own, names, on_gpu=False), arrays, ranks, lead)
+    return _each(lambda item: call.gradients(item, names, on_gpu=False), arrays, ranks, lead)
 
 
 def mapped_axes(arrays: Mapping[str, Any], ranks: Mapping[str, int]) -> tuple[int, ...]:
@@ -57,8 +57,8 @@ def _each(
     if not lead:
         return function(arrays)
     wide = {n: np.broadcast_to(a, lead + a.shape[a.ndim - ranks[n] :]) for n, a in arrays.items()}
-    found = [function({name: array[at] for name, array in wide.items()}) for at in np.ndindex(lead)]
-    return tuple(np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*found, strict=True))
+    results = [function({name: array[at] for name, array in wide.items()}) for at in np.ndindex(lead)]
+    return tuple(np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*results, strict=True))
 
 
 def as_a_batch(
@@ -76,16 +76,16 @@ def as_a_batch(
     folded = {}
     for name, array in arrays.items():
         mapped = array.shape[: len(lead)]
-        own = array.shape[len(lead) :]
-        whole = (1,) * (len(AXES.get(name, _MATRIX)) - len(own)) + own
+        shape = array.shape[len(lead) :]
+        whole = (1,) * (len(AXES.get(name, _MATRIX)) - len(shape)) + shape
         if name not in MATRICES and whole[0] == 1 and math.prod(mapped) == 1:  # the same for all
             folded[name] = array.reshape(whole)
         else:
             wide = numpy.broadcast_to(array.reshape(mapped + whole), (*lead, batch, *whole[1:]))
             folded[name] = wide.reshape(items * batch, *whole[1:])
-    found = attend(folded)
-    own_batch = lead if ranks["q"] == 3 else (*lead, batch)
-    return tuple(result.reshape(*own_batch, *result.shape[1:]) for result in found)
+    results = attend(folded)
+    batch_shape = lead if ranks["q"] == 3 else (*lead, batch)
+    return tuple(result.reshape(*batch_shape, *result.shape[1:]) for result in results)
 
 
 def _attend(call: Call, arrays: Arrays, outputs: tuple[Output, ...]) -> tuple[Array, ...]:
@@ -93,17 +93,17 @@ def _attend(call: Call, arrays: Arrays, outputs: tuple[Output, ...]) -> tuple[Ar
     if not call.is_varlen:
         return call.results(arrays, outputs)
     q, v = arrays["q"], arrays["v"]
-    found = call.results(arrays, outputs, out=np.zeros((*q.shape[:2], v.shape[-1]), q.dtype))
-    for output, array in zip(outputs, found[1:], strict=True):
+    results = call.results(arrays, outputs, out=np.zeros((*q.shape[:2], v.shape[-1]), q.dtype))
+    for output, array in zip(outputs, results[1:], strict=True):
         if output.has_rows:
             array[:, _no_query(arrays)] = NOTHING
-    return found
+    return results
 
 
 def _no_query(arrays: Arrays) -> NDArray[np.bool_]:
     """Which rows of q are of no sequence."""
-    found = np.ones(len(arrays["q"]), bool)
+    no_query = np.ones(len(arrays["q"]), bool)
     ends: Any = {name: arrays[name] for name in LENGTHS if name in arrays}
     for _, rows, _ in each_sequence(**ends):
-        found[rows] = False
-    return found
+        no_query[rows] = False
+    return no_query

@@ -197,8 +197,8 @@ def handler(execute: Callable[[Frame], None]) -> Any:
     Keep it as long as XLA may call it.
     """
 
-    def handle(given: Any) -> int | None:
-        frame = given.contents
+    def handle(pointer: Any) -> int | None:
+        frame = pointer.contents
         try:
             if frame.extension and frame.extension.contents.type == _METADATA:
                 _say_version(frame.extension)
@@ -223,9 +223,9 @@ def _say_version(extension: Any) -> None:
     metadata.traits = 0  # not for command buffers: the first call loads the kernel
 
 
-def _buffers(given: _Buffers) -> tuple[Buffer, ...]:
-    found = (given.buffers[i].contents for i in range(given.size))
-    return tuple([Buffer(b.data or 0, tuple(b.dims[: b.rank]), _dtype(b.dtype)) for b in found])
+def _buffers(array: _Buffers) -> tuple[Buffer, ...]:
+    contents = (array.buffers[i].contents for i in range(array.size))
+    return tuple([Buffer(b.data or 0, tuple(b.dims[: b.rank]), _dtype(b.dtype)) for b in contents])
 
 
 def _dtype(number: int) -> str:
@@ -234,11 +234,11 @@ def _dtype(number: int) -> str:
     return _DTYPES[number]
 
 
-def _strings(given: _Attributes) -> dict[str, str]:
+def _strings(of: _Attributes) -> dict[str, str]:
     return {
-        given.names[i].contents.text(): ctypes.cast(given.values[i], ctypes.POINTER(_Span)).contents.text()
-        for i in range(given.size)
-        if given.types[i] == _STRING
+        of.names[i].contents.text(): ctypes.cast(of.values[i], ctypes.POINTER(_Span)).contents.text()
+        for i in range(of.size)
+        if of.types[i] == _STRING
     }
 
 

@@ -71,9 +71,9 @@ def attention_with_kvcache(
     process.
     """
     require_known(_CALLER, arguments, CachedArguments, attention_with_kvcache)
-    given: dict[str, Any] = {**DEFAULTS, **arguments, "layer": layer}
-    out, inputs = given.get("out"), {"q": q, "k": k, "v": v}
-    arrays = {name: given.get(name) for name in _ARRAYS}
+    options: dict[str, Any] = {**DEFAULTS, **arguments, "layer": layer}
+    out, inputs = options.get("out"), {"q": q, "k": k, "v": v}
+    arrays = {name: options.get(name) for name in _ARRAYS}
     named = {**inputs, **arrays, "out": out}
     require_plain(_CALLER, named, ("q",))
     require_no_tangents(_CALLER, named)
@@ -84,17 +84,17 @@ def attention_with_kvcache(
             "export flash.adapters.torch.attention of all keys, or compile with torch.compile"
         )
     state = track(cache)
-    functions = functions_of(_CALLER, *(given.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)))
-    asked = _SETTINGS.checked({**given, "head_dim_v": cache.head_dim_v})
-    sequences = [_integers(given.get(name)) for name in _OF_SEQUENCES]
+    functions = functions_of(_CALLER, *(options.get(name) for name in (SCORE_MOD, MASK_MOD, AUX)))
+    asked = _SETTINGS.checked({**options, "head_dim_v": cache.head_dim_v})
+    sequences = [_integers(options.get(name)) for name in _OF_SEQUENCES]
     if asked is None or not all(x is None or isinstance(x, Tensor) for x in sequences):
-        _refuse({"cache": cache, **inputs, **given})
+        _refuse({"cache": cache, **inputs, **options})
         raise AssertionError(f"flash.{_CALLER} takes arguments that no schema has")
     plain = _SETTINGS.plain(asked, functions)
-    found, *others = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
-    found = found if out is None else out
+    result, *others = _OPERATOR(state, out, q, k, v, *sequences, *arrays.values(), functions.tensors, *plain)
+    result = result if out is None else out
     wanted = [x for output, x in zip(OUTPUTS, others, strict=True) if asked[output.option]]
-    return (found, *wanted) if wanted else found
+    return (result, *wanted) if wanted else result
 
 
 def track(cache: KVCache) -> Tensor:
@@ -130,40 +130,40 @@ def _refuse(arguments: Mapping[str, Any]) -> None:
     flash.attention_with_kvcache(**arguments)
 
 
-def _integers(given: Any) -> Any:
+def _integers(argument: Any) -> Any:
     """An argument as a tensor, if it is a list or an array of numbers; unchanged if it is neither."""
-    if given is None or isinstance(given, Tensor):
-        return given
+    if argument is None or isinstance(argument, Tensor):
+        return argument
     try:
-        return torch.as_tensor(given, device="cpu")
+        return torch.as_tensor(argument, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        return given
+        return argument
 
 
-def _read(given: Sequence[Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+def _read(arguments: Sequence[Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     """The tensors of the operator by name, those of aux, and its other arguments."""
     count = len(_TENSORS)
-    tensors = dict(zip(_TENSORS, given, strict=False))
-    return tensors, given[count], _SETTINGS.read(given[count + 1 :])
+    tensors = dict(zip(_TENSORS, arguments, strict=False))
+    return tensors, arguments[count], _SETTINGS.read(arguments[count + 1 :])
 
 
-def _run(*given: Any) -> tuple[Tensor, ...]:
-    tensors, aux, asked = _read(given)
+def _run(*arguments: Any) -> tuple[Tensor, ...]:
+    tensors, aux, asked = _read(arguments)
     state, q, out = tensors.pop("state"), tensors["q"], tensors["out"]
     state[1] += 1
-    found = flash.attention_with_kvcache(
+    results = flash.attention_with_kvcache(
         cache=_CACHES[int(state[0])],
         layer=asked["layer"],
         **tensors,
         **_SETTINGS.scores(asked, None, aux),
         **_SETTINGS.of_results(asked),
     )
-    result, *others = spread(found, asked)
+    result, *others = spread(results, asked)
     return (result if out is None else q.new_empty((0,)), *[or_empty(x, q) for x in others])
 
 
-def _fake(*given: Any) -> tuple[Tensor, ...]:
-    tensors, _, asked = _read(given)
+def _fake(*arguments: Any) -> tuple[Tensor, ...]:
+    tensors, _, asked = _read(arguments)
     q = tensors["q"]
     require_values(_CALLER, q, {name: x for name, x in tensors.items() if x is not None})
     rows = tuple(q.shape[:-1])

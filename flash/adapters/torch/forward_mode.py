@@ -85,8 +85,8 @@ class _Results(_Once):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
-        found = _Tangents.apply(ctx.of, *ctx.saved_tensors, *tangents[: len(MATRICES)])
-        return (*found, *[None] * ctx.others)
+        of_results = _Tangents.apply(ctx.of, *ctx.saved_tensors, *tangents[: len(MATRICES)])
+        return (*of_results, *[None] * ctx.others)
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> Any:

@@ -129,11 +129,11 @@ def text_of(name: str, function: Callable[..., Any] | None, arrays: Arrays) -> s
 
 
 def _array(name: str, dtype: str, rank: int) -> AuxArray:
-    found = OF_ARRAYS.get(dtype.removeprefix("torch."))
-    if found not in AUX_DTYPES:
+    element = OF_ARRAYS.get(dtype.removeprefix("torch."))
+    if element not in AUX_DTYPES:
         wanted = ", ".join(t.array_name for t in AUX_DTYPES)
         raise LaunchError(f"aux[{name!r}] must be one of {wanted}, got {dtype}; convert it")
-    return AuxArray(name, found, rank)
+    return AuxArray(name, element, rank)
 
 
 def _encoded(trace: Trace) -> str:
@@ -152,8 +152,8 @@ def trace_of(text: str) -> Trace | None:
     if not text:
         return None
     name, steps, result, arrays = json.loads(text)
-    made = [
+    trace_steps = [
         Step(op, getattr(types, kind), tuple(args), float.fromhex(v["f"]) if isinstance(v, dict) else v)
         for op, kind, args, v in steps
     ]
-    return Trace(name, made, result, [_array(*array) for array in arrays])
+    return Trace(name, trace_steps, result, [_array(*array) for array in arrays])

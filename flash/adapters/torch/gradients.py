@@ -1,4 +1,4 @@
-"""Backward passes of operators, as operators of their own."""
+"""Backward passes of operators, as further operators."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def differentiate(
     """
     caller, aux, with_lse = settings.caller, len(names), settings.names.index(LSE.option)
 
-    def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:  # noqa: ARG001
-        named = dict(zip(names, given, strict=False))
+    def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *args: Any) -> Any:  # noqa: ARG001
+        named = dict(zip(names, args, strict=False))
         asked = dict(zip(DIFFERENTIABLE, wanted, strict=True))
         return tuple(
             torch.empty_like(named[name], memory_format=torch.contiguous_format)
@@ -81,22 +81,22 @@ def differentiate(
         ctx.save_for_backward(*inputs[:aux], *arrays, *output[:_DIFFERENTIATED])
 
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: None) -> tuple[Any, ...]:
-        *given, out, lse = ctx.saved_tensors
-        arrays = given[aux:] if ctx.has_aux else None
+        *tensors, out, lse = ctx.saved_tensors
+        arrays = tensors[aux:] if ctx.has_aux else None
         needed = dict(zip(names, ctx.needs_input_grad, strict=False))
-        found = (of_back if in_transform() else back)(
+        computed = (of_back if in_transform() else back)(
             torch.zeros_like(out) if dout is None else dout,
             dlse,
             out,
             lse,
             [needed.get(name, False) for name in DIFFERENTIABLE],
-            *given[:aux],
+            *tensors[:aux],
             arrays,
             *ctx.settings,
         )
-        of = dict(zip((*MATRICES, *DIFFERENTIABLE), found, strict=True))
-        own = [of.get(name) if needed[name] else None for name in names]
-        return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
+        of = dict(zip((*MATRICES, *DIFFERENTIABLE), computed, strict=True))
+        of_tensors = [of.get(name) if needed[name] else None for name in names]
+        return (*of_tensors, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
     rules = Mapped(settings, where, names)
     ready = _Formula(caller, forward, save, backward, rules.forward).registered()
@@ -123,8 +123,8 @@ class _Formula:
         """
         formula, name = self, self.operator._schema.name
 
-        def in_any(*given: Any) -> Any:
-            return Differentiated.apply(*given) if in_transform() else formula.operator(*given)
+        def in_any(*arguments: Any) -> Any:
+            return Differentiated.apply(*arguments) if in_transform() else formula.operator(*arguments)
 
         rule = functools.partial(self.rule, in_any)
         # `torch.library.register_autograd` registers the same kernel, but cannot check tangents.
@@ -136,8 +136,8 @@ class _Formula:
             """The operator with its formula."""
 
             @staticmethod
-            def forward(*given: Any) -> Any:
-                return formula.operator(*given)
+            def forward(*arguments: Any) -> Any:
+                return formula.operator(*arguments)
 
             @staticmethod
             def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -153,8 +153,8 @@ class _Formula:
                 raise LaunchError(f"{formula.caller}: an argument {WITH_TANGENT.format('it')}")
 
             @staticmethod
-            def vmap(info: Any, dims: Any, *given: Any) -> Any:
-                return rule(info, dims, *given)
+            def vmap(info: Any, dims: Any, *arguments: Any) -> Any:
+                return rule(info, dims, *arguments)
 
         return in_any
 

@@ -46,15 +46,15 @@ def refuse_gradients(operator: Any, caller: str, missing: str, written: Sequence
     that the message names.
     """
 
-    def call(keys: Any, *given: Any) -> Any:
-        named = {name: t for name, t in _named(operator, given).items() if isinstance(t, torch.Tensor)}
+    def call(keys: Any, *arguments: Any) -> Any:
+        named = {name: t for name, t in _named(operator, arguments).items() if isinstance(t, torch.Tensor)}
         require_no_tracking(caller, tracked(named), missing)
         with torch._C._AutoDispatchBelowAutograd():
-            found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+            results = operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
         for at in written:
-            if given[at] is not None:
-                torch.autograd.graph.increment_version(given[at])
-        return found
+            if arguments[at] is not None:
+                torch.autograd.graph.increment_version(arguments[at])
+        return results
 
     differentiate(operator, caller, call)
 
@@ -65,24 +65,24 @@ def differentiate(operator: Any, caller: str, kernel: Callable[..., Any]) -> Non
     take the tangents away from the operator.
     """
 
-    def call(keys: Any, *given: Any) -> Any:
-        require_no_tangents(caller, _named(operator, given))
-        return kernel(keys, *given)
+    def call(keys: Any, *arguments: Any) -> Any:
+        require_no_tangents(caller, _named(operator, arguments))
+        return kernel(keys, *arguments)
 
     name = operator._schema.name.partition("::")[2]
     LIBRARY.impl(name, call, "Autograd", with_keyset=True)
 
 
-def _named(operator: Any, given: Sequence[Any]) -> dict[str, Any]:
+def _named(operator: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     """The arguments of a call of an operator, by name; those at the end that have defaults may be missing."""
-    return dict(zip([a.name for a in operator._schema.arguments], given, strict=False))
+    return dict(zip([a.name for a in operator._schema.arguments], arguments, strict=False))
 
 
 def run(
     operator: Any,
     differentiated: Callable[..., Any],
     compute: Callable[..., tuple[Any, Any]],
-    given: Sequence[Any],
+    arguments: Sequence[Any],
     is_tracked: bool,
 ) -> Any:
     """The results of an operator with a backward pass; `is_tracked` says whether torch tracks gradients
@@ -91,19 +91,19 @@ def run(
     because the dispatcher takes as long as all else that a call does on the host.
     """
     if torch.compiler.is_compiling():
-        return operator(*given)
+        return operator(*arguments)
     if in_transform():
-        return differentiated(*given)
-    if is_tracked or _anything_listens(given):
-        return operator(*given)
-    return compute(*given)
+        return differentiated(*arguments)
+    if is_tracked or _anything_listens(arguments):
+        return operator(*arguments)
+    return compute(*arguments)
 
 
-def _anything_listens(given: Sequence[Any]) -> bool:
+def _anything_listens(arguments: Sequence[Any]) -> bool:
     """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors and tensors without
     elements (q, k and v are the first arguments), modes, autocast, tracing and profiling.
     """
-    q, k, v = given[:3]
+    q, k, v = arguments[:3]
     return bool(
         not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN)
         or q.is_meta
@@ -115,9 +115,9 @@ def _anything_listens(given: Sequence[Any]) -> bool:
 
 
 def _in_lower_precision(operator: Any, device: str, lowered: Sequence[int]) -> Callable[..., Any]:
-    def call(_: object, *given: Any, **settings: Any) -> Any:
+    def call(_: object, *args: Any, **settings: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
-        arguments = list(given)
+        arguments = list(args)
         for at in lowered:
             tensor = arguments[at] if at < len(arguments) else None
             if tensor is not None and tensor.device.type == device and tensor.dtype in FLOATS:

@@ -44,7 +44,7 @@ _LOWERED: Final = (*MATRICES, *(f.argument for f in SCORES if f.axes and f.array
 _OF_ADAPTER: Final = ("out", "stream", "deterministic", "max_seqlen_k")  # checked here, or unread
 _MOST_KEYS: Final = "max_seqlen_k"
 _STARTS: Final = "cu_seqlens_q"
-_TENSORS: Final = ", ".join(["Tensor"] * len(OUTPUTS))  # the results beside out
+_TENSORS: Final = ", ".join(["Tensor"] * len(OUTPUTS))  # the results other than out
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 
 
@@ -99,32 +99,32 @@ class Operators:
             )
 
     def call(
-        self, tensors: Mapping[str, Tensor | None], given: Mapping[str, Any], known: type, function: Any
+        self, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any], known: type, function: Any
     ) -> Any:
-        """The results of `flash.who`. `tensors` are the first of the operator, in its order, `given` all
+        """The results of `flash.who`. `tensors` are the first of the operator, in its order, `options` all
         other arguments of the `function` of this package, which `known` names.
         """
         caller = self.caller
-        require_known(caller, given, known, function)
-        inputs = {**tensors, **{name: given.get(name) for name in self._settings.arrays}}
+        require_known(caller, options, known, function)
+        inputs = {**tensors, **{name: options.get(name) for name in self._settings.arrays}}
         require_plain(caller, inputs, self._required)
-        asked = self._settings.checked(given)
+        asked = self._settings.checked(options)
         if asked is None:
-            self._refuse({**tensors, **{n: x for n, x in given.items() if n not in _OF_ADAPTER}})
+            self._refuse({**tensors, **{n: x for n, x in options.items() if n not in _OF_ADAPTER}})
             raise AssertionError(f"flash.{caller} takes arguments that no schema has")
-        out, backend = given.get("out"), asked["backend"]
+        out, backend = options.get("out"), asked["backend"]
         wanted = [bool(asked[output.option]) for output in OUTPUTS]
         in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
         if not in_forward_mode:
             require_no_tangents(caller, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        functions = functions_of(caller, *(given.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
+        functions = functions_of(caller, *(options.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
         if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(caller, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(caller, {f"aux[{name!r}]": array for name, array in aux.items()})
         asked[LSE.option] = bool(asked[LSE.option] or differentiated or in_forward_mode)
-        seed = seed_tensor(caller, asked["dropout"], given.get(SEED))
+        seed = seed_tensor(caller, asked["dropout"], options.get(SEED))
         arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
         if in_forward_mode:
             result, *others = self._with_tangents(arguments)
@@ -157,10 +157,10 @@ class Operators:
         on_host = q.device.type == "cpu" and not autocast_lowers(q)
         return on_host and for_gradients_of_host(backend, precision) in WITHOUT_KERNELS
 
-    def _with_tangents(self, given: Sequence[Any]) -> tuple[Tensor, ...]:
+    def _with_tangents(self, arguments: Sequence[Any]) -> tuple[Tensor, ...]:
         """The results, out and lse with their tangents, by numpy."""
         count = len(self._names)
-        aux, plain = given[count], list(given[count + 1 :])
+        aux, plain = arguments[count], list(arguments[count + 1 :])
         asked = self._settings.read(plain)
         backend = for_gradients_of_host(asked["backend"], asked["precision"])
         plain[self._settings.names.index("backend")] = backend
@@ -171,36 +171,38 @@ class Operators:
         def tangents(*args: Any) -> Any:
             return self._run_tangents(*args[count:], *args[:count], aux, *plain)
 
-        return Computation(self.caller, results, tangents)(given[:count])
+        return Computation(self.caller, results, tangents)(arguments[:count])
 
     # ---- what the operators do with plain tensors
 
-    def _read(self, given: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    def _read(self, arguments: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
         """The tensors that are given, the arguments about scores, and all others by name."""
         count = len(self._names)
-        asked = self._settings.read(given[count + 1 :])
-        tensors = {name: x for name, x in zip(self._names, given, strict=False) if x is not None}
-        return tensors, self._settings.scores(asked, tensors.pop(SEED, None), given[count]), asked
+        asked = self._settings.read(arguments[count + 1 :])
+        tensors = {name: x for name, x in zip(self._names, arguments, strict=False) if x is not None}
+        return tensors, self._settings.scores(asked, tensors.pop(SEED, None), arguments[count]), asked
 
-    def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Any, ...]:
+    def _computed(self, *arguments: Any, out: Tensor | None = None) -> tuple[Any, ...]:
         """out, and the others of the results, None for those that are not asked for."""
-        tensors, scores, asked = self._read(given)
+        tensors, scores, asked = self._read(arguments)
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
                 f"{self.caller}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
                 f"flash.{self.caller}, which takes its scales, or convert q, k and v, such as with q.float()"
             )
-        found = getattr(flash, self.caller)(**tensors, **scores, **self._settings.of_results(asked), out=out)
-        return spread(found, asked)
+        results = getattr(flash, self.caller)(
+            **tensors, **scores, **self._settings.of_results(asked), out=out
+        )
+        return spread(results, asked)
 
-    def _tangents(self, out: Tensor, lse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    def _tangents(self, out: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         """The tangents of out and lse for those of q, k and v, None for 0: these tangents are
-        the first of `given`, and the arguments of the operator follow them.
+        the first `arguments`, and those of the operator follow them.
         """
         count = len(MATRICES)
-        arrays, scores, asked = self._read(given[count:])
+        arrays, scores, asked = self._read(arguments[count:])
         matrices = {name: dense_rows(arrays.pop(name)) for name in MATRICES}
-        of = {n: dense_rows(x) for n, x in zip(MATRICES, given[:count], strict=True) if x is not None}
+        of = {n: dense_rows(x) for n, x in zip(MATRICES, arguments[:count], strict=True) if x is not None}
         results = attention_tangents(
             {**matrices, "out": out, "lse": lse},
             of,
@@ -213,19 +215,25 @@ class Operators:
         return of_out.to(out.dtype), of_lse
 
     def _gradients(
-        self, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Sequence[bool], *given: Any
+        self,
+        dout: Tensor,
+        dlse: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        wanted: Sequence[bool],
+        *arguments: Any,
     ) -> tuple[Tensor, ...]:
         """The gradients of q, k, v and `DIFFERENTIABLE`; a tensor without elements for what is not
         `wanted`. On a GPU they are computed on the current stream, where autograd makes `dout`.
         """
-        tensors, scores, asked = self._read(given)
+        tensors, scores, asked = self._read(arguments)
         q, how = tensors["q"], self._settings.of_gradients(asked)
         backend = asked["backend"]
         if q.device.type == "cpu":
             backend = for_gradients_of_host(backend, asked["precision"])
         elif _MOST_KEYS in how and how[_MOST_KEYS] is None:
             how[_MOST_KEYS] = tensors["k"].shape[0]
-        found = getattr(flash, f"{self.caller}_backward")(
+        computed = getattr(flash, f"{self.caller}_backward")(
             dense_rows(dout),
             out=out,
             lse=lse.contiguous(),
@@ -236,24 +244,24 @@ class Operators:
             wanted=[name for name, is_wanted in zip(DIFFERENTIABLE, wanted, strict=True) if is_wanted],
             backend=backend,
         )
-        arrays = [found.arrays[n] if n in found.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
-        return (*found[: len(MATRICES)], *arrays)
+        arrays = [computed.arrays[n] if n in computed.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
+        return (*computed[: len(MATRICES)], *arrays)
 
-    def _results(self, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
-        out, *others = self._computed(q, *given)
+    def _results(self, q: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        out, *others = self._computed(q, *arguments)
         return (out, *[or_empty(x, q) for x in others])
 
-    def _results_into(self, out: Tensor, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
-        return tuple([or_empty(x, q) for x in self._computed(q, *given, out=out)[1:]])
+    def _results_into(self, out: Tensor, q: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        return tuple([or_empty(x, q) for x in self._computed(q, *arguments, out=out)[1:]])
 
-    def _fake(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
-        return (q.new_empty((*q.shape[:-1], v.shape[-1])), *self._fake_into(q, q, k, v, *given))
+    def _fake(self, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        return (q.new_empty((*q.shape[:-1], v.shape[-1])), *self._fake_into(q, q, k, v, *arguments))
 
-    def _fake_into(self, out: Tensor, q: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def _fake_into(self, out: Tensor, q: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         count = len(self._names)
-        asked = self._settings.read(given[count:])
-        named = {"out": out, **dict(zip(self._names[1:], given, strict=False))}
-        named |= zip(asked["aux_names"] or (), given[count - 1] or (), strict=True)
+        asked = self._settings.read(arguments[count:])
+        named = {"out": out, **dict(zip(self._names[1:], arguments, strict=False))}
+        named |= zip(asked["aux_names"] or (), arguments[count - 1] or (), strict=True)
         require_values(self.caller, q, {name: x for name, x in named.items() if x is not None})
         sequences = named[_STARTS].shape[0] - 1 if _STARTS in named else 0
         shapes = [

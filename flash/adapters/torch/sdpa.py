@@ -68,10 +68,10 @@ def scaled_dot_product_attention(
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
-    found = _in_order(
+    call = _in_order(
         *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa
     )
-    return _computed(found, {})
+    return _computed(call, {})
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -119,16 +119,16 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """See `torch.overrides.TorchFunctionMode`."""
-        given = kwargs or {}
-        return self.call(*args, **given) if func is _SDPA else func(*args, **given)
+        named = kwargs or {}
+        return self.call(*args, **named) if func is _SDPA else func(*args, **named)
 
     @refuses_as_peers
-    def call(self, *args: Any, **given: Any) -> Any:
+    def call(self, *args: Any, **kwargs: Any) -> Any:
         """The function in PyTorch's place."""
-        found = _in_order(*args, **given)
-        if self.fallback and _problem(*found):
-            return _of_torch(*args, **given)
-        return _computed(found, self.options)
+        ordered = _in_order(*args, **kwargs)
+        if self.fallback and _problem(*ordered):
+            return _of_torch(*args, **kwargs)
+        return _computed(ordered, self.options)
 
 
 _LOCK: Final = threading.Lock()
@@ -136,35 +136,35 @@ _entered: list[replace_sdpa] = []
 _CURRENT: Final = ContextVar[replace_sdpa | None]("replace_sdpa", default=None)  # of this thread
 
 
-def _called_in_torch(*args: Any, **given: Any) -> Any:
+def _called_in_torch(*args: Any, **kwargs: Any) -> Any:
     """`torch.nn.functional.scaled_dot_product_attention` while a thread is in `replace_sdpa`: for
     functions of that module, in which PyTorch turns modes off.
     """
     if torch.compiler.is_dynamo_compiling():  # which traces the modes of its thread, but no ContextVar
         modes = torch.overrides._get_current_function_mode_stack()
         sdpa = _SDPA if any(isinstance(mode, replace_sdpa) for mode in modes) else _of_torch
-        return sdpa(*args, **given)
+        return sdpa(*args, **kwargs)
     current = _CURRENT.get()
-    return _of_torch(*args, **given) if current is None else current.call(*args, **given)
+    return _of_torch(*args, **kwargs) if current is None else current.call(*args, **kwargs)
 
 
-def _of_torch(*args: Any, **given: Any) -> Any:
+def _of_torch(*args: Any, **kwargs: Any) -> Any:
     """PyTorch's own function. A `CausalBias` compares what is called with
     `torch.nn.functional.scaled_dot_product_attention`, which is not PyTorch's while a thread is in
     `replace_sdpa`, and would be taken for the elements of its memory, which it never writes.
     """
-    mask: Any = given.get("attn_mask", args[_AT_MASK] if len(args) > _AT_MASK else None)
-    return mask._dispatch(*args, **given) if is_causal_bias(mask) else _SDPA(*args, **given)
+    mask: Any = kwargs.get("attn_mask", args[_AT_MASK] if len(args) > _AT_MASK else None)
+    return mask._dispatch(*args, **kwargs) if is_causal_bias(mask) else _SDPA(*args, **kwargs)
 
 
-def _computed(given: _Call, options: Mapping[str, Any]) -> Tensor:
+def _computed(call: _Call, options: Mapping[str, Any]) -> Tensor:
     """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, with these
     options of `attention`.
     """
-    problem = _problem(*given)
+    problem = _problem(*call)
     if problem:
         raise LaunchError(f"{_CALLER}: {problem}")
-    return _attend(*given, options)
+    return _attend(*call, options)
 
 
 def _in_order(
@@ -311,7 +311,7 @@ def _attend(
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     if mask is not None and mask.dim() >= _FOUR and wide[0].dim() > _FOUR:
         mask = _in_four(mask.expand(*wide[0].shape[:-3], *mask.shape[-3:]))
-    found = attention(
+    out = attention(
         q,
         k,
         v,
@@ -324,8 +324,8 @@ def _attend(
         **options,
     )
     if is_projected:
-        return found.transpose(1, 2)
-    return found.reshape(*wide[0].shape[:-1], value.shape[-1])
+        return out.transpose(1, 2)
+    return out.reshape(*wide[0].shape[:-1], value.shape[-1])
 
 
 def _in_four(tensor: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class _Field(NamedTuple):
 
 class Schema:
     """Arguments of the operators of a function `caller` that are no tensors, in order: those of `more`, its
-    options, what features of scores that `known` names have beside arrays, and functions of scores as
+    options, what features of scores that `known` names have apart from arrays, and functions of scores as
     texts of `flash.adapters.torch.functions.text_of`, with the names of the tensors that they index.
     """
 
@@ -65,7 +65,7 @@ class Schema:
         options = options_of(caller)
         features = [feature for feature in SCORES if feature.argument in names]
         self.arrays: Final = tuple([feature.argument for feature in features if feature.axes])
-        own = [_Field(name, None, kind, classes_of(kind), None, None, None) for name, kind in more]
+        of_more = [_Field(name, None, kind, classes_of(kind), None, None, None) for name, kind in more]
         of_options = [
             _Field(o.name, o.default, o.schema, (*classes_of(o.schema), *o.also), o.check, o.plain, o.value)
             for o in options
@@ -75,7 +75,7 @@ class Schema:
             for f in features
             if f.schema
         ]
-        self._fields: Final = (*own, *of_options, *of_scores)
+        self._fields: Final = (*of_more, *of_options, *of_scores)
         self._of_scores: Final = tuple([(field.name, field.default) for field in of_scores])
         self._results: Final = tuple([o.name for o in options if o.of_results])
         self._gradients: Final = tuple([o.name for o in options if o.of_gradients])
@@ -84,19 +84,19 @@ class Schema:
         self.names: Final = tuple(types)
         self.text: Final = ", ".join(f"{kind} {name}" for name, kind in types.items())
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """The values of a call by name, of which numbers are those of `in_numbers`; None if a schema has no
         type for one, such as an empty word, which stands for an argument that is left out.
         """
-        found, have_types = {}, True
+        values, have_types = {}, True
         for field in self._fields:
-            value = given.get(field.name, field.default)
+            value = arguments.get(field.name, field.default)
             if field.check is not None:
-                found[field.name] = field.check(self.caller, value)
+                values[field.name] = field.check(self.caller, value)
             else:
-                found[field.name] = value = in_numbers(value)
+                values[field.name] = value = in_numbers(value)
                 have_types = have_types and has_type(value, field.classes)
-        return found if have_types else None
+        return values if have_types else None
 
     def plain(self, checked: Mapping[str, Any], functions: Functions) -> tuple[Any, ...]:
         """The arguments of an operator, of what `checked` returns, in order."""
@@ -108,25 +108,25 @@ class Schema:
 
     def read(self, plain: Sequence[Any]) -> dict[str, Any]:
         """The values by name of what `plain` returns, with functions and names of tensors as they are."""
-        found = dict(zip(self.names, plain, strict=True))
+        values = dict(zip(self.names, plain, strict=True))
         for field in self._fields:
             if field.value is not None:
-                found[field.name] = field.value(found[field.name])
-        return found
+                values[field.name] = field.value(values[field.name])
+        return values
 
     def scores(self, read: Mapping[str, Any], seed: Any, aux: Sequence[Any] | None) -> dict[str, Any]:
         """The arguments about scores, without arrays by name, of a function of `flash`, for values of `read`;
         `seed` is the seed of dropout, `aux` the tensors of "aux_names".
         """
-        found = {name: read[name] for name, default in self._of_scores if read[name] != default}
+        arguments = {name: read[name] for name, default in self._of_scores if read[name] != default}
         for name in (SCORE_MOD, MASK_MOD):
             if read[name]:
-                found[name] = trace_of(read[name])
+                arguments[name] = trace_of(read[name])
         if aux:
-            found[AUX] = dict(zip(read["aux_names"] or (), aux, strict=True))
+            arguments[AUX] = dict(zip(read["aux_names"] or (), aux, strict=True))
         if seed is not None:
-            found[SEED] = int(seed) % (1 << _SEED_BITS)
-        return found
+            arguments[SEED] = int(seed) % (1 << _SEED_BITS)
+        return arguments
 
     def of_results(self, read: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a forward pass."""
@@ -136,9 +136,9 @@ class Schema:
         """The options of a backward pass, with the sweeps that the call, or PyTorch where the pass runs, asks
         for.
         """
-        found = {name: read[name] for name in self._gradients}
-        found["deterministic"] = found["deterministic"] or torch.are_deterministic_algorithms_enabled()
-        return found
+        options = {name: read[name] for name in self._gradients}
+        options["deterministic"] = options["deterministic"] or torch.are_deterministic_algorithms_enabled()
+        return options
 
 
 def _plain_of(plain: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
@@ -151,7 +151,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def shape_of(output: Output, q: torch.Tensor, layout: str | None, sequences: int = 0) -> tuple[int, ...]:
-    """The shape of an output beside out; `layout` is None for packed sequences, of which there are
+    """The shape of an output other than out; `layout` is None for packed sequences, of which there are
     `sequences`.
     """
     first, *rest = q.shape[:-1]
@@ -163,19 +163,19 @@ def shape_of(output: Output, q: torch.Tensor, layout: str | None, sequences: int
     return output.shape(first, heads, rows, packed=False)
 
 
-def spread(found: Any, asked: Mapping[str, Any]) -> tuple[Any, ...]:
+def spread(results: Any, asked: Mapping[str, Any]) -> tuple[Any, ...]:
     """The results of a call: out, and in order those of `OUTPUTS`, None for what is not `asked` for."""
     others = [output for output in OUTPUTS if asked[output.option]]
     if not others:
-        return (found, *[None] * len(OUTPUTS))
-    out, *values = found
+        return (results, *[None] * len(OUTPUTS))
+    out, *values = results
     named = dict(zip(others, values, strict=True))
     return (out, *map(named.get, OUTPUTS))
 
 
-def or_empty(found: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor:
+def or_empty(result: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor:
     """A result of an operator, which has all: without elements where it is not asked for."""
-    return q.new_empty((0,), dtype=torch.float32) if found is None else found
+    return q.new_empty((0,), dtype=torch.float32) if result is None else result
 
 
 def has_type(value: Any, classes: tuple[type, ...]) -> bool:
@@ -216,13 +216,13 @@ def seed_tensor(caller: str, dropout: float, seed: Any) -> torch.Tensor | None:
                 f"{seed.dtype} of shape {list(seed.shape)} on {seed.device}; pass dropout_seed.item()"
             )
         return seed.reshape(())
-    found = integer(seed, 0, (1 << _SEED_BITS) - 1)
-    if found is None:
+    number = integer(seed, 0, (1 << _SEED_BITS) - 1)
+    if number is None:
         raise LaunchError(
             f"{caller}: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
             f"generator, got {shown(seed)}"
         )
-    return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT, device="cpu")
+    return torch.tensor(number - (number >= _LARGEST_INT) * 2 * _LARGEST_INT, device="cpu")
 
 
 def _is_capturing() -> bool:

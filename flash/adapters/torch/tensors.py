@@ -13,7 +13,6 @@ from flash.operands.dtypes import DTYPES, FP8_DTYPES
 from ptxgen.arrays.views import WITH_TANGENT, has_tangent, has_usual_functions, not_its_values
 from ptxgen.errors import LaunchError
 
-_DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
 _MATRIX: Final = 2  # dimensions
 _WITH_AUTOCAST: Final = ("cpu", "cuda")
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -33,36 +32,36 @@ def require_plain(caller: str, tensors: Mapping[str, Any], required: Collection[
             raise LaunchError(f"{caller}: {why}")
 
 
-def why_not_plain(name: str, given: Any) -> str:
+def why_not_plain(name: str, value: Any) -> str:
     """Why an argument is refused that is no tensor, or is distributed or nested; "" if it is taken."""
-    if type(given) in PLAIN and not given.is_nested:
+    if type(value) in PLAIN and not value.is_nested:
         return ""
-    if not isinstance(given, torch.Tensor):
+    if not isinstance(value, torch.Tensor):
         return (
-            f"{name} must be a torch.Tensor, got {type(given).__name__}; convert it, or call the function "
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; convert it, or call the function "
             "of this name in flash, which takes arrays of any library"
         )
-    if given.is_nested:
+    if value.is_nested:
         return (
             f"{name} must be a plain tensor, got a nested one; pass {name}.values() and its offsets to "
             "flash.adapters.torch.attention_varlen"
         )
     if any(
-        c.__name__ == "DTensor" and c.__module__.startswith("torch.distributed") for c in type(given).__mro__
+        c.__name__ == "DTensor" and c.__module__.startswith("torch.distributed") for c in type(value).__mro__
     ):
         return (
             f"{name} must be a plain tensor, got a DTensor; where rows of sequences are sharded, pass it to "
             "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to all "
             f"ranks' keys; where batch or heads are, pass {name}.to_local(); or pass {name}.full_tensor()"
         )
-    if is_causal_bias(given):
+    if is_causal_bias(value):
         return (
-            f"{name} is a CausalBias of {given.seq_len_q} queries and {given.seq_len_kv} keys, which is "
+            f"{name} is a CausalBias of {value.seq_len_q} queries and {value.seq_len_kv} keys, which is "
             "taken as a mask of so many queries and keys, and without another causality; make one of the "
             "sizes of query and key, and leave the other causality out"
         )
-    kind: Any = type(given)
-    return "" if has_usual_functions(kind) else f"{name} {not_its_values(given, name)}"
+    kind: Any = type(value)
+    return "" if has_usual_functions(kind) else f"{name} {not_its_values(value, name)}"
 
 
 def causality_of(tensor: Any, query: torch.Tensor, key: torch.Tensor) -> Causal:

@@ -47,7 +47,7 @@ def attention_varlen(
     gradients of tensors on a GPU alone, which without it launch CTAs for as many keys as k has rows.
     The gradients of rows of no sequence are 0. With `block_table` there are none: `LaunchError` is raised.
     """
-    given: dict[str, Any] = dict(arguments)
+    options: dict[str, Any] = dict(arguments)
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    tensors |= {name: given.pop(name, None) for name in _OPTIONAL}
-    return _OPERATORS.call(tensors, given, Arguments, attention_varlen)
+    tensors |= {name: options.pop(name, None) for name in _OPTIONAL}
+    return _OPERATORS.call(tensors, options, Arguments, attention_varlen)

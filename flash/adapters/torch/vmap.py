@@ -47,28 +47,28 @@ class Dense:
         return wide.flatten(0, 1) if self.rank == _FOUR else wide
 
     def unfolded(self, tensor: Tensor, output: Output | None = None) -> tuple[Tensor, int]:  # noqa: ARG002
-        """The inverse of `folded`, and the mapped axis; `output` is what beside out the tensor is."""
+        """The inverse of `folded`, and the mapped axis; `output` is the tensor's output, None for out."""
         return tensor.unflatten(0, (self.size, self.batch)) if self.rank == _FOUR else tensor, 0
 
-    def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:
-        """An array of scores with the mapped axis in the batch. If it is `own`, it gets one even if
-        all have the same array, so that each has its own gradient.
+    def array(self, name: str, tensor: Tensor, dim: int | None, of_sample: bool) -> Tensor:
+        """An array of scores with the mapped axis in the batch. If it is `of_sample`, it gets one even
+        if all samples have the same array, so that each has a gradient.
         """
         axes = _AXES[name]
-        if dim is None and not own and (tensor.dim() < axes or tensor.shape[0] == 1):
+        if dim is None and not of_sample and (tensor.dim() < axes or tensor.shape[0] == 1):
             return tensor
         wide = _in_front(tensor, dim, self.size)
         rest = wide.shape[1:]
         full = wide.reshape(self.size, *[1] * (axes - len(rest)), *rest)
         return full.expand(-1, self.batch, *full.shape[2:]).flatten(0, 1)
 
-    def of_array(self, name: str, gradient: Tensor, given: Tensor, dim: int | None) -> tuple[Tensor, int]:
+    def of_array(self, name: str, gradient: Tensor, array: Tensor, dim: int | None) -> tuple[Tensor, int]:
         """The gradient of an array that was `given`, from that of what `array` made of it."""
-        shape = [n for axis, n in enumerate(given.shape) if axis != dim]
-        found = gradient.unflatten(0, (self.size, self.batch))
+        shape = [n for axis, n in enumerate(array.shape) if axis != dim]
+        of_samples = gradient.unflatten(0, (self.size, self.batch))
         if len(shape) < _AXES[name] or shape[0] == 1:
-            found = found.sum(1)
-        return found.reshape(self.size, *shape), 0
+            of_samples = of_samples.sum(1)
+        return of_samples.reshape(self.size, *shape), 0
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,20 @@ class Varlen:
         axis = tensor.dim() - (1 if output is not None and not output.has_rows else 2)  # the heads
         return tensor.unflatten(axis, (self.size, tensor.shape[axis] // self.size)), axis
 
-    def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:  # noqa: ARG002
+    def array(self, name: str, tensor: Tensor, dim: int | None, of_sample: bool) -> Tensor:  # noqa: ARG002
         """An array [heads] or [batch, heads], with the mapped axis in the heads."""
         wide = _in_front(tensor, dim, self.size)
         if wide.dim() == 1:  # a number for all heads
             wide = wide.unsqueeze(1)
         return wide.expand(*wide.shape[:-1], self.heads).movedim(0, -2).flatten(-2)
 
-    def of_array(self, name: str, gradient: Tensor, given: Tensor, dim: int | None) -> tuple[Tensor, int]:  # noqa: ARG002
+    def of_array(self, name: str, gradient: Tensor, array: Tensor, dim: int | None) -> tuple[Tensor, int]:  # noqa: ARG002
         """The gradient of an array that was `given`, from that of what `array` made of it."""
-        shape = [n for axis, n in enumerate(given.shape) if axis != dim]
-        found = gradient.unflatten(-1, (self.size, self.heads)).movedim(-2, 0)
+        shape = [n for axis, n in enumerate(array.shape) if axis != dim]
+        of_samples = gradient.unflatten(-1, (self.size, self.heads)).movedim(-2, 0)
         if not shape or shape[-1] == 1:
-            found = found.sum(-1)
-        return found.reshape(self.size, *shape), 0
+            of_samples = of_samples.sum(-1)
+        return of_samples.reshape(self.size, *shape), 0
 
 
 def _in_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
@@ -129,10 +129,10 @@ class Mapped:
         self._kind = kind
         self._names = tuple(names)
 
-    def forward(self, operator: Any, info: Any, dims: Sequence[Any], *given: Any) -> Any:
+    def forward(self, operator: Any, info: Any, dims: Sequence[Any], *arguments: Any) -> Any:
         """Results of the operator, and their mapped axes."""
-        where = self._kind.of(info.batch_size, given[0], dims[0])
-        folded = self._folded(info, where, dims, given, {})
+        where = self._kind.of(info.batch_size, arguments[0], dims[0])
+        folded = self._folded(info, where, dims, arguments, {})
         of_options = len(self._names) + 1
         asked = {output: of_options + self._settings.names.index(output.option) for output in OUTPUTS}
         # Whether a mapped tensor requires gradients, which need lse, is not known outside the mapping.
@@ -140,24 +140,24 @@ class Mapped:
         at = asked[LSE]
         out, *others = operator(*folded[:at], folded[at] or needs_lse, *folded[at + 1 :])
         results: list[tuple[Tensor, int | None]] = [where.unfolded(out)]
-        for output, found in zip(OUTPUTS, others, strict=True):
+        for output, result in zip(OUTPUTS, others, strict=True):
             is_asked = folded[asked[output]]
-            results.append(where.unfolded(found, output) if is_asked else (found.new_empty((0,)), None))
+            results.append(where.unfolded(result, output) if is_asked else (result.new_empty((0,)), None))
         return tuple(zip(*results, strict=True))
 
-    def backward(self, operator: Any, info: Any, dims: Sequence[Any], *given: Any) -> Any:
+    def backward(self, operator: Any, info: Any, dims: Sequence[Any], *arguments: Any) -> Any:
         """Results of the operator's backward pass, and their mapped axes."""
-        (*first, wanted), rest = given[:5], given[5:]
-        own_dims = dims[5:]
-        where = self._kind.of(info.batch_size, rest[0], own_dims[0])
-        own = dict(zip(DIFFERENTIABLE, wanted, strict=True))
+        (*first, wanted), rest = arguments[:5], arguments[5:]
+        rest_dims = dims[5:]
+        where = self._kind.of(info.batch_size, rest[0], rest_dims[0])
+        is_wanted = dict(zip(DIFFERENTIABLE, wanted, strict=True))
         folded = [None if t is None else where.folded(t, d) for t, d in zip(first, dims[:4], strict=True)]
-        found = operator(*folded, wanted, *self._folded(info, where, own_dims, rest, own))
-        named = dict(zip(self._names, zip(rest, own_dims, strict=False), strict=False))
+        gradients = operator(*folded, wanted, *self._folded(info, where, rest_dims, rest, is_wanted))
+        named = dict(zip(self._names, zip(rest, rest_dims, strict=False), strict=False))
         count = len(MATRICES)
-        results: list[tuple[Tensor, int | None]] = [where.unfolded(t) for t in found[:count]]
-        for name, gradient in zip(DIFFERENTIABLE, found[count:], strict=True):
-            asked = own[name]
+        results: list[tuple[Tensor, int | None]] = [where.unfolded(t) for t in gradients[:count]]
+        for name, gradient in zip(DIFFERENTIABLE, gradients[count:], strict=True):
+            asked = is_wanted[name]
             results.append(where.of_array(name, gradient, *named[name]) if asked else (gradient, None))
         return tuple(zip(*results, strict=True))
 
@@ -166,24 +166,24 @@ class Mapped:
         info: Any,
         where: Dense | Varlen,
         dims: Sequence[Any],
-        given: Sequence[Any],
-        own: Mapping[str, bool],
+        arguments: Sequence[Any],
+        of_samples: Mapping[str, bool],
     ) -> list[Any]:
         count = len(self._names)
-        settings = self._settings.read(given[count + 1 :])
-        named = dict(zip(self._names, given, strict=False))
+        settings = self._settings.read(arguments[count + 1 :])
+        named = dict(zip(self._names, arguments, strict=False))
         self._check(info, dims, settings, has_pages=named.get("block_table") is not None)
-        found = []
-        for name, tensor, dim in zip(self._names, given[:count], dims[:count], strict=True):
-            made = tensor
+        folded = []
+        for name, tensor, dim in zip(self._names, arguments[:count], dims[:count], strict=True):
+            mapped = tensor
             if tensor is not None and name in MATRICES:
-                made = where.folded(tensor, dim)
+                mapped = where.folded(tensor, dim)
             elif tensor is not None and name in _AXES:
-                made = where.array(name, tensor, dim, own.get(name, False))
+                mapped = where.array(name, tensor, dim, of_samples.get(name, False))
             elif name == SEED and dim is not None:
-                made = tensor.select(dim, 0)
-            found.append(made)
-        return [*found, *given[count:]]
+                mapped = tensor.select(dim, 0)
+            folded.append(mapped)
+        return [*folded, *arguments[count:]]
 
     def _check(self, info: Any, dims: Sequence[Any], settings: Mapping[str, Any], *, has_pages: bool) -> None:
         mapped = [n for n, dim in zip(self._names, dims, strict=False) if dim is not None]

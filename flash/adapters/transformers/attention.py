@@ -127,7 +127,7 @@ def attend(
     `flash.attention_with_kvcache` raise.
     """
     options = {option: others.pop(option.name, option.default) for option in _OPTIONS}
-    given = {feature: others.pop(feature.in_transformers, None) for feature in _FEATURES}
+    arguments = {feature: others.pop(feature.in_transformers, None) for feature in _FEATURES}
     _refuse_others(module, others)
     rows = key if isinstance(key, NewRows) else None
     keys = rows.length if rows is not None else key.shape[2]
@@ -135,10 +135,10 @@ def attend(
         is_causal = getattr(module, "is_causal", True)
     seen = _seen(module, attention_mask, query, keys, is_causal=is_causal, position_bias=position_bias)
     scores: dict[str, Any] = {"softmax_scale": scaling, "window": seen.window}
-    scores |= {f.argument: f.default if x is None else _converted(f, x) for f, x in given.items()}
+    scores |= {f.argument: f.default if x is None else _converted(f, x) for f, x in arguments.items()}
     if rows is not None:
         new_k, new_v = rows.tensors
-        arrays = {feature.argument: x for feature, x in given.items() if feature.axes}
+        arrays = {feature.argument: x for feature, x in arguments.items() if feature.axes}
         absent = {f.argument: scores.pop(f.argument) for f in _FEATURES if not f.in_cache}
         _refuse_training(absent, {"query": query, "key": new_k, "value": new_v, **arrays})
         scores |= {option.name: x for option, x in options.items() if CACHED in option.functions}
@@ -173,7 +173,7 @@ def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any])
 
 
 def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, position_bias: Any) -> Seen:
-    """Which of so many keys queries [items, heads, n, head_dim] see, and what is added to their scores.
+    """Which of `keys` keys queries [items, heads, n, head_dim] see, and what is added to their scores.
     Raises `LaunchError` for masks of other shapes, and for no mask where attention is causal.
     """
     caller, queries = type(module).__name__, query.shape[2]
@@ -219,8 +219,10 @@ def _of_elements(caller: str, mask: Any, query: Any, keys: int) -> Seen:
 
 def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
     """Raise `LaunchError` for arguments whose meaning would be lost, and if weights are asked for."""
-    given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
-    lost = {name for name, value in given.items() if value is not False}
+    arguments = {
+        name: value for name, value in others.items() if name not in _NO_MATTER and value is not None
+    }
+    lost = {name for name, value in arguments.items() if value is not False}
     # transformers may collect weights itself, with hooks that would find None.
     asked = () if torch.compiler.is_compiling() else _active_collector.get() or ()
     if any(name.endswith(_WEIGHTS) for name in asked):
@@ -232,10 +234,10 @@ def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
         )
 
 
-def _converted(feature: type[ScoreFeature], given: Any) -> Any:
+def _converted(feature: type[ScoreFeature], argument: Any) -> Any:
     """An argument of a feature as `flash` takes it: arrays of the type that it declares."""
     dtype = feature.array_dtype
-    return given if dtype is None else given.to(getattr(torch, dtype.array_name))
+    return argument if dtype is None else argument.to(getattr(torch, dtype.array_name))
 
 
 def _refuse_training(absent: Mapping[str, Any], tensors: dict[str, Any]) -> None:

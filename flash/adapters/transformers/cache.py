@@ -17,7 +17,7 @@ from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, LaunchError
 
 PAGE_SIZE: Final = 16  # tokens; pages let beams share the tokens that they have in common
-_KINDS: Final = ("full_attention", "sliding_attention")  # of layers whose keys are all kept
+_KINDS: Final = ("full_attention", "sliding_attention")  # of layers whose keys are all stored
 _NONE: Final = "dummy"  # the kind of layers that keep no keys, such as those that attend to keys of another
 
 
@@ -246,7 +246,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not anal
         return int(self._kv.lengths[self._number].max())
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The number of keys after a call with so many queries, and the index of the first."""
+        """The number of keys after a call with `query_length` queries, and the index of the first."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:

@@ -1,4 +1,4 @@
-"""Masks of transformers, read instead of made: which keys a query sees, as `flash` is told it."""
+"""Masks of transformers as arguments of `flash`: which keys a query sees, without a tensor of elements."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ def read_mask(
 def _seen(
     pattern: Pattern, queries: int, end: int, first: int, keys: int, tokens: torch.Tensor | None
 ) -> Seen | None:
-    """What a pattern says of so many queries, the last of which has index `end - 1` in its sequence, and so
-    many keys from index `first` on, where `tokens`, bool [items, tokens], is False for padding. None if no
-    arguments of `flash` mean that.
+    """The arguments of `flash` for a pattern, `queries` queries, the last of which has index `end - 1` in its
+    sequence, and `keys` keys from index `first` on, where `tokens`, bool [items, tokens], is False for
+    padding. None if no arguments of `flash` mean that.
     """
     left, right = pattern.window
     if pattern.causal:

@@ -30,9 +30,9 @@ def fma_kernel(
     """
     k = KernelBuilder("fma_ceiling", target=target, threads=threads)
     out = k.pointer("out")
-    turns, factor, term = k.param("turns", u32), k.param("factor", f32), k.param("term", f32)
+    rounds, factor, term = k.param("turns", u32), k.param("factor", f32), k.param("term", f32)
     sums = [k.var(f32, float(chain)) for chain in range(chains)]
-    with k.loop(0, turns.as_(s32)):
+    with k.loop(0, rounds.as_(s32)):
         for _ in range(unroll):
             for x in sums:
                 k.fma(x, factor, term, into=x)
@@ -44,9 +44,9 @@ def fma_kernel(
     return k.build()
 
 
-def fma_flops(ctas: int, turns: int) -> int:
+def fma_flops(ctas: int, rounds: int) -> int:
     """Floating-point operations of one launch of `fma_kernel` with its default sizes."""
-    return FLOPS_PER_FMA * CHAINS * UNROLL * THREADS * ctas * turns
+    return FLOPS_PER_FMA * CHAINS * UNROLL * THREADS * ctas * rounds
 
 
 def copy_kernel(target: Target, *, threads: int = THREADS) -> ir.Module:

@@ -71,13 +71,13 @@ def measured(arguments: argparse.Namespace) -> Measured | None:
         errors: dict[str, float] = {}
         one = 0.0
         if not arguments.no_check:
-            found = [cp.unshard(t, 2) for t in results]
+            unsharded = [cp.unshard(t, 2) for t in results]
             if is_first:
                 begin("one process")
                 begun = time.perf_counter()
                 want = _one_process(whole, arguments.backward, settings)
                 one = time.perf_counter() - begun
-                errors = {n: _error(a, b) for n, a, b in zip(_NAMES, found, want, strict=False)}
+                errors = {n: _error(a, b) for n, a, b in zip(_NAMES, unsharded, want, strict=False)}
             dist.barrier()
     if not is_first:
         return None
@@ -141,8 +141,8 @@ def _one_process(whole: list[Tensor], backward: bool, settings: Mapping[str, Any
     out, lse = flash.attention(q, k, v, return_lse=True, **settings)
     if not backward:
         return [out, lse]
-    found = flash.attention_backward(dout, q, k, v, out, lse, **settings)
-    return [out, lse, found.dq, found.dk, found.dv]
+    gradients = flash.attention_backward(dout, q, k, v, out, lse, **settings)
+    return [out, lse, gradients.dq, gradients.dk, gradients.dv]
 
 
 def _error(got: Tensor, want: Tensor) -> float:
@@ -153,8 +153,8 @@ def _error(got: Tensor, want: Tensor) -> float:
 
 def _problem(arguments: argparse.Namespace, world: int) -> dict[str, Any]:
     names = ("seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "causal", "window", "layout")
-    found = {name: getattr(arguments, name) for name in names}
-    return {**found, "kv_heads": found["kv_heads"] or found["heads"], "ranks": world}
+    sizes = {name: getattr(arguments, name) for name in names}
+    return {**sizes, "kv_heads": sizes["kv_heads"] or sizes["heads"], "ranks": world}
 
 
 def _peak() -> int:

@@ -104,10 +104,10 @@ def cpu_jobs(quick: bool) -> list[Job]:
     """
     importlib.import_module("threadpoolctl")
     rounds, batch = (3, 3) if quick else (7, 4)
-    turns = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (5, 2)}
+    counts = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (5, 2)}
     forward = [
-        Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, *turns[n]))
-        for n in turns
+        Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, *counts[n]))
+        for n in counts
         for causal in (False, True)
     ]
     tokens = [
@@ -132,8 +132,8 @@ def compare(
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
     if seq <= _SHORT:
         contestants["numpy N²"] = functools.partial(dense_attention, q, k, v, causal)
-    found = _raced(contestants, {"N": seq, "causal": causal}, rounds, batch, RATIO_GOAL, AGREEMENT)
-    return [*remarks, *found]
+    results = _raced(contestants, {"N": seq, "causal": causal}, rounds, batch, RATIO_GOAL, AGREEMENT)
+    return [*remarks, *results]
 
 
 def compare_token(token: Token, rounds: int, batch: int) -> Found:
@@ -157,7 +157,7 @@ def compare_token(token: Token, rounds: int, batch: int) -> Found:
         }
     contestants, remarks = _ours(q, k_rows, v_rows, causal=True)
     try:
-        contestants |= {name: made() for name, made in theirs.items()}
+        contestants |= {name: make() for name, make in theirs.items()}
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
     alike = AGREEMENT if token.dtype == "f32" else AGREEMENT_OF_16_BITS
@@ -176,14 +176,14 @@ def _raced(
     time against PyTorch, with one thread for each. Results apart are told.
     """
     results = {name: work().astype(np.float32) for name, work in contestants.items()}
-    ours, others = ([name for name in contestants if (name in _OURS) == own] for own in (True, False))
-    pairs = [(own, other) for own in ours for other in others]
-    found: Found = []
-    for own, name in pairs:
-        apart = float(np.abs(results[own] - results[name]).max())
+    ours, others = ([name for name in contestants if (name in _OURS) == our] for our in (True, False))
+    pairs = [(our, other) for our in ours for other in others]
+    rows: Found = []
+    for our, name in pairs:
+        apart = float(np.abs(results[our] - results[name]).max())
         if not apart <= agreement:
             of_settings = " ".join(f"{key}={value}" for key, value in settings.items())
-            found.append(f"WRONG: {own} and {name} differ by {apart:g} at {of_settings}")
+            rows.append(f"WRONG: {our} and {name} differ by {apart:g} at {of_settings}")
     by_torch = {name: work for name, work in contestants.items() if name in ours or "torch" in name}
     clocks: tuple[tuple[str, int, Callable[[Work], float], Mapping[str, Work]], ...] = (
         ("", THREADS, seconds, contestants),
@@ -194,22 +194,22 @@ def _raced(
     for prefix, threads, timer, racing in clocks:
         with threadpool_limits(threads, "blas"), _torch_threads(threads):
             samples = interleaved(racing, rounds=rounds, batch=batch, pause=_SPIN_S, timer=timer)
-        for name, turns in samples.items():
+        for name, rounds_ in samples.items():
             label = f"CPU, {name}" if prefix else name
-            found.append(measured(label, "ms", [t * MS for t in flat(turns)], config=settings))
-        for own, name in pairs:
+            rows.append(measured(label, "ms", [t * MS for t in flat(rounds_)], config=settings))
+        for our, name in pairs:
             if name in samples:
-                found.append(
+                rows.append(
                     measured(
-                        f"{prefix}time of {own} / {name}",
+                        f"{prefix}time of {our} / {name}",
                         "x",
-                        ratios(samples[own], samples[name]),
+                        ratios(samples[our], samples[name]),
                         config=settings,
                         goal=Goal("<=", goal) if "torch" in name else None,
                         headline=name == "torch",
                     )
                 )
-    return found
+    return rows
 
 
 CPU_REMARKS: Final = (
@@ -228,7 +228,7 @@ CPU_REMARKS: Final = (
 
 @contextlib.contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """A context in which PyTorch, if there is one, has so many threads."""
+    """A context in which PyTorch, if it is installed, has this number of threads."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
@@ -244,7 +244,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
 
 def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> tuple[dict[str, Callable[[], Array]], list[str]]:
     """Our contestants, and why one is missing."""
-    found: dict[str, Callable[[], Array]] = {}
+    calls: dict[str, Callable[[], Array]] = {}
     remarks = []
     for name, backend in _OURS.items():
         try:
@@ -252,8 +252,8 @@ def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> tuple[dict[str, Cal
         except BackendError as error:
             remarks.append(f"not measured: {error}")
         else:
-            found[name] = _attending(backend, q, k, v, causal)
-    return found, remarks
+            calls[name] = _attending(backend, q, k, v, causal)
+    return calls, remarks
 
 
 def _attending(backend: str, q: Array, k: KeyRows, v: KeyRows, causal: bool) -> Callable[[], Array]:
@@ -304,8 +304,8 @@ def _tensor(torch: Any, array: Array) -> Any:
 
 def _array(tensor: Any, like: Array) -> Array:
     """A result for comparison, as f32 if it is of 16 bits: numpy reads no bf16 of PyTorch."""
-    found: Array = (tensor if like.dtype == np.float32 else tensor.float()).numpy()
-    return found
+    array: Array = (tensor if like.dtype == np.float32 else tensor.float()).numpy()
+    return array
 
 
 def _in_pages(x: Array, table: Array, page_size: int) -> Array:

@@ -80,10 +80,12 @@ class Gpu:
             f"--query-gpu={','.join(_SMI_FIELDS)}",
         ]
         try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True)
+            process = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True
+            )
         except (OSError, subprocess.SubprocessError):
             return {}
-        return parse_smi(said.stdout)
+        return parse_smi(process.stdout)
 
     def most_clock_mhz(self) -> int:
         """The highest clock of the multiprocessors by nvidia-smi, in MHz; 0 where it is not known."""
@@ -95,9 +97,9 @@ class Gpu:
         return asdict(self.device) | {"target": self.target.name, "nvidia_smi": self.clocks()}
 
 
-def parse_smi(said: str) -> dict[str, str]:
+def parse_smi(output: str) -> dict[str, str]:
     """The fields of the first line of nvidia-smi's output; empty if the line is malformed."""
-    cells = [cell.strip() for cell in said.strip().split("\n", 1)[0].split(",")]
+    cells = [cell.strip() for cell in output.strip().split("\n", 1)[0].split(",")]
     return dict(zip(_SMI_FIELDS, cells, strict=True)) if len(cells) == len(_SMI_FIELDS) else {}
 
 

@@ -46,9 +46,9 @@ class Judge:
         )
         return cls(exact, float(np.abs(same - exact).max()))
 
-    def ratio(self, found: NDArray[Any]) -> float:
+    def ratio(self, out: NDArray[Any]) -> float:
         """The largest error of `found`, these rows, in units of `usual`; infinite for NaN."""
-        error = float(np.abs(found - self.exact).max())
+        error = float(np.abs(out - self.exact).max())
         if math.isnan(error):
             return math.inf
         return error / self.usual if self.usual else (0.0 if error == 0 else math.inf)

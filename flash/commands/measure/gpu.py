@@ -122,21 +122,21 @@ def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 # -------------------------------------------------------------------------------- ceilings
 
 
-def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
+def fma_ceiling(gpu: Gpu, *, repeats: int, rounds: int = 8192) -> Found:
     """TFLOP/s of independent fma on all multiprocessors at full occupancy."""
     ctas = gpu.device.multiprocessors * (gpu.target.threads_per_sm // THREADS)
     with gpu.memory(ctas * THREADS * 4) as out:
         work = gpu.kernel(
-            fma_kernel(gpu.target), ctas, {"out": out, "turns": turns, "factor": 0.5, "term": 1.0}
+            fma_kernel(gpu.target), ctas, {"out": out, "turns": rounds, "factor": 0.5, "term": 1.0}
         )
-        rates = [fma_flops(ctas, turns) / t for t in _samples(gpu, work, repeats)]
-    found = measured("FMA ceiling", "TFLOP/s", [rate / 1e12 for rate in rates], headline=True)
-    gpu.fma_flops = found.median * 1e12
+        rates = [fma_flops(ctas, rounds) / t for t in _samples(gpu, work, repeats)]
+    results = measured("FMA ceiling", "TFLOP/s", [rate / 1e12 for rate in rates], headline=True)
+    gpu.fma_flops = results.median * 1e12
     clock = gpu.most_clock_mhz()
     if not clock:
-        return [found]
+        return [results]
     paper = peak_flops(gpu.target, gpu.device.multiprocessors, clock) / 1e12
-    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
+    return [results, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
 
 
 def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
@@ -145,9 +145,9 @@ def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
         work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
         rates = [2 * ctas * bytes_per_cta() / t / 1e12 for t in _samples(gpu, work, repeats)]
-    found = measured("copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True)
-    gpu.copy_rate = found.median * 1e12
-    return [found]
+    results = measured("copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True)
+    gpu.copy_rate = results.median * 1e12
+    return [results]
 
 
 def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:
@@ -174,9 +174,9 @@ class OnDevice:
         """
         config = config or self.shape.config
         geometry = check(config, *self.views)
-        made = build(config.kernel(gpu.target))
-        plan = make_plan(made, geometry, config.scale, tuple(array.pointer for array in self.views))
-        return gpu.ready(made.text, plan), made, geometry
+        built = build(config.kernel(gpu.target))
+        plan = make_plan(built, geometry, config.scale, tuple(array.pointer for array in self.views))
+        return gpu.ready(built.text, plan), built, geometry
 
     def output(self) -> Array:
         """A host copy of O on the device."""
@@ -205,11 +205,11 @@ def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
 def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
     """Interleaved times of our default kernel and each PyTorch backend; errors against float64."""
     with on_device(gpu, shape) as arrays:
-        work, made, geometry = arrays.contestant(gpu)
+        work, built, geometry = arrays.contestant(gpu)
         work()
         rows = sampled_rows(shape.size)
         judge = Judge.of(arrays.host, rows, shape.causal)
-        tile = {"tile": made.config.tiling.tile, "block_q": made.config.tiling.block_q}
+        tile = {"tile": built.config.tiling.tile, "block_q": built.config.tiling.block_q}
         errors = {"ours": judge.ratio(arrays.output()[rows])}
         contestants: dict[str, Callable[[], Any]] = {"ours": work}
         torch, why_not = torch_with_gpu()
@@ -220,17 +220,17 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
             errors |= {name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()}
             contestants |= others
         samples = race(gpu, contestants, rounds, batch)
-    found: Found = [*remarks, *_rates(gpu, shape, samples["ours"], made, geometry, tile)]
-    useful = made.resources.useful_flops(*_counts(geometry)) / 1e12
-    for name, turns in list(samples.items())[1:]:
-        found.append(
-            measured(f"{name}, useful", "TFLOP/s", [useful / t for t in flat(turns)], config=shape.settings)
+    results: Found = [*remarks, *_rates(gpu, shape, samples["ours"], built, geometry, tile)]
+    useful = built.resources.useful_flops(*_counts(geometry)) / 1e12
+    for name, times in list(samples.items())[1:]:
+        results.append(
+            measured(f"{name}, useful", "TFLOP/s", [useful / t for t in flat(times)], config=shape.settings)
         )
-        ratio = ratios(turns, samples["ours"])
-        found.append(measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True))
+        ratio = ratios(times, samples["ours"])
+        results.append(measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True))
     for name, error in errors.items():
         ours = name == "ours"
-        found.append(
+        results.append(
             measured(
                 f"error of {name} / numpy f32",
                 "x",
@@ -240,7 +240,7 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
                 headline=ours,
             )
         )
-    return found
+    return results
 
 
 def race(
@@ -250,7 +250,9 @@ def race(
     calls = {name: calls_for(gpu.seconds(work) * MS) for name, work in contestants.items()}
     repeated = {name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()}
     samples = interleaved(repeated, rounds=rounds, batch=batch, dropped=1, timer=gpu.seconds)
-    return {name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()}
+    return {
+        name: [[t / calls[name] for t in round_] for round_ in rounds] for name, rounds in samples.items()
+    }
 
 
 def _repeat(work: Work, times: int) -> None:
@@ -270,17 +272,17 @@ def _counts(geometry: Geometry) -> tuple[int, int, int, int]:
 def _rates(
     gpu: Gpu,
     shape: Shape,
-    turns: Sequence[Sequence[float]],
-    made: Build,
+    rounds: Sequence[Sequence[float]],
+    built: Build,
     geometry: Geometry,
     tile: Mapping[str, Setting],
 ) -> list[Measurement]:
     """Times and rates of one of our kernels."""
     settings = {**shape.settings, **tile}
-    times = flat(turns)
-    computed = made.resources.flops(*_counts(geometry))
-    useful = made.resources.useful_flops(*_counts(geometry))
-    found = [
+    times = flat(rounds)
+    computed = built.resources.flops(*_counts(geometry))
+    useful = built.resources.useful_flops(*_counts(geometry))
+    results = [
         measured("ours", "ms", [t * MS for t in times], config=settings),
         measured("ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings),
         measured("ours, useful", "TFLOP/s", [useful / t / 1e12 for t in times], config=settings),
@@ -288,7 +290,7 @@ def _rates(
     if gpu.fma_flops:
         wanted = Goal(">=", CEILING_GOAL_PERCENT) if shape.seq >= CEILING_FROM else None
         part = [100 * computed / t / gpu.fma_flops for t in times]
-        found.append(
+        results.append(
             measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=True)
         )
-    return found
+    return results

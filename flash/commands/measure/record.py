@@ -147,14 +147,14 @@ def interleaved(
         order = list(contestants) if number % 2 == 0 else list(contestants)[::-1]
         for name in order:
             time.sleep(pause)
-            turn = [timer(contestants[name]) for _ in range(dropped + batch)]
-            samples[name].append(turn[dropped:])
+            times = [timer(contestants[name]) for _ in range(dropped + batch)]
+            samples[name].append(times[dropped:])
     return samples
 
 
 def flat(rounds: Sequence[Sequence[float]]) -> list[float]:
     """All samples of all rounds."""
-    return [sample for turn in rounds for sample in turn]
+    return [sample for samples in rounds for sample in samples]
 
 
 def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:

@@ -57,7 +57,7 @@ def reproduce(sections: Sequence[str], quick: bool) -> str:
 
 def document(sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None) -> dict[str, Any]:
     """The whole result as plain data; `device` is the GPU's part."""
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": reproduce([section.name for section in sections], quick),
@@ -67,8 +67,8 @@ def document(sections: Sequence[Section], *, quick: bool, device: Mapping[str, A
         "sections": {section.name: _section(section, quick) for section in sections},
     }
     if device is not None:
-        found["device"] = dict(device)
-    return found
+        report["device"] = dict(device)
+    return report
 
 
 def _section(section: Section, quick: bool) -> dict[str, Any]:
@@ -118,20 +118,20 @@ def _cpu_model() -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of all software that affects the results; None for a missing package."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    found["blas"] = _blas()
+            versions[package] = None
+    versions["blas"] = _blas()
     try:
         assembler = find_assembler()
-        found["assembler"] = f"{assembler.name} {assembler.version}"
+        versions["assembler"] = f"{assembler.name} {assembler.version}"
     except BackendError:
-        found["assembler"] = None
-    found["commit"] = _commit()
-    return found
+        versions["assembler"] = None
+    versions["commit"] = _commit()
+    return versions
 
 
 def _blas() -> str | None:
@@ -150,10 +150,10 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip() or None
+    return process.stdout.strip() or None
 
 
 # -------------------------------------------------------------------------------- the file
@@ -175,9 +175,9 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def as_text(found: Mapping[str, Any]) -> str:
+def as_text(report: Mapping[str, Any]) -> str:
     """The document as JSON text. Raises ValueError for NaN, which JSON does not have."""
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 # -------------------------------------------------------------------------------- the table

@@ -41,11 +41,11 @@ class Subject:
     columns: int
 
     @classmethod
-    def of(cls, made: Build) -> Subject:
+    def of(cls, built: Build) -> Subject:
         """The subject of one of our kernels."""
-        t, kernel = made.config.tiling, made.kernel
+        t, kernel = built.config.tiling, built.kernel
         columns = t.products * t.value_slices * (t.score_columns + t.output_columns)
-        return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
+        return cls(built.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Assembled:
 
 def assembled(subject: Subject, target: Target) -> Assembled:
     """Assemble a kernel; `loop` needs a disassembler. Raises `BackendError` if none assembles."""
-    made = find_assembler(target=target.name).assemble(subject.text, target.name)
-    usage = made.kernel(subject.entry)
+    assembly = find_assembler(target=target.name).assemble(subject.text, target.name)
+    usage = assembly.kernel(subject.entry)
     loop, why = None, "no loop has products on tensor cores"
     try:
-        loop = main_loop(find_disassembler().instructions(made.cubin))
+        loop = main_loop(find_disassembler().instructions(assembly.cubin))
     except BackendError as error:
         why = str(error)
     shared = subject.shared_bytes + usage.static_shared_bytes
@@ -143,19 +143,19 @@ def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, 
     arrays = [view(x.astype(config.element.numpy), "array") for x in (q, k, v, out)]
     geometry = check(config, *arrays)
     pointers = [array.pointer for array in arrays]
-    made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    arrays += [view(counter, "tickets") for counter in counters(made.config)]
+    built = build(config.kernel(None, alignment(config, geometry, *pointers)))
+    arrays += [view(counter, "tickets") for counter in counters(built.config)]
     pointers = [array.pointer for array in arrays]
-    plan = make_plan(made, geometry, config.scale, tuple(pointers), config.numbers)
+    plan = make_plan(built, geometry, config.scale, tuple(pointers), config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
-    return made, plan, plan.on_host(memory)
+    return built, plan, plan.on_host(memory)
 
 
 def count(config: AttentionConfig, seq: int) -> Counted:
     """Interpret one head of `seq` queries and `seq` keys, normally distributed, and count."""
-    made, plan, args = dense_launch(config, seq)
+    built, plan, args = dense_launch(config, seq)
     result = interpreter.run(
-        made.module,
+        built.module,
         grid=plan.grid,
         block=plan.block,
         args=args,

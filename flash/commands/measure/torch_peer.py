@@ -112,15 +112,15 @@ def graphed(torch: Any, work: Callable[[], Any]) -> Callable[[], Any]:
 @contextlib.contextmanager
 def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
     """Allow or forbid TensorFloat-32 inside the context, and restore the settings afterwards."""
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
+    settings = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [setting.allow_tf32 for setting in settings]
     try:
-        for place in places:
-            place.allow_tf32 = allowed
+        for setting in settings:
+            setting.allow_tf32 = allowed
         yield
     finally:
-        for place, usual in zip(places, before, strict=True):
-            place.allow_tf32 = usual
+        for setting, usual in zip(settings, before, strict=True):
+            setting.allow_tf32 = usual
 
 
 def with_torch(job: Job) -> Job:

@@ -118,15 +118,15 @@ def candidates(problem: Problem) -> list[Candidate]:
     """
     default = problem.config()
     chosen = default.kernel().name
-    found = [Candidate(default, is_default=True)]
+    candidates = [Candidate(default, is_default=True)]
     target = find_target(problem.target)
     for tile, block_q in offered_tiles(problem.head_dim, problem.head_dim_v, target, problem.dtype):
         for stages in (1,) if problem.dtype == F32.name else STAGES:
-            with suppress(ConfigError):  # the tile does not fit with so many stages
+            with suppress(ConfigError):  # the tile does not fit with this number of stages
                 config = problem.config(tile, block_q, stages)
                 if config.kernel().name != chosen:
-                    found.append(Candidate(config, is_default=False))
-    return found
+                    candidates.append(Candidate(config, is_default=False))
+    return candidates
 
 
 class Method(Protocol):
@@ -163,23 +163,23 @@ class Static:
         model's share of the tensor cores, if it knows the main loop.
         """
         kernel = candidate.config.kernel()
-        made = assembled(Subject.of(build(kernel)), kernel.target)
+        assembly = assembled(Subject.of(build(kernel)), kernel.target)
         counts = count(candidate.config, self.problem.seq)
         cost = max(counts.instructions / SCHEDULERS, counts.wavefronts)
         model: Entry = {}
-        if made.loop is not None:
+        if assembly.loop is not None:
             busy = modelled(
-                made.loop, kernel.target, kernel.tiling.computing_threads, max(made.ctas_per_sm, 1)
+                assembly.loop, kernel.target, kernel.tiling.computing_threads, max(assembly.ctas_per_sm, 1)
             )
             model["tensor_share"] = busy.tensor
-            cost = max(cost, busy.clocks_of_iteration / SCHEDULERS * _turns(made, counts))
+            cost = max(cost, busy.clocks_of_iteration / SCHEDULERS * _rounds(assembly, counts))
         return {
-            "registers": made.registers,
-            "spilled_bytes": made.spilled_bytes,
-            "shared_bytes": made.shared_bytes,
-            "ctas_per_sm": made.ctas_per_sm,
-            "warps_per_sm": made.ctas_per_sm * kernel.tiling.threads // WARP_SIZE,
-            "occupancy": made.occupancy,
+            "registers": assembly.registers,
+            "spilled_bytes": assembly.spilled_bytes,
+            "shared_bytes": assembly.shared_bytes,
+            "ctas_per_sm": assembly.ctas_per_sm,
+            "warps_per_sm": assembly.ctas_per_sm * kernel.tiling.threads // WARP_SIZE,
+            "occupancy": assembly.occupancy,
             "instructions": counts.instructions,
             "wavefronts": counts.wavefronts,
             "bank_conflicts": counts.conflicts,
@@ -189,12 +189,12 @@ class Static:
         }
 
 
-def _turns(made: Assembled, counts: Counted) -> float:
+def _rounds(assembly: Assembled, counts: Counted) -> float:
     """Turns of the main loop for 1000 visible scores, by the products that a launch executes: those of
     hidden scores are among them.
     """
-    assert made.loop is not None, "the kernel has a main loop"
-    return counts.instructions * counts.product_share / made.loop.products
+    assert assembly.loop is not None, "the kernel has a main loop"
+    return counts.instructions * counts.product_share / assembly.loop.products
 
 
 class Timed:

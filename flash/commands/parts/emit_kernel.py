@@ -30,13 +30,13 @@ class Kind:
         parser = CommandParser(f"ptxgen emit {name}", f"Emit {self.about}.", self.epilog)
         self.add_options(parser.add_argument_group("the kernel"))
         add_output_options(parser)
-        found = parser.parse_args(argv)
-        self.check_required(parser, found)
-        check_outputs(parser, found)
-        return found
+        parsed = parser.parse_args(argv)
+        self.check_required(parser, parsed)
+        check_outputs(parser, parsed)
+        return parsed
 
-    def check_required(self, parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    def check_required(self, parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
         """End with a usage error if an option is missing."""
         for option in self.required:
-            if getattr(found, option[2:].replace("-", "_")) is None:
+            if getattr(parsed, option[2:].replace("-", "_")) is None:
                 parser.error(f"{option} is required")

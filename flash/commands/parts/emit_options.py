@@ -160,8 +160,8 @@ def config_of(
     for `others`, which say something else than the settings of these names. Raises `ConfigError`.
     """
     names = {field.name for field in fields(AttentionConfig)}.difference(others)
-    said = {name: value for name, value in vars(arguments).items() if name in names}
-    return AttentionConfig(**{**said, "target": target})
+    passed = {name: value for name, value in vars(arguments).items() if name in names}
+    return AttentionConfig(**{**passed, "target": target})
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

@@ -38,24 +38,24 @@ def find_target(name: str) -> Target:
     return target_for_device(device.major, device.minor)
 
 
-def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+def text_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The text, the contract or the stub of a kernel, once it is proved and assembled as asked."""
-    text = made.text
+    text = built.text
     if arguments.stub:
-        text = stub_of(made, arguments)
+        text = stub_of(built, arguments)
     if arguments.json:
-        text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
+        text = to_json({**built.contract, **(_proofs(built) if arguments.prove else {})})
     if arguments.prove:
-        _require_proofs(made)
+        _require_proofs(built)
     if arguments.assemble or arguments.cubin:
-        assembly = _assembled(made)
+        assembly = _assembled(built)
         if arguments.assemble:
-            print(_report(made, assembly), file=sys.stderr)
-        _refuse_spills(made, assembly)
+            print(_report(built, assembly), file=sys.stderr)
+        _refuse_spills(built, assembly)
         if arguments.cubin:
             write_file(Path(arguments.cubin), assembly.cubin)
     if arguments.example:
-        write_file(Path(arguments.example), example_of(made, arguments))
+        write_file(Path(arguments.example), example_of(built, arguments))
     return text
 
 
@@ -64,19 +64,19 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def _proofs(made: BuiltKernel) -> dict[str, Any]:
-    return {"proof": made.proof.to_dict(), "global_proof": made.global_proof.to_dict()}
+def _proofs(built: BuiltKernel) -> dict[str, Any]:
+    return {"proof": built.proof.to_dict(), "global_proof": built.global_proof.to_dict()}
 
 
-def _require_proofs(made: BuiltKernel) -> None:
+def _require_proofs(built: BuiltKernel) -> None:
     from ptxgen.check.prove.verdicts import RACES  # the provers, which a kernel of the cache does without
 
-    print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
-    print(f"{made.global_proof.report()}\n{RACES}", file=sys.stderr)
-    made.proofs.require()
+    print(f"{built.proof.report()}\n{built.proof.table()}", file=sys.stderr)
+    print(f"{built.global_proof.report()}\n{RACES}", file=sys.stderr)
+    built.proofs.require()
 
 
-def _assembled(made: BuiltKernel) -> Assembly:
+def _assembled(built: BuiltKernel) -> Assembly:
     try:
         # Imported here, because emitting text alone does not need it.
         from ptxgen.runtime.assembler import find_assembler
@@ -86,32 +86,32 @@ def _assembled(made: BuiltKernel) -> Assembly:
             f"--assemble and --cubin need the whole package: {error}; run pip install . in the checkout",
         ) from error
     try:
-        assembler = find_assembler(target=made.module.target)
+        assembler = find_assembler(target=built.module.target)
     except ConfigError as error:  # an error of the environment, not of the kernel
         raise StopError(USAGE, str(error)) from error
-    return assembler.assemble(made.text, made.module.target)
+    return assembler.assemble(built.text, built.module.target)
 
 
-def _report(made: BuiltKernel, assembly: Assembly) -> str:
-    limits, usage = made.target, assembly.kernel(made.kernel.name)
-    shared = made.kernel.dynamic_shared_bytes
-    ctas = limits.blocks_per_sm_for(made.threads, usage.registers, shared)
+def _report(built: BuiltKernel, assembly: Assembly) -> str:
+    limits, usage = built.target, assembly.kernel(built.kernel.name)
+    shared = built.kernel.dynamic_shared_bytes
+    ctas = limits.blocks_per_sm_for(built.threads, usage.registers, shared)
     rows = [
-        ("kernel", made.kernel.name),
+        ("kernel", built.kernel.name),
         ("assembler", f"{assembly.assembler} {assembly.version}, for {assembly.target}"),
         ("registers", f"{usage.registers} of {limits.registers_per_thread} per thread"),
         ("spills", f"{usage.spill_store_bytes} bytes stored, {usage.spill_load_bytes} loaded"),
         ("stack", f"{usage.stack_bytes} bytes per thread"),
         ("shared", f"{shared} of {limits.shared_per_block_optin} bytes per block"),
-        ("occupancy", f"{ctas} CTAs of {made.threads} threads per multiprocessor"),
+        ("occupancy", f"{ctas} CTAs of {built.threads} threads per multiprocessor"),
         ("cubin", f"{len(assembly.cubin)} bytes"),
         *(("advisory", advisory.text) for advisory in assembly.advisories),
     ]
     return "\n".join(f"{name:<10} {value}" for name, value in rows)
 
 
-def _refuse_spills(made: BuiltKernel, assembly: Assembly) -> None:
-    usage = assembly.kernel(made.kernel.name)
+def _refuse_spills(built: BuiltKernel, assembly: Assembly) -> None:
+    usage = assembly.kernel(built.kernel.name)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
     if spilled:
         raise StopError(

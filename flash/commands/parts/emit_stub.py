@@ -38,16 +38,16 @@ def check_stub(parser: argparse.ArgumentParser, arguments: argparse.Namespace, s
         parser.error("--example, --output and --cubin must be different files")
 
 
-def stub_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+def stub_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The header or the module."""
     # Imported here, because emitting PTX does not need it.
     from ptxgen.contract.stub import stub
 
-    return stub(made.contract, made.text, arguments.stub, arguments.prefix)
+    return stub(built.contract, built.text, arguments.stub, arguments.prefix)
 
 
-def example_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+def example_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The program that includes it."""
     from ptxgen.contract.stub import example
 
-    return example(made.contract, arguments.stub, Path(arguments.output).name, arguments.prefix)
+    return example(built.contract, arguments.stub, Path(arguments.output).name, arguments.prefix)

@@ -26,7 +26,7 @@ def estimate_plot(lines: Mapping[str, Points]) -> str:
     def y(seconds: float) -> float:
         return _TOP + (high - math.log10(seconds)) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
-    found = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="system-ui, '
         'sans-serif" font-size="12" role="img" aria-label="Estimated time of a call against the number of '
         'GPUs, for each scheme">',
@@ -34,29 +34,29 @@ def estimate_plot(lines: Mapping[str, Points]) -> str:
     ]
     for power in range(low, high + 1):
         at = y(10.0**power)
-        found.append(f'  <path d="M {_LEFT} {at:.1f} H {_WIDTH - _RIGHT}" stroke="#e3e7eb"/>')
+        elements.append(f'  <path d="M {_LEFT} {at:.1f} H {_WIDTH - _RIGHT}" stroke="#e3e7eb"/>')
         text = f"{10.0 ** (power + 3):g} ms"
-        found.append(
+        elements.append(
             f'  <text x="{_LEFT - 8}" y="{at + 4:.1f}" fill="#43525f" text-anchor="end">{text}</text>'
         )
     below = _HEIGHT - _BOTTOM + 20
-    found += [
+    elements += [
         f'  <text x="{x(number):.1f}" y="{below}" fill="#43525f" text-anchor="middle">{number}</text>'
         for number in gpus
     ]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    found.append(f'  <text x="{middle}" y="{_HEIGHT - 8}" fill="#43525f" text-anchor="middle">GPUs</text>')
+    elements.append(f'  <text x="{middle}" y="{_HEIGHT - 8}" fill="#43525f" text-anchor="middle">GPUs</text>')
     for n, (name, points) in enumerate(sorted(lines.items(), key=lambda line: line[1][-1][1])):
         colour, at = _COLOURS[n % len(_COLOURS)], _TOP + 16 * n + 8
         drawn = " ".join(f"{x(number):.1f},{y(seconds):.1f}" for number, seconds in points)
-        found.append(f'  <polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        found += [
+        elements.append(f'  <polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        elements += [
             f'  <circle cx="{x(number):.1f}" cy="{y(seconds):.1f}" r="3" fill="{colour}"/>'
             for number, seconds in points
         ]
-        found.append(
+        elements.append(
             f'  <rect x="{_WIDTH - _RIGHT + 12}" y="{at - 9}" width="12" height="4" fill="{colour}"/>'
         )
-        found.append(f'  <text x="{_WIDTH - _RIGHT + 30}" y="{at}" fill="#1c2733">{name}</text>')
-    found.append("</svg>")
-    return "\n".join(found) + "\n"
+        elements.append(f'  <text x="{_WIDTH - _RIGHT + 30}" y="{at}" fill="#1c2733">{name}</text>')
+    elements.append("</svg>")
+    return "\n".join(elements) + "\n"

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 REGISTERED = ("ptxgen", "ptxgen_cpu", "ptxgen_interpreter", "ptxgen_interpreter_non_deterministic", "mine")
+
+
+@pytest.fixture(scope="module")
+def ours(torch: ModuleType) -> ModuleType:
+    """The adapter of PyTorch, with the same random numbers for each module of tests."""
+    torch.manual_seed(0)
+    return importlib.import_module("flash.adapters.torch")
 
 
 @pytest.fixture

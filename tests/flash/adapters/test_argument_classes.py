@@ -266,9 +266,7 @@ def test_jax_refuses_them() -> None:
 
 
 @pytest.mark.parametrize("value", ["nonsense", Shown(), {"a": 1}], ids=["word", "object", "mapping"])
-def test_sequences_of_a_cache_are_integers(torch: ModuleType, value: Any) -> None:
-    from flash.adapters import torch as ours
-
+def test_sequences_of_a_cache_are_integers(torch: ModuleType, value: Any, ours: Any) -> None:
     cache, q = flash.KVCache(layers=1, batch=1, kv_heads=2, head_dim=16, capacity=8), torch.zeros(1, 2, 1, 16)
     with pytest.raises(LaunchError) as raised:
         ours.attention_with_kvcache(q, cache, layer=0, cache_batch_idx=value)
@@ -277,10 +275,8 @@ def test_sequences_of_a_cache_are_integers(torch: ModuleType, value: Any) -> Non
     )
 
 
-@pytest.mark.parametrize("argument", ["causal", "window"])
-def test_compiled_code_refuses_them(torch: ModuleType, argument: str) -> None:
-    from flash.adapters import torch as ours
-
+@pytest.mark.parametrize("argument", ["causal", pytest.param("window", marks=pytest.mark.slow)])
+def test_compiled_code_refuses_them(torch: ModuleType, argument: str, ours: Any) -> None:
     rows = torch.randn(1, 2, 5, 16)
     torch.compiler.reset()
     call = torch.compile(lambda x, **how: ours.attention(x, x, x, **how), backend="eager")
@@ -290,9 +286,7 @@ def test_compiled_code_refuses_them(torch: ModuleType, argument: str) -> None:
         assert str(raised.value) == f"attention: {argument} must be {WANTED[argument]}, got {value!r}"
 
 
-def test_tensors_that_are_required_are_missed(torch: ModuleType) -> None:
-    from flash.adapters import torch as ours
-
+def test_tensors_that_are_required_are_missed(torch: ModuleType, ours: Any) -> None:
     rows, cu = torch.randn(1, 2, 5, 16), torch.tensor([0, 5], dtype=torch.int32)
     sdpa: Any = ours.scaled_dot_product_attention
     cache = flash.KVCache(layers=1, batch=1, kv_heads=2, head_dim=16, capacity=8)
@@ -311,9 +305,7 @@ def test_tensors_that_are_required_are_missed(torch: ModuleType) -> None:
         )
 
 
-def test_numbers_that_no_schema_holds(torch: ModuleType, flash_attn: Any) -> None:
-    from flash.adapters import torch as ours
-
+def test_numbers_that_no_schema_holds(torch: ModuleType, flash_attn: Any, ours: Any) -> None:
     rows, large = torch.randn(1, 2, 5, 16, requires_grad=True), 2**70
     with pytest.raises(LaunchError) as raised:
         ours.attention(rows, rows, rows, stream=large)

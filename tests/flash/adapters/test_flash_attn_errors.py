@@ -130,6 +130,12 @@ DENSE: dict[str, tuple[Call, str]] = {
         lambda f, g: g.dense(f, return_attn_probs=1),
         "return_attn_probs must be True or False, got 1",
     ),
+    "wide": (
+        lambda f, g: f.flash_attn_func(*(g.zeros(1, 2, 2, 264) for _ in range(3))),
+        "head_dim must be an integer from 1 to 256, got 264; beyond 256 a CTA cannot keep its rows in "
+        "registers and shared memory; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or "
+        "'bf16' and target='sm_90a'",
+    ),
 }
 
 VARLEN: dict[str, tuple[Call, str]] = {
@@ -271,88 +277,54 @@ CACHED: dict[str, tuple[Call, str]] = {
         "q requires gradients, which are not computed: they would be lost without a word; call inside "
         "torch.no_grad(), or pass q.detach()",
     ),
+    "full": (
+        lambda f, g: g.appended(f, cache_seqlens=g.int32(3, 7)),
+        "a sequence of 7 rows has no room for 2 new ones in a cache of 8; use a larger cache, or "
+        "cache_seqlens without the new rows",
+    ),
+}
+
+# By the function that is called, and a name of the case.
+REFUSED: dict[tuple[str, str], tuple[Call, str]] = {
+    **{("flash_attn_func", name): case for name, case in DENSE.items()},
+    **{("flash_attn_varlen_func", name): case for name, case in VARLEN.items()},
+    **{("flash_attn_with_kvcache", name): case for name, case in CACHED.items()},
+    ("flash_attn_qkvpacked_func", "shape"): (
+        lambda f, g: f.flash_attn_qkvpacked_func(g.zeros(2, 3, 2, 4, 16)),
+        "qkv must be [batch, seqlen, 3, heads, head_dim], got shape [2, 3, 2, 4, 16]",
+    ),
+    ("flash_attn_kvpacked_func", "shape"): (
+        lambda f, g: f.flash_attn_kvpacked_func(g.q, g.zeros(2, 3, 3, 2, 16)),
+        "kv must be [batch=2, seqlen_k, 2, kv_heads, head_dim=16], got shape [2, 3, 3, 2, 16]",
+    ),
+    ("flash_attn_varlen_qkvpacked_func", "cu_seqlens"): (
+        lambda f, g: f.flash_attn_varlen_qkvpacked_func(g.zeros(3, 3, 4, 16), g.cu[None], 2),
+        "cu_seqlens must be a tensor torch.int32 [batch + 1], got torch.int32 of shape [1, 3]",
+    ),
+    ("flash_attn_varlen_kvpacked_func", "shape"): (
+        lambda f, g: f.flash_attn_varlen_kvpacked_func(g.packed[0], g.packed[1], g.cu, g.cu, 2, 2),
+        "kv must be [total_k, 2, kv_heads, head_dim=16], got shape [3, 2, 16]",
+    ),
+}
+# The errors that are no LaunchError, or a kind of it.
+KINDS: dict[tuple[str, str], type[PtxGenError]] = {
+    ("flash_attn_func", "wide"): ConfigError,
+    ("flash_attn_with_kvcache", "full"): CacheFullError,
 }
 
 
-def refusal(call: Call, flash_attn: Any, torch: ModuleType, kind: type[PtxGenError] = LaunchError) -> str:
-    """The message of a call, which changes no cache, of an error that is of flash-attn's type, too."""
+@pytest.mark.parametrize(("function", "name"), REFUSED)
+def test_arguments_that_do_not_fit_are_refused(
+    torch: ModuleType, flash_attn: Any, function: str, name: str
+) -> None:
+    """With an error that is of flash-attn's type, too; no cache changes."""
+    call, message = REFUSED[function, name]
     given = Given(torch)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(KINDS.get((function, name), LaunchError)) as caught:
         call(flash_attn, given)
+    assert str(caught.value) == f"{function}: {message}"
     assert isinstance(caught.value, RuntimeError)
     assert not any(cache.any() for cache in given.caches)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("name", DENSE)
-def test_arguments_of_flash_attn_func_that_do_not_fit_are_refused(
-    torch: ModuleType, flash_attn: Any, name: str
-) -> None:
-    call, message = DENSE[name]
-    assert refusal(call, flash_attn, torch) == f"flash_attn_func: {message}"
-
-
-@pytest.mark.parametrize("name", VARLEN)
-def test_arguments_of_flash_attn_varlen_func_that_do_not_fit_are_refused(
-    torch: ModuleType, flash_attn: Any, name: str
-) -> None:
-    call, message = VARLEN[name]
-    assert refusal(call, flash_attn, torch) == f"flash_attn_varlen_func: {message}"
-
-
-@pytest.mark.parametrize("name", CACHED)
-def test_arguments_of_flash_attn_with_kvcache_that_do_not_fit_are_refused(
-    torch: ModuleType, flash_attn: Any, name: str
-) -> None:
-    call, message = CACHED[name]
-    assert refusal(call, flash_attn, torch) == f"flash_attn_with_kvcache: {message}"
-
-
-def test_a_full_cache_is_an_error_of_its_own(torch: ModuleType, flash_attn: Any) -> None:
-    def call(f: Any, g: Given) -> Any:
-        return g.appended(f, cache_seqlens=g.int32(3, 7))
-
-    assert refusal(call, flash_attn, torch, CacheFullError) == (
-        "flash_attn_with_kvcache: a sequence of 7 rows has no room for 2 new ones in a cache of 8; use a "
-        "larger cache, or cache_seqlens without the new rows"
-    )
-
-
-def test_packed_tensors_of_other_shapes_are_refused(torch: ModuleType, flash_attn: Any) -> None:
-    for call, message in (
-        (
-            lambda f, g: f.flash_attn_qkvpacked_func(g.zeros(2, 3, 2, 4, 16)),
-            "flash_attn_qkvpacked_func: qkv must be [batch, seqlen, 3, heads, head_dim], got shape "
-            "[2, 3, 2, 4, 16]",
-        ),
-        (
-            lambda f, g: f.flash_attn_kvpacked_func(g.q, g.zeros(2, 3, 3, 2, 16)),
-            "flash_attn_kvpacked_func: kv must be [batch=2, seqlen_k, 2, kv_heads, head_dim=16], got shape "
-            "[2, 3, 3, 2, 16]",
-        ),
-        (
-            lambda f, g: f.flash_attn_varlen_qkvpacked_func(g.zeros(3, 3, 4, 16), g.cu[None], 2),
-            "flash_attn_varlen_qkvpacked_func: cu_seqlens must be a tensor torch.int32 [batch + 1], got "
-            "torch.int32 of shape [1, 3]",
-        ),
-        (
-            lambda f, g: f.flash_attn_varlen_kvpacked_func(g.packed[0], g.packed[1], g.cu, g.cu, 2, 2),
-            "flash_attn_varlen_kvpacked_func: kv must be [total_k, 2, kv_heads, head_dim=16], got shape "
-            "[3, 2, 16]",
-        ),
-    ):
-        assert refusal(call, flash_attn, torch) == message
-
-
-def test_sizes_that_no_kernel_has_are_refused(torch: ModuleType, flash_attn: Any) -> None:
-    def too_wide(f: Any, g: Given) -> Any:
-        return f.flash_attn_func(*(g.zeros(1, 2, 2, 264) for _ in range(3)))
-
-    assert refusal(too_wide, flash_attn, torch, ConfigError) == (
-        "flash_attn_func: head_dim must be an integer from 1 to 256, got 264; beyond 256 a CTA cannot keep "
-        "its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up to 576, "
-        "with 'f16' or 'bf16' and target='sm_90a'"
-    )
 
 
 def test_an_unknown_backend_is_refused(flash_attn: Any) -> None:

@@ -6,20 +6,16 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from gradient_judge import assert_gradients_are_accurate
+from jax_arrays import BATCH, DIM, DIM_V, DTYPES, HEADS, KV_HEADS, SEQ_K, SEQ_Q, Array, bits, matrices, normal
 from judge import assert_attention_is_accurate
 
 import flash
 from flash.gradients.kernel import Gradients
 from ptxgen.errors import ConfigError, LaunchError
 
-Array = np.ndarray[Any, Any]
-
-BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM, DIM_V = 2, 4, 2, 5, 9, 8, 6
-DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal": True},
@@ -48,18 +44,9 @@ def adapter(jax: ModuleType) -> ModuleType:  # jax is needed
     return found
 
 
-def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
-    random = np.random.default_rng([seed, *shape])
-    return random.standard_normal(shape, dtype=np.float32).astype(dtype)
-
-
 def inputs(features: str = "plain", dtype: Any = np.float32) -> dict[str, Array]:
     """q, k and v, and the array of the features, if they have one."""
-    found = {
-        "q": normal(BATCH, HEADS, SEQ_Q, DIM, dtype=dtype),
-        "k": normal(BATCH, KV_HEADS, SEQ_K, DIM, seed=1, dtype=dtype),
-        "v": normal(BATCH, KV_HEADS, SEQ_K, DIM_V, seed=2, dtype=dtype),
-    }
+    found = matrices(dtype)
     if features == "mask":
         found["mask"] = normal(*SHAPES["mask"], seed=3) > -0.5
     elif features in SHAPES:
@@ -70,10 +57,6 @@ def inputs(features: str = "plain", dtype: Any = np.float32) -> dict[str, Array]
 def of_arrays(adapter: ModuleType, **settings: Any) -> Callable[[dict[str, Any]], Any]:
     """attention as a function of its arrays by name."""
     return lambda arrays: adapter.attention(**arrays, **settings)
-
-
-def bits(results: Any) -> list[bytes]:
-    return [np.asarray(x).tobytes() for x in results]
 
 
 # ------------------------------------------------------------------------------------ values

@@ -16,29 +16,12 @@ import numpy as np
 import pytest
 from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver, Memory
+from jax_arrays import BATCH, DTYPES, HEADS, SEQ_K, SEQ_Q, Array, bits, matrices, normal
 
 from flash import functions
 from flash.gradients import functions as gradient_functions
 from ptxgen.interpreter.machine.arena import FIRST_ADDRESS
 from ptxgen.runtime.cuda import CudaBackend
-
-Array = np.ndarray[Any, Any]
-
-BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM, DIM_V = 2, 4, 2, 5, 9, 8, 6
-DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-
-
-def normal(*shape: int, dtype: Any = np.float32) -> Array:
-    random = np.random.default_rng(list(shape))
-    return random.standard_normal(shape, dtype=np.float32).astype(dtype)
-
-
-def inputs(dtype: Any = np.float32) -> dict[str, Any]:
-    return {
-        "q": normal(BATCH, HEADS, SEQ_Q, DIM, dtype=dtype),
-        "k": normal(BATCH, KV_HEADS, SEQ_K, DIM, dtype=dtype),
-        "v": normal(BATCH, KV_HEADS, SEQ_K, DIM_V, dtype=dtype),
-    }
 
 
 class Programs:
@@ -116,10 +99,6 @@ def programs(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
 _KEPT: list[Any] = []  # XLA may call a handler as long as the process lives
 
 
-def bits(results: Any) -> list[bytes]:
-    return [np.asarray(x).tobytes() for x in results]
-
-
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "bshd": ({}, {"causal": True, "layout": "bshd"}),
@@ -147,7 +126,7 @@ def test_a_call_by_the_ffi_is_the_call(name: str, dtype: str, jax: ModuleType, p
     from flash.adapters.jax import attention
 
     more, settings = CASES[name]
-    given = {**inputs(DTYPES[dtype]), **more}
+    given = {**matrices(DTYPES[dtype]), **more}
     if settings.get("layout") == "bshd":
         given = {n: x.swapaxes(1, 2) for n, x in given.items()}
     there = jax.tree.map(jax.numpy.asarray, given)
@@ -179,7 +158,7 @@ def test_gradients_by_the_ffi_are_those_of_the_kernels(
     """In a compiled program all is launched on its stream: the forward kernel, and those of gradients."""
     from flash.adapters.jax import attention
 
-    given = jax.tree.map(jax.numpy.asarray, {**inputs(DTYPES[dtype]), "sink": normal(HEADS)})
+    given = jax.tree.map(jax.numpy.asarray, {**matrices(DTYPES[dtype]), "sink": normal(HEADS)})
 
     def call(backend: Any) -> Any:
         return lambda x: attention(**x, causal=True, return_lse=True, backend=backend)
@@ -225,7 +204,7 @@ def test_gradients_of_packed_sequences_by_the_ffi(jax: ModuleType, programs: Pro
 def test_mapped_gradients_are_computed_one_by_one(jax: ModuleType, programs: Programs) -> None:
     from flash.adapters.jax import attention
 
-    arrays = jax.tree.map(jax.numpy.asarray, inputs(np.float16))
+    arrays = jax.tree.map(jax.numpy.asarray, matrices(np.float16))
     queries = jax.numpy.stack([arrays["q"], arrays["q"] * 2])
 
     def gradient(q: Any, backend: Any) -> Any:
@@ -255,7 +234,7 @@ def test_mapped_calls(dropout: float, launches: int, jax: ModuleType, programs: 
     """One call for all mapped items, or one for each where they know their place in the batch."""
     from flash.adapters.jax import attention
 
-    arrays = inputs()
+    arrays = matrices()
     queries = np.stack([np.stack([arrays["q"] * (i + j) for j in range(2)]) for i in range(2)])
     how: dict[str, Any] = {"dropout": dropout, "dropout_seed": 5} if dropout else {}
 
@@ -426,7 +405,7 @@ def test_types_without_a_name_are_refused(jax: ModuleType) -> None:
 def test_programs_for_a_gpu_call_the_handler(jax: ModuleType) -> None:
     from flash.adapters.jax import attention, gpu
 
-    arrays = jax.tree.map(jax.numpy.asarray, inputs())
+    arrays = jax.tree.map(jax.numpy.asarray, matrices())
     traced = jax.jit(lambda x: attention(**x)).trace(arrays)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("stablehlo.custom_call") == 1

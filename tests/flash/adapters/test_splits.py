@@ -196,17 +196,23 @@ def packed(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return lambda *arrays, **how: of(*map(array, arrays), **how)
 
 
-@pytest.mark.parametrize("splits", ["auto", 1])
-def test_kernels_of_packed_sequences_know_the_splits(
-    packed: Callable[..., Any], splits: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The splits of the configs of which kernels are asked for."""
+    splits: list[Any] = []
 
-    def choice(config: AttentionConfig, *given: Any) -> Any:
-        asked.append(config.splits)
-        return kernel_choice.kernel_of(config, *given)
+    def choice(config: AttentionConfig, *more: Any) -> Any:
+        splits.append(config.splits)
+        return kernel_choice.kernel_of(config, *more)
 
     monkeypatch.setattr("flash.launch.forward.kernel_of", choice)
+    return splits
+
+
+@pytest.mark.parametrize("splits", ["auto", 1])
+def test_kernels_of_packed_sequences_know_the_splits(
+    packed: Callable[..., Any], splits: Any, asked: list[Any]
+) -> None:
     q, ends = np.ones((3, 1, 8), np.float32), np.array([0, 1, 3], np.int32)
     packed(q, q, q, ends, ends, splits=splits, backend="interpreter")
     assert asked == [splits]
@@ -215,17 +221,8 @@ def test_kernels_of_packed_sequences_know_the_splits(
 @pytest.mark.parametrize(("num_splits", "splits"), [(1, 1), (0, "auto"), (3, "auto")])
 @pytest.mark.parametrize("version", ["hopper", "cute"])
 def test_newer_flash_attn_fixes_the_kernel_of_packed_sequences(
-    version: str, num_splits: int, splits: Any, torch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    version: str, num_splits: int, splits: Any, torch: ModuleType, flash_attn: Any, asked: list[Any]
 ) -> None:
-    from flash.adapters import flash_attn
-
-    asked = []
-
-    def choice(config: AttentionConfig, *given: Any) -> Any:
-        asked.append(config.splits)
-        return kernel_choice.kernel_of(config, *given)
-
-    monkeypatch.setattr("flash.launch.forward.kernel_of", choice)
     call = importlib.import_module(f"flash.adapters.flash_attn.{version}").flash_attn_varlen_func
     q, ends = torch.ones(3, 1, 8), torch.tensor([0, 1, 3], dtype=torch.int32)
     with flash_attn.using_backend("interpreter"):

@@ -5,7 +5,6 @@ same names of cases and shapes, inside `replace_sdpa`, beside PyTorch's function
 from __future__ import annotations
 
 import warnings
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,14 +19,6 @@ SMALL = ((2, 2, 16, 16, 16), (2, 2, 16, 24, 8), (2, 2, 24, 16, 8), (1, 1, 23, 56
 VARIANTS = ("upper_left", "lower_right")
 TOLERANCES = {"atol": 2e-6, "rtol": 2e-6}
 OF_GRADIENTS = {"atol": 2e-5, "rtol": 2e-5}
-
-
-@pytest.fixture(scope="module")
-def ours(torch: ModuleType) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
 
 
 def bias_of(variant: str, queries: int, keys: int) -> Any:
@@ -72,22 +63,22 @@ def called(*args: Any, **how: Any) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(*args, **how)
 
 
+EVERY_SHAPE = pytest.mark.parametrize(
+    "shape", [*SMALL, *(pytest.param(shape, marks=pytest.mark.nightly) for shape in SHAPES)], ids=str
+)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", SMALL, ids=str)
+@EVERY_SHAPE
 def test_causal_variants(ours: Any, torch: Any, shape: tuple[int, ...], variant: str) -> None:
     run_test(ours, torch, shape, variant, called)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_causal_variants_of_pytorchs_sizes(
-    ours: Any, torch: Any, shape: tuple[int, ...], variant: str
-) -> None:
-    run_test(ours, torch, shape, variant, called)
-
-
-def compiled(ours: Any, torch: Any, shape: tuple[int, ...], variant: str) -> None:
+@pytest.mark.parametrize("variant", [VARIANTS[0], pytest.param(VARIANTS[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shape", [SMALL[1], *(pytest.param(shape, marks=pytest.mark.nightly) for shape in SHAPES)], ids=str
+)
+def test_causal_variants_compile(ours: Any, torch: Any, shape: tuple[int, ...], variant: str) -> None:
     from torch._dynamo.testing import CompileCounter
 
     torch.compiler.reset()
@@ -97,38 +88,14 @@ def compiled(ours: Any, torch: Any, shape: tuple[int, ...], variant: str) -> Non
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_causal_variants_compile(ours: Any, torch: Any, variant: str) -> None:
-    compiled(ours, torch, SMALL[1], variant)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_causal_variants_compile_of_pytorchs_sizes(
-    ours: Any, torch: Any, shape: tuple[int, ...], variant: str
-) -> None:
-    compiled(ours, torch, shape, variant)
-
-
-def is_causal_equals_upper_left(ours: Any, torch: Any, shape: tuple[int, ...]) -> None:
+@EVERY_SHAPE
+def test_is_causal_equals_upper_left(ours: Any, torch: Any, shape: tuple[int, ...]) -> None:
     q, k, v = leaves(torch, shape)
     bias = bias_of("upper_left", *shape[2:4])
     with ours.replace_sdpa():
         by_bias, by_flag = called(q, k, v, attn_mask=bias), called(q, k, v, is_causal=True)
     assert torch.equal(by_bias, by_flag)
     torch.testing.assert_close(by_flag, called(q, k, v, is_causal=True), **TOLERANCES)
-
-
-@pytest.mark.parametrize("shape", SMALL, ids=str)
-def test_is_causal_equals_upper_left(ours: Any, torch: Any, shape: tuple[int, ...]) -> None:
-    is_causal_equals_upper_left(ours, torch, shape)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_is_causal_equals_upper_left_of_pytorchs_sizes(ours: Any, torch: Any, shape: tuple[int, ...]) -> None:
-    is_causal_equals_upper_left(ours, torch, shape)
 
 
 @pytest.mark.parametrize("fallback", [False, True])

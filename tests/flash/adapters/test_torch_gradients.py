@@ -14,14 +14,6 @@ from ptxgen.errors import LaunchError
 SAMPLES = 3
 
 
-@pytest.fixture(scope="module")
-def ours(torch: Any) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
-
-
 def slopes_mod(score: Any, batch: Any, head: Any, query: Any, key: Any, slopes: Any) -> Any:
     return score - slopes[head] * (query - key)
 

@@ -15,14 +15,6 @@ from flash.launch.options import OPTIONS
 from ptxgen.errors import ConfigError, LaunchError
 
 
-@pytest.fixture(scope="module")
-def ours(torch: Any) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
-
-
 @pytest.fixture
 def three(torch: Any) -> tuple[Any, Any, Any]:
     return torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 16)
@@ -403,61 +395,46 @@ def test_seeds_of_dropout(ours: Any, torch: Any, three: Any) -> None:
     assert torch.equal(fixed[0], flash.attention(*three, dropout=0.5, dropout_seed=7))
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "7", True])
-def test_no_seed(ours: Any, three: Any, seed: Any) -> None:
-    with pytest.raises(LaunchError) as caught:
-        ours.attention(*three, dropout=0.5, dropout_seed=seed)
-    assert str(caught.value).startswith(
-        "attention: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
-        f"generator, got {seed!r}"
-    )
-
-
-def test_other_refusals(ours: Any, torch: Any, three: Any) -> None:
+def test_arguments_that_do_not_fit_are_refused(ours: Any, torch: Any, three: Any) -> None:
     q, k, v = three
-    for how, message in (
-        ({"dropout_seed": 3}, "dropout_seed is given, but dropout is 0; give both, or neither"),
+    no_tensor = "convert it, or call the function of this name in flash, which takes arrays of any library"
+    signature = "batch, head, query, key"
+    for kind, how, message in (
+        *(
+            (
+                LaunchError,
+                {"dropout": 0.5, "dropout_seed": seed},
+                "dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's generator, "
+                f"got {seed!r}",
+            )
+            for seed in (-1, 2**64, 1.5, "7", True)
+        ),
+        (LaunchError, {"dropout_seed": 3}, "dropout_seed is given, but dropout is 0; give both, or neither"),
         (
+            LaunchError,
             {"dropout": 0.5, "dropout_seed": torch.tensor([1, 2])},
             "dropout_seed as a tensor must be int64 with one element on the CPU, got torch.int64 of shape "
             "[2] on cpu; pass dropout_seed.item()",
         ),
         (
+            LaunchError,
             {"bias": np.zeros((5, 6), np.float32)},
-            "bias must be a torch.Tensor, got ndarray; convert it, or call the function of this name in "
-            "flash, which takes arrays of any library",
+            f"bias must be a torch.Tensor, got ndarray; {no_tensor}",
         ),
-        ({"aux": [q]}, "aux must be a mapping of names to tensors, such as {'slopes': slopes}, got list"),
         (
-            {"aux": {"slopes": 3}},
-            "aux['slopes'] must be a torch.Tensor, got int; convert it, or call the function of this name in "
-            "flash, which takes arrays of any library",
+            LaunchError,
+            {"aux": [q]},
+            "aux must be a mapping of names to tensors, such as {'slopes': slopes}, got list",
         ),
+        (LaunchError, {"aux": {"slopes": 3}}, f"aux['slopes'] must be a torch.Tensor, got int; {no_tensor}"),
+        (ConfigError, {"score_mod": 3}, f"score_mod must be a function (score, {signature}), or None, got 3"),
+        (ConfigError, {"mask_mod": 3}, f"mask_mod must be a function ({signature}), or None, got 3"),
     ):
-        with pytest.raises(LaunchError) as caught:
+        with pytest.raises(kind) as caught:
             ours.attention(q, k, v, **how)
         assert str(caught.value) == f"attention: {message}"
     with pytest.raises(LaunchError, match=r"cache must be a flash\.KVCache, got list"):
         ours.attention_with_kvcache(q, [], layer=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "signature"),
-    [("score_mod", "(score, batch, head, query, key)"), ("mask_mod", "(batch, head, query, key)")],
-)
-def test_what_is_no_function_is_refused(ours: Any, three: Any, name: str, signature: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ours.attention(*three, **{name: 3})
-    assert str(caught.value) == f"attention: {name} must be a function {signature}, or None, got 3"
-
-
-def test_a_window_without_sides_is_refused(ours: Any, three: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ours.attention(*three, window=3)
-    assert str(caught.value) == (
-        "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
-        "for no limit, got 3"
-    )
 
 
 @pytest.fixture

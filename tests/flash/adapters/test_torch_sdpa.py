@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import threading
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ptxgen.errors import LaunchError
-
-
-@pytest.fixture(scope="module")
-def ours(torch: ModuleType) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
 
 
 def math_backend(t: Any, *arrays: Any, **how: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ import pytest
 from ptxgen.errors import LaunchError
 
 OURS, PYTORCHS = "ptxgen_flash.attention.default", "<built-in function scaled_dot_product_attention>"
-
-
-@pytest.fixture(scope="module")
-def ours(torch: ModuleType) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
 
 
 class Graphs:

@@ -21,14 +21,6 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
 
-@pytest.fixture(scope="module")
-def ours(torch: Any) -> Any:
-    import flash.adapters.torch
-
-    torch.manual_seed(0)
-    return flash.adapters.torch
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The driver of the process's GPU; it is too old for every assembler, so that kernels stay PTX."""

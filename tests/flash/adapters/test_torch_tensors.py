@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,13 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors is in prototype stage"),
     pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs"),
 ]
-
-
-@pytest.fixture(scope="module")
-def ours(torch: ModuleType) -> Any:
-    import flash.adapters.torch
-
-    return flash.adapters.torch
 
 
 @pytest.fixture

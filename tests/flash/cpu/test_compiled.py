@@ -10,12 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cpu_runs import DTYPES, assert_same, attended, score_features
 from judge import assert_attention_is_accurate, rounded_normal
 
 import flash
 from flash.cpu import attention as cpu
 from flash.cpu import few_queries, job
-from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import PagedRows
 from flash.error_bound import F32_ARITHMETIC
@@ -24,7 +24,6 @@ from ptxgen.runtime.settings import COMPILED
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("compiled")]
 
 FEATURES = ["none", "window", "softcap", "alibi_slopes", "bias", "mask", "sink", "all"]
-DTYPES = [np.float32, np.float16, "bf16"]
 
 
 @pytest.fixture
@@ -43,13 +42,9 @@ def inputs(shape: tuple[int, ...], keys: int, d: int, d_v: int, kv_heads: int, d
     )
 
 
-def run(q: Any, k: Any, v: Any, *, softmax_scale: Any = None, causal: Any = False, **how: Any) -> Any:
-    """Output and LSE from memory full of NaN, so that what is not written shows."""
-    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
-    lse = np.full(q.shape[:3], np.nan, np.float32)
-    engine = engine_of(COMPILED)
-    attention_cpu(q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, engine=engine, **how)
-    return out, lse
+def run(q: Any, k: Any, v: Any, **how: Any) -> Any:
+    """Output and LSE of the engine "compiled"."""
+    return attended(q, k, v, engine=engine_of(COMPILED), **how)
 
 
 def check(q: Any, k: Any, v: Any, **how: Any) -> None:
@@ -65,26 +60,6 @@ def test_the_largest_scores_of_heads_are_right(queries: int, how: Any) -> None:
     out, lse = run(q, k, v, max_logit=max_logit, **how)
     judged = {"arithmetic": F32_ARITHMETIC, "max_logit": max_logit, **how}
     assert_attention_is_accurate(out, lse, q, k, v, **judged)
-
-
-def assert_same(one: Any, other: Any) -> None:
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def features_for(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """The feature of this name, or all, for scores of a shape."""
-    rng = np.random.default_rng(0)
-    hidden = rng.random(shape) < 0.2
-    found: dict[str, Any] = {
-        "window": (30, 25),
-        "softcap": 2.0,
-        "alibi_slopes": rng.random(shape[1], dtype=np.float32),
-        "bias": np.where(hidden, np.float32(-np.inf), rng.standard_normal(shape, np.float32)),
-        "mask": rng.random(shape) < 0.7,
-        "sink": rng.standard_normal(shape[:2], dtype=np.float32),
-    }
-    return {key: value for key, value in found.items() if name in (key, "all")}
 
 
 # Rows of each head of K: 1, 3 and 4 and more at once for the loops, and as many as BLAS gets.
@@ -107,7 +82,7 @@ def test_every_number_of_rows_and_columns(
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(2, 71), (40, 71), (71, 40), (5, 0)])
 @pytest.mark.usefixtures("small_blocks")
 def test_every_feature(name: str, dtype: Any, causal: Any, seq_q: int, seq_k: int) -> None:
-    how = features_for(name, (2, 4, seq_q, seq_k))
+    how = score_features(name, (2, 4, seq_q, seq_k))
     check(*inputs((2, 4, seq_q), seq_k, 16, 16, 2, dtype), causal=causal, **how)
 
 
@@ -211,7 +186,7 @@ def test_every_number_of_16_bits_is_read_as_it_is(dtype: Any) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(dtype)[None, None, :, None]
     engine, space = engine_of(COMPILED), cpu.Workspace(np.dtype(np.float32))
     out = np.empty((1, 1, 1 << 16), np.float32)
-    place = cpu.KeyPlace(0, slice(0, 1), slice(0, 1 << 16))
+    place = cpu.KeyIndex(0, slice(0, 1), slice(0, 1 << 16))
     engine.scores_of_keys(space, every, place, np.ones((1, 1, 1), np.float32), out)
     np.testing.assert_array_equal(out.ravel(), every.astype(np.float32).ravel())
 
@@ -304,7 +279,7 @@ def test_keys_that_no_query_sees_cannot_matter(name: str, dtype: Any, bad: float
     how: dict[str, Any] = {"causal": "top_left"}
     unseen: Any = slice(4, None)
     if name != "top_left":
-        how, unseen = features_for(name, (1, 2, 4, 71)), [3, 50]
+        how, unseen = score_features(name, (1, 2, 4, 71)), [3, 50]
         how[name][..., unseen] = False if name == "mask" else -np.inf
     clean = run(q, k, v, **how)
     k[:, :, unseen] = v[:, :, unseen] = bad
@@ -350,9 +325,4 @@ def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
 
 def test_double_precision_is_that_of_numpy() -> None:
     arrays = [x.astype(np.float64) for x in inputs((1, 2, 3), 50, 8, 8, 1, np.float32)]
-    results = []
-    for backend in ("cpu", COMPILED):
-        out = np.empty(arrays[0].shape, np.float64)
-        attention_cpu(*arrays, out, None, softmax_scale=None, causal=True, engine=engine_of(backend))
-        results.append(out)
-    np.testing.assert_array_equal(*results)
+    assert_same(*(attended(*arrays, causal=True, engine=engine_of(name)) for name in ("cpu", COMPILED)))

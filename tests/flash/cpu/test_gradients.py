@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu_runs import CAUSAL, DTYPES, assert_same, placed
 from gradient_judge import assert_gradients_are_accurate, by_name
 from gradient_oracles import broadcasts
 from judge import rounded_normal
@@ -22,8 +23,6 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 
-CAUSAL = [False, "bottom_right", "top_left"]
-DTYPES = [np.float32, np.float16, "bf16"]
 PAIRS = [(1, 1), (1, 70), (70, 1), (33, 33), (40, 71), (71, 40), (100, 100), (5, 0), (0, 5)]
 NUMBERS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -105,16 +104,10 @@ def check(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
     assert_gradients_are_accurate(found, out, dout, dlse, q, k, v, arrays or {}, **how)
 
 
-def assert_same_bits(one, other):
-    assert one.keys() == other.keys()
-    for name, gradient in one.items():
-        np.testing.assert_array_equal(gradient, other[name], err_msg=name)
-
-
 @pytest.mark.parametrize("causal", CAUSAL)
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 300), (300, 1), (256, 256), (257, 512), (600, 300)])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 300), (300, 1), (256, 256), (257, 512), (513, 257)])
 def test_lengths_about_those_of_whole_blocks(seq_q, seq_k, causal):
-    check(*problem(seq_q, seq_k), causal=causal)
+    check(*problem(seq_q, seq_k, heads=1), causal=causal)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -190,17 +183,17 @@ def test_gradcheck_in_double_precision(name, torch, monkeypatch):
 
 def test_without_a_gradient_of_lse_it_is_zero():
     dout, dlse, *qkv = problem(40, 56)
-    assert_same_bits(run(dout, None, *qkv)[0], run(dout, np.zeros_like(dlse), *qkv)[0])
+    assert_same(run(dout, None, *qkv)[0], run(dout, np.zeros_like(dlse), *qkv)[0])
 
 
-SHARED = (2, 4, 40, 50)
+SHARED = (2, 4, 20, 30)
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
         *(("bias", shape) for shape in broadcasts(*SHARED)),
-        *(("key_bias", shape) for shape in broadcasts(2, 4, 50)),
+        *(("key_bias", shape) for shape in broadcasts(2, 4, 30)),
         *(("alibi_slopes", shape) for shape in broadcasts(2, 4)),
         *(("sink", shape) for shape in broadcasts(2, 4)),
     ],
@@ -210,7 +203,7 @@ SHARED = (2, 4, 40, 50)
 def test_an_array_of_any_shape_that_broadcasts_has_a_gradient_of_that_shape(name, shape, monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     array = {name: np.random.default_rng(len(shape)).standard_normal(shape, np.float32)}
-    given = problem(40, 50, d_v=8, heads=4, kv_heads=2, batch=2)
+    given = problem(20, 30, d_v=8, heads=4, kv_heads=2, batch=2)
     check(*given, array, causal=True, softcap=3.0, threads=4)
 
 
@@ -235,7 +228,7 @@ def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
         **arrays,
         **how,
     )
-    assert_same_bits({**found, **one}, {name: wanted[name] for name in (*found, *one)})
+    assert_same({**found, **one}, {name: wanted[name] for name in (*found, *one)})
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -291,7 +284,7 @@ def test_what_no_query_sees_cannot_matter(hidden_by, dtype, bad):
     clean, _, _ = run(dout, dlse, q, k, v, arrays, **how)
     k[:, :, 30:] = v[:, :, 30:] = bad
     dirty, _, _ = run(dout, dlse, q, k, v, arrays, **how)
-    assert_same_bits(dirty, clean)
+    assert_same(dirty, clean)
     assert all(np.isfinite(gradient.astype(np.float32)).all() for gradient in clean.values())
     assert (clean["k"][:, :, 30:] == 0).all()
     assert (clean["v"][:, :, 30:] == 0).all()
@@ -327,7 +320,7 @@ def test_a_row_that_sees_no_key_adds_nothing(bad):
     for x in (q, dout, dlse):
         x[:, :, blind] = bad
     dirty, _, _ = run(dout, dlse, q, k, v, arrays, **how)
-    assert_same_bits(dirty, clean)
+    assert_same(dirty, clean)
     assert all(np.isfinite(gradient).all() for gradient in clean.values())
 
 
@@ -380,28 +373,15 @@ def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
 # Bits, memory, threads.
 
 
-@pytest.mark.parametrize("threads", [None, 1, 2, 5])
 @pytest.mark.usefixtures("small_blocks")
-def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
-    given = problem(60, 70, heads=6, kv_heads=2, batch=2)
-    arrays, how = features_for("all", (2, 6, 60, 70))
+    given = problem(40, 50, heads=6, kv_heads=2, batch=2)
+    arrays, how = features_for("all", (2, 6, 40, 50))
     arrays["bias"] = arrays["bias"][:1, :1]
     wanted, _, _ = run(*given, arrays, causal=True, threads=1, **how)
-    for _ in range(3):
-        assert_same_bits(run(*given, arrays, causal=True, threads=threads, **how)[0], wanted)
-
-
-def placed(x, offset, gap):
-    """A copy of x that begins `offset` elements behind a multiple of 64 bytes, each of whose rows
-    ends `gap` elements before the next.
-    """
-    *outer, columns = x.shape
-    room = np.zeros(x.size // columns * (columns + gap) + 16 + offset, x.dtype)
-    first = -room.ctypes.data % 64 // x.itemsize + offset
-    there = room[first : first + x.size // columns * (columns + gap)].reshape(*outer, columns + gap)
-    there[..., :columns] = x
-    return there[..., :columns]
+    for threads in (None, 1, 2, 2, 2, 5, 5, 5):
+        assert_same(run(*given, arrays, causal=True, threads=threads, **how)[0], wanted)
 
 
 @pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (3, 1, 1), (5, 8, 4)])
@@ -411,7 +391,7 @@ def test_where_arrays_lie_with_what_strides_changes_no_bit(seq_q, d, d_v):
         wanted, _, _ = run(*given)
         for offset, gap in ((0, 0), (1, 0), (5, 0), (0, 1), (1, 3), (0, 16)):
             got, _, _ = run(*(placed(x, offset, gap) for x in given))
-            assert_same_bits(got, wanted)
+            assert_same(got, wanted)
 
 
 def test_views_of_fused_arrays_are_read_and_written():
@@ -422,7 +402,7 @@ def test_views_of_fused_arrays_are_read_and_written():
     found, out, lse = run(dout, dlse, q, k, v, causal=True)
     views = [dqkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
     attention_gradients_cpu(dout, q, k, v, out, lse, *views, {}, softmax_scale=None, causal=True)
-    assert_same_bits(dict(zip("qkv", views, strict=True)), found)
+    assert_same(dict(zip("qkv", views, strict=True)), found)
 
 
 def test_a_scale_that_would_overflow_q_is_applied_to_the_products():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu_runs import DTYPES, assert_same, attended
 from judge import rounded_normal
 
 from flash.cpu import blocks, chunks, job
@@ -44,16 +45,8 @@ def in_pages(x: Any, table: Any, page_size: int, first: int, layout: str) -> Any
     return pages
 
 
-def attended(q: Any, k: Any, v: Any, *, causal: bool = False, mask: Any = None) -> tuple[Any, Any]:
-    """Output and LSE from memory full of NaN, so that what is not written shows."""
-    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
-    lse = np.full(q.shape[:3], np.nan, np.float32)
-    attention_cpu(q, k, v, out, lse, softmax_scale=None, causal=causal, mask=mask)
-    return out, lse
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("page_size", "first"), [(1, 0), (3, 7), (16, 0), (16, 5)])
 @pytest.mark.parametrize(("seq_q", "dims"), [(1, (7, 9)), (4, (16, 8))])
 def test_pages_give_the_bits_of_contiguous_keys(
@@ -68,8 +61,7 @@ def test_pages_give_the_bits_of_contiguous_keys(
     paged = (PagedRows(in_pages(x[0], table, page_size, first, layout), table, KEYS, first) for x in (k, v))
     results = [attended(q, *keys, causal=True) for keys in ((k, v), tuple(paged))]
     assert np.isfinite(results[0][0].astype(np.float32)).all()
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(*results)
 
 
 def table_of(order: str, count: int) -> Any:
@@ -95,7 +87,7 @@ def table_of(order: str, count: int) -> Any:
 def test_pages_read_where_they_lie_give_the_bits_of_contiguous_keys(
     order: str, layout: str, page_size: int, rows: int, seq_k: int, in_place: bool, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(chunks, "_IN_PLACE", 0 if in_place else math.inf)
+    monkeypatch.setattr(chunks, "_MIN_RUN_ELEMENTS", 0 if in_place else math.inf)
     rng = np.random.default_rng([page_size, rows, seq_k])
     q = rounded_normal(rng, (1, rows * KV_HEADS, 1, 32), np.float32)
     k, v = (rounded_normal(rng, (1, KV_HEADS, seq_k, dim), np.float32) for dim in (32, 48))
@@ -107,8 +99,7 @@ def test_pages_read_where_they_lie_give_the_bits_of_contiguous_keys(
     paged = (PagedRows(in_pages(x[0], table, page_size, 0, layout), table, seq_k) for x in (k, v))
     results = [attended(q, *keys, mask=seen) for keys in ((k, v), tuple(paged))]
     assert np.isfinite(results[0][0]).all()
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(*results)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,7 @@ def test_pages_read_where_they_lie_give_the_bits_of_contiguous_keys(
 def test_only_what_does_not_lie_in_whole_chunks_is_copied(
     rows: int, page_size: int, first: int, keys: int, copied: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(chunks, "_IN_PLACE", 0)
+    monkeypatch.setattr(chunks, "_MIN_RUN_ELEMENTS", 0)
     found = []
 
     def read(_: PagedRows, __: slice, of: slice, out: Any) -> None:
@@ -142,7 +133,7 @@ def test_only_what_does_not_lie_in_whole_chunks_is_copied(
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("at_once", [2**12, 2**13, 2**15])
 @pytest.mark.parametrize("page_size", [0, 3])
@@ -163,8 +154,7 @@ def test_how_much_is_copied_at_once_changes_no_bit(
     if page_size:
         table = table_of("shuffled", -(-seq_k // page_size))
         k, v = (PagedRows(in_pages(x[0], table, page_size, 0, "rows first"), table, seq_k) for x in (k, v))
-    for one, other in zip(attended(q, k, v, mask=seen), wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(attended(q, k, v, mask=seen), wanted)
 
 
 @pytest.mark.parametrize(

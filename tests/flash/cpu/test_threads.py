@@ -142,7 +142,7 @@ def test_where_no_thread_can_be_started_a_call_does_its_work_alone(helpers, monk
     done = []
     share_out(range(20), lambda: None, lambda _, task: done.append(task), threads=4, multiplications=ENOUGH)
     assert done == list(range(20))
-    assert not helpers._given
+    assert not helpers._waiting
 
 
 def test_after_an_error_of_the_caller_between_tasks_no_task_is_begun():

@@ -68,7 +68,7 @@ FORWARD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "shape of a bias": (
         {"bias": [[[[0.0] * 32] * 8]]},
         {"bias": [[[[0.0] * 32] * 8] * 2]},
-        _differs(("bias beside rows", "float32 [1, 1, 32]", "float32 [1, 2, 32]")),
+        _differs(("bias without rows", "float32 [1, 1, 32]", "float32 [1, 2, 32]")),
     ),
     "values of aux": (
         _SLOPES,

@@ -64,16 +64,16 @@ def test_each_token_lies_on_one_rank_and_stays_there(layout: str) -> None:
             tokens.extend(tokens.next(number, are_shards=are_shards))
     before = [tokens.copy() for tokens in every]
     for length in (63, 55, 52, 21, 9, 0):
-        positions = np.sort(np.concatenate([tokens.own for tokens in every]))
+        positions = np.sort(np.concatenate([tokens.held for tokens in every]))
         assert positions.tolist() == list(range(every[0].length))
         for tokens in every:
-            assert [tokens.count(rank) for rank in range(3)] == [len(of.own) for of in every]
-            assert (np.diff(tokens.own) > 0).all()
+            assert [tokens.count(rank) for rank in range(3)] == [len(of.held) for of in every]
+            assert (np.diff(tokens.held) > 0).all()
         for tokens in every:
             tokens.cut(length)
             assert tokens.length == length
     for tokens in before:
         assert tokens.length == 63
-        late = tokens.own[tokens.own >= 20]
+        late = tokens.held[tokens.held >= 20]
         blocks = late[late < 51]
         assert (blocks // 4 % 3 == tokens.rank).all()

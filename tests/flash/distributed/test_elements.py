@@ -94,7 +94,7 @@ def test_a_bias_or_a_mask_of_one_row_is_compared(
         told += f"{other} on ranks 0 to 2"
     else:
         kind = f"{'float32' if name == 'bias' else 'bool'} [24] with digest"
-        told = f"{_SAME}: {name} beside rows is {kind} {same} on ranks 0, 1, but {kind} {other} on rank 2"
+        told = f"{_SAME}: {name} without rows is {kind} {same} on ranks 0, 1, but {kind} {other} on rank 2"
     assert _errors(torch, call) == [f"ContextParallel.attention: {told}"] * WORLD
 
 

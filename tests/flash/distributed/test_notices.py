@@ -41,32 +41,32 @@ def _notices(peers: Any) -> Any:
 def test_the_cause_is_the_loss_with_which_it_began(torch: ModuleType) -> None:  # noqa: ARG001
     from flash.distributed.notices import Notice
 
-    told = {1: Notice(2, 1, "closed"), 3: Notice(1, 3, "closed, too"), 4: Notice(4, 4, "it raised")}
+    received = {1: Notice(2, 1, "closed"), 3: Notice(1, 3, "closed, too"), 4: Notice(4, 4, "it raised")}
 
     def steps(rank: int, peers: Any, wait: Callable[[], object]) -> Any:
         notices = _notices(peers)
-        if rank in told:
-            notices.tell(peers.group, told[rank], _TIMEOUT)
+        if rank in received:
+            notices.tell(peers.group, received[rank], _TIMEOUT)
         wait()
         return [notices.cause(Notice(lost, rank, "mine")) for lost in range(1, 5)]
 
     first, *_ = _together(5, steps)
-    assert first == [told[1], Notice(2, 0, "mine"), told[1], told[4]]
+    assert first == [received[1], Notice(2, 0, "mine"), received[1], received[4]]
 
 
 def test_two_ranks_that_name_each_other_end_the_search(torch: ModuleType) -> None:  # noqa: ARG001
     from flash.distributed.notices import Notice
 
-    told = {1: Notice(2, 1, "silent"), 2: Notice(1, 2, "silent, too")}
+    received = {1: Notice(2, 1, "silent"), 2: Notice(1, 2, "silent, too")}
 
     def steps(rank: int, peers: Any, wait: Callable[[], object]) -> Any:
         notices = _notices(peers)
-        if rank in told:
-            notices.tell(peers.group, told[rank], _TIMEOUT)
+        if rank in received:
+            notices.tell(peers.group, received[rank], _TIMEOUT)
         wait()
         return notices.cause(Notice(1, rank, "mine"))
 
-    assert _together(3, steps)[0] == told[2]
+    assert _together(3, steps)[0] == received[2]
 
 
 def test_a_rank_that_others_have_given_up_names_them_and_is_named(torch: ModuleType) -> None:  # noqa: ARG001
@@ -78,7 +78,7 @@ def test_a_rank_that_others_have_given_up_names_them_and_is_named(torch: ModuleT
         wait()
         error = peers.lost((0,), "partial results", "closed") if rank == 2 else None
         wait()
-        return error if rank == 2 else _notices(peers).told().get(2)
+        return error if rank == 2 else _notices(peers).received().get(2)
 
     _, other, error = _together(3, steps)
     assert (error.peer, str(error)) == (
@@ -106,7 +106,7 @@ def test_a_notice_of_which_a_part_has_arrived_is_none(torch: ModuleType) -> None
         for end in range(0, len(whole) + 1, 4):
             memory.zero_()
             memory[:end] = whole[:end]
-            found.append(notices.told())
+            found.append(notices.received())
         return found
 
     (*parts, whole), _ = _together(2, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,18 @@ def dense(score_of: Any = None, mask_of: Any = None) -> Any:
     return weights / weights.sum(-1, keepdims=True) @ V
 
 
+@pytest.fixture
+def attention(torch: Any) -> Any:  # the adapter imports PyTorch
+    """`attention` of PyTorch tensors."""
+    return importlib.import_module("flash.adapters.torch").attention
+
+
+@pytest.fixture
+def matrices(torch: Any) -> Any:
+    """q, k and v as PyTorch tensors."""
+    return [torch.from_numpy(x) for x in (Q, K, V)]
+
+
 def arrays(**functions: Any) -> dict[str, Any]:
     return dict(with_captured("attention", functions).get("aux") or {})
 
@@ -56,10 +69,8 @@ def test_numpy_arrays_of_the_closure_are_indexed(backend: Any) -> None:
     np.testing.assert_allclose(by_reference, dense(score_mod, mask_mod), atol=1e-12)
 
 
-def test_numpy_arrays_of_the_closure_are_indexed_beside_tensors(torch: Any) -> None:
-    from flash.adapters.torch import attention
-
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+def test_numpy_arrays_of_the_closure_are_indexed_beside_tensors(attention: Any, matrices: Any) -> None:
+    q, k, v = matrices
     fixed = DOCUMENT.copy()
     fixed.flags.writeable = False
     for document in (DOCUMENT, DOCUMENT[::-1], fixed, DOCUMENT.astype(np.uint16)):
@@ -71,22 +82,8 @@ def test_numpy_arrays_of_the_closure_are_indexed_beside_tensors(torch: Any) -> N
         np.testing.assert_allclose(found, dense(mask_of=mask_mod), atol=1e-5)
 
 
-def test_arrays_that_pytorch_does_not_have_are_refused(torch: Any) -> None:
-    from flash.adapters.torch import attention
-
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
-    table = np.zeros(24, "datetime64[s]")
-    with pytest.raises(TypeMismatchError) as error:
-        attention(q, k, v, mask_mod=lambda b, h, q, k: table[q] == 0)
-    assert str(error.value) == (
-        "attention: an array that a function of scores indexes must be of float32, float16, bfloat16, "
-        "int32, int64, uint8, bool, float64, int8, int16, uint16, with at most 4 axes, "
-        "got datetime64[s] of shape [24]; convert it before the call"
-    )
-
-
-@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_tensors_of_the_closure_are_indexed(backend: Any, torch: Any) -> None:
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+def test_tensors_of_the_closure_are_indexed(backend: Any, torch: Any, attention: Any, matrices: Any) -> None:
     from torch.nn.attention.flex_attention import and_masks
 
     slopes, document, scale = torch.from_numpy(SLOPES), torch.from_numpy(DOCUMENT), torch.tensor(0.5)
@@ -95,13 +92,11 @@ def test_tensors_of_the_closure_are_indexed(backend: Any, torch: Any) -> None:
         return s * scale - slopes[h] * (q - k).abs()
 
     mask_mod = and_masks(lambda b, h, q, k: document[q] == document[k], lambda b, h, q, k: q >= k)
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    q, k, v = matrices
     wanted = dense(
         lambda s, b, h, q, k: s * 0.5 - SLOPES[h] * abs(q - k),
         lambda b, h, q, k: (DOCUMENT[q] == DOCUMENT[k]) & (q >= k),
     )
-    from flash.adapters.torch import attention
-
     for function in (flash.attention, attention):
         found = function(q, k, v, score_mod=score_mod, mask_mod=mask_mod, backend=backend)
         np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -188,6 +183,7 @@ def test_python_still_computes_with_arrays_that_it_indexes_itself() -> None:
     assert mask.__closure__[0].cell_contents is limits  # type: ignore[index]
 
 
+@pytest.mark.sample(2, gate=6)
 @pytest.mark.parametrize("kind", ["float64", "int16", "float16", "uint8", "bool", "int64"])
 def test_elements_of_other_types_are_converted(kind: str) -> None:
     table = (_RNG.random(24) * 3).astype(kind)
@@ -199,16 +195,16 @@ def test_elements_of_other_types_are_converted(kind: str) -> None:
     np.testing.assert_allclose(found, dense(score_mod), atol=1e-5)
 
 
-def test_integers_of_64_bits_are_limited_to_32() -> None:
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+def test_integers_of_64_bits_are_limited_to_32(backend: Any) -> None:
     table = np.array([2**40, -(2**40), 7])
 
     def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         return (table[q] == 2**31 - 1) | (table[q] < -(2**31 - 1)) | (k < table[q])
 
     wanted = dense(None, lambda b, h, q, k: (q < 2) | (k < 7))
-    for backend in ("cpu", "interpreter"):
-        found = flash.attention(Q, K, V, mask_mod=mask_mod, backend=backend)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    found = flash.attention(Q, K, V, mask_mod=mask_mod, backend=backend)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_blocks_of_a_function_with_an_array_of_its_closure() -> None:
@@ -240,21 +236,26 @@ def test_a_function_without_arrays_is_called_as_it_is() -> None:
     assert calls == ["here"]
 
 
-def test_arrays_that_no_kernel_reads_are_refused() -> None:
-    table = np.zeros(24, np.complex64)
+@pytest.mark.parametrize(
+    ("of_torch", "dtype"), [(False, "complex64"), (True, "datetime64[s]")], ids=["numpy", "PyTorch"]
+)
+def test_arrays_that_no_kernel_reads_are_refused(
+    of_torch: bool, dtype: str, request: pytest.FixtureRequest
+) -> None:
+    table, function, of = np.zeros(24, dtype), flash.attention, (Q, K, V)
+    if of_torch:
+        function, of = map(request.getfixturevalue, ("attention", "matrices"))
     with pytest.raises(TypeMismatchError) as error:
-        flash.attention(Q, K, V, mask_mod=lambda b, h, q, k: table[q] == 0)
+        function(*of, mask_mod=lambda b, h, q, k: table[q] == 0)
     assert str(error.value) == (
         "attention: an array that a function of scores indexes must be of float32, float16, bfloat16, "
         "int32, int64, uint8, bool, float64, int8, int16, uint16, with at most 4 axes, "
-        "got complex64 of shape [24]; convert it before the call"
+        f"got {dtype} of shape [24]; convert it before the call"
     )
 
 
-def test_gradients_of_captured_tensors_are_refused(torch: Any) -> None:
-    from flash.adapters.torch import attention
-
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+def test_gradients_of_captured_tensors_are_refused(torch: Any, attention: Any, matrices: Any) -> None:
+    q, k, v = matrices
     for table in (torch.ones(2, requires_grad=True), torch.tensor(0.5, requires_grad=True)):
         with pytest.raises(LaunchError) as error:
             attention(q, k, v, score_mod=lambda s, b, h, i, j, t=table: s * (t[h] if t.dim() else t))
@@ -264,9 +265,7 @@ def test_gradients_of_captured_tensors_are_refused(torch: Any) -> None:
         )
 
 
-def test_gradients_through_functions_with_captured_tensors_are_pytorchs(torch: Any) -> None:
-    from flash.adapters.torch import attention
-
+def test_gradients_through_functions_with_captured_tensors_are_pytorchs(torch: Any, attention: Any) -> None:
     table = torch.from_numpy(SLOPES)
     q = torch.from_numpy(Q).requires_grad_()
     other = torch.from_numpy(Q).requires_grad_()
@@ -278,9 +277,9 @@ def test_gradients_through_functions_with_captured_tensors_are_pytorchs(torch: A
 
 
 @pytest.mark.slow
-def test_compiled_code_is_divided_where_a_function_closes_over_tensors(torch: Any) -> None:
-    from flash.adapters.torch import attention
-
+def test_compiled_code_is_divided_where_a_function_closes_over_tensors(
+    torch: Any, attention: Any, matrices: Any
+) -> None:
     tables = [torch.from_numpy(SLOPES).clone()]
 
     def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -289,7 +288,7 @@ def test_compiled_code_is_divided_where_a_function_closes_over_tensors(torch: An
     def layer(q: Any, k: Any, v: Any) -> Any:
         return attention(q * 1, k, v, score_mod=score_mod) + 1
 
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    q, k, v = matrices
     compiled = torch.compile(layer, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(compiled(q, k, v), layer(q, k, v), rtol=0, atol=0)

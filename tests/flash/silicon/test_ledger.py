@@ -121,14 +121,14 @@ def test_another_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     ],
 )
 def test_a_sentence_says_where_a_text_ran(entries: list[Entry], said: str) -> None:
-    assert Ledger(entries).said(KERNEL, lambda: TEXT) == said
+    assert Ledger(entries).status(KERNEL, lambda: TEXT) == said
 
 
 def test_a_text_is_not_rendered_for_a_kernel_that_the_ledger_does_not_know() -> None:
     def text() -> str:
         raise AssertionError("rendered")
 
-    assert Ledger([RAN]).said("another for sm_80", text) == "this text has not run on a GPU"
+    assert Ledger([RAN]).status("another for sm_80", text) == "this text has not run on a GPU"
 
 
 # ---------------------------------------------------------------------------------- the package's
