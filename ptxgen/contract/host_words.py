@@ -52,7 +52,7 @@ _UNWRITABLE: Final = re.compile(
 
 
 class Words:
-    """The names that the names of a contract have in a language, behind a prefix in C. Different names of a
+    """The names that the names of a contract have in a language, after a prefix in C. Different names of a
     contract have different names there.
 
     Raises `ConfigError` for a prefix that is no name.
@@ -109,5 +109,5 @@ def unwritable(line: str) -> str:
     """The first character of a line of text that a string of C or Rust cannot have as it is, "" if none:
     control characters but tabs, those of the direction of text, and halves of surrogate pairs.
     """
-    found = _UNWRITABLE.search(line)
-    return found[0] if found else ""
+    match = _UNWRITABLE.search(line)
+    return match[0] if match else ""

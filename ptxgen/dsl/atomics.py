@@ -138,8 +138,8 @@ class Atomic:
             old = self._k.emit("atom_cas", (at, *values), modifiers)
         else:
             old = self._k.emit("atom", (at, *values), modifiers, into=None)
-        found: Value = old
-        return found if moved is at.dtype else found.as_(at.dtype)
+        result: Value = old
+        return result if moved is at.dtype else result.as_(at.dtype)
 
     def _literal(self, number: float, type: ScalarType) -> Value:
         value: Value = self._k.emit("mov", (number,), {"type": type})

@@ -63,7 +63,7 @@ def source_lanes(lane: Lanes, b: Lanes, c: Lanes, mode: str) -> tuple[Lanes, Lan
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
-    """d = the value of a in the lane that mode and b select, or in the own lane if that lane is outside
+    """d = the value of a in the lane that mode and b select, or in the lane itself if that lane is outside
     the segment given by c.
     """
     return _shuffled(machine, a, b, c, membermask, mode)[0]
@@ -110,10 +110,10 @@ def _members(machine: Machine, membermask: Lanes) -> Lanes:
     return members
 
 
-def _each(machine: Machine, found: Lanes) -> Lanes:
+def _each(machine: Machine, values: Lanes) -> Lanes:
     """Results by lane or by warp, `[warps, 32 or 1]`, expanded to one value for each lane."""
-    times = WARP_SIZE // found.shape[1]
-    return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
+    times = WARP_SIZE // values.shape[1]
+    return np.repeat(values, times, axis=1).reshape(machine.lane_id().shape)
 
 
 def _bits(chosen: Lanes) -> Lanes:

@@ -47,9 +47,9 @@ def require_not_refuted(built: BuiltFunction, call: Call) -> None:
         for name, value in zip(names, call.values, strict=True)
         if name not in call.views and isinstance(value, int)
     ]
-    found = built.refutations(tuple(numbers))
-    if found:
-        listed = "\n".join(f"* {text}" for text in found)
+    refutations = built.refutations(tuple(numbers))
+    if refutations:
+        listed = "\n".join(f"* {text}" for text in refutations)
         raise VerifyError(
             f"{built.signature.name}: the kernel's proof says that the launch goes wrong:\n{listed}\n"
             "Mend it; if the proof is wrong about your launches, @ptxgen.kernel(..., proved=False) does not "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, refused, smem
+from dsl.kernels import builder, smem
+from error_texts import refused
 
 from ptxgen.check.verify import require_valid
 from ptxgen.errors import TypeMismatchError

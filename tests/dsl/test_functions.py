@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, instructions, refused
+from dsl.kernels import builder, instructions
+from error_texts import refused
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, lanes, refused, smem
+from dsl.kernels import builder, computed, lanes, smem
+from error_texts import refused
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import PCT, run

@@ -1,4 +1,4 @@
-"""Which groups of `wgmma` are under way, as far as it is known while a kernel is built."""
+"""Keeps track of the groups of `wgmma` in flight, as far as it is known while a kernel is built."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Matrices(SharedMemory):
             raise TypeMismatchError(
                 f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
             )
-        self._await_last_turn()
+        self._await_last_iteration()
         arrival = Arrival(_ON_THE_WAY)
         tile = self._declared(block, 1)
         BlockCopier(block, tile).start(0)
@@ -95,7 +95,7 @@ class Matrices(SharedMemory):
         self.barrier()
         self._arrived()
 
-    def _await_last_turn(self) -> None:
+    def _await_last_iteration(self) -> None:
         """In a block, which may run again: wait until the tiles that are filled next are free."""
         if self.is_in_block:
             self.await_copies()
@@ -158,17 +158,17 @@ class Matrices(SharedMemory):
             )
         if not is_int(stages) or stages < _LEAST_STAGES:
             raise ConfigError(f"pipeline: stages must be an integer of at least 2, got {shown(stages)}")
-        self._await_last_turn()
+        self._await_last_iteration()
         copiers = [BlockCopier(walk, self._declared(walk, stages)) for walk in walks]
         sizes = [copier.tile.stage_bytes for copier in copiers]
-        turns = walks[0].turns()
+        iterations = walks[0].iterations()
         for ahead in range(stages - 1):
             self._start(copiers, [ahead * size for size in sizes])
         rings = {size: StageRing(self, stages, size) for size in dict.fromkeys(sizes)}
         read = {size: ring.at for size, ring in rings.items() if ring.at is not None}
         fill = {size: self.var(u32, (stages - 1) * size) for size in read}
         over, staged_before = Arrival(), self._on_the_way
-        with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
+        with self.loop(0, iterations, type=None if isinstance(iterations, Value) else u32) as n:
             self.cp_async_wait_group(stages - 2)
             self.barrier()  # the blocks have arrived for all threads, and nobody reads the stage filled next
             self._arrived()  # groups of copies arrive in order, and the first one has what was staged before
@@ -217,5 +217,5 @@ def _require_global(at: object) -> None:
         raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
 
 
-def _is_walk(given: object) -> bool:
-    return isinstance(given, Walk)
+def _is_walk(walk: object) -> bool:
+    return isinstance(walk, Walk)
