@@ -38,7 +38,7 @@ typeof unsafe unsized use virtual where while yield
 _RUST_WORDS: Final = frozenset(_OF_RUST.split())
 _NEVER_RAW: Final = frozenset(("Self", "crate", "self", "super", ""))  # which Rust has not as r#word either
 
-# What stubs define already, behind the prefix in C; `t`, because <stdint.h> has int8_t and size_t.
+# What stubs define already, after the prefix in C; `t`, because <stdint.h> has int8_t and size_t.
 _OF_C_STUB: Final = (
     "H PTX_BYTES SHARED_BYTES THREADS args check dense_strides grid kernel launch load ptx t unload"
 )

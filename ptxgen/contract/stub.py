@@ -191,7 +191,7 @@ class _Code:
         self.words = words
         self.parameters = {p["name"]: p for p in contract["parameters"]}
         self.named = contract.get("sizes", {})
-        # Sizes that are computed, each behind those that it is computed of.
+        # Sizes that are computed, each after those that it is computed of.
         self.derived = list(TopologicalSorter(computed(contract)).static_order())
         self._refuse_twins()
 

@@ -28,7 +28,7 @@ class Atomic:
     what it was before, in one step.
 
     The pointer is to global or shared memory. `scope` says which threads see one step ("gpu" unless
-    given), `order` whether other accesses of this thread stay before ("release") or behind it
+    given), `order` whether other accesses of this thread stay before ("release") or after it
     ("acquire", or both, "acq_rel"; "relaxed" unless given). Sums of floats depend on the order in
     which threads arrive. Raises `TypeMismatchError` for elements that an operation does not take.
     """

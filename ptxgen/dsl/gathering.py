@@ -24,7 +24,7 @@ _ALL: Final = 0xFFFFFFFF
 _NAMED: Final = "name those that do in its membermask"
 _OUT: Final = "move it out, where these lanes give a neutral element, such as k.selp(value, 0, condition)"
 _BOUNDS: Final = (
-    "bounds on which the lanes of a warp agree, and give those behind the end a neutral element, such as "
+    "bounds on which the lanes of a warp agree, and give those after the end a neutral element, such as "
     "k.selp(value, 0, i < n)"
 )
 _FALSE: Final = f"lanes of a warp where the condition is false never arrive; {_OUT}"

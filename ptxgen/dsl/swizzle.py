@@ -24,7 +24,7 @@ from ptxgen.types import ScalarType, u32
 
 CHUNK_BYTES: Final = 16  # bytes of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
-SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
+SWIZZLE_ROWS: Final = 8  # rows after which the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
 ALIGNMENT: Final = 128  # bytes of the widest panel's rows: xor then moves within a row
 

@@ -301,7 +301,7 @@ def _dims(caller: str, name: str, dims: Any) -> tuple[int | str, ...]:
     for extent in dims[1:]:
         if re.search(r"[-+/]", str(extent)):
             raise LaunchError(
-                f"{caller}: {name}: a dimension behind the first must be a size, a number or a product, got "
+                f"{caller}: {name}: a dimension after the first must be a size, a number or a product, got "
                 f"{shown(extent)}; give the sum a name of its own in bounds="
             )
     return dims

@@ -248,7 +248,7 @@ class KernelFunction:
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
 
-        The arguments are those of the function behind the builder, by position or name, and its
+        The arguments are those of the function after the builder, by position or name, and its
         static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
         JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array
         with strides of a multiple of 16 bytes, whose descriptor is made and kept. `threads` is another
@@ -416,7 +416,7 @@ class KernelFunction:
         expressions of sizes, such as `X=("rows", "columns")`. Sizes are integer parameters of the
         kernel, `"grid"`, and names in `bounds`, which has their lowest and highest values; by
         default sizes are from 1 to 2**31 - 1. `align` promises that each array and each of its rows
-        begins at a multiple of so many bytes (default: of its elements), which accesses to several
+        begins at a multiple of that many bytes (default: of its elements), which accesses to several
         elements need. Static parameters are given by name, too.
 
         >>> softmax.prove(X=("grid", "columns"), Y=("grid", "columns")).complete  # doctest: +SKIP

@@ -12,7 +12,7 @@ from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.launch import Call
 
 _UNSET: Final = (
-    "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
+    "What Python computes inside a loop or a branch of the GPU is unknown after it: make the variable "
     "before it, total = k.var(f32, 0), and write it inside, total += x"
 )
 

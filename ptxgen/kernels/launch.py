@@ -217,7 +217,7 @@ def require_fit(caller: str, uses: Uses, call: Call) -> None:
         if call.views[name].pointer % nbytes:
             raise LaunchError(
                 f"{caller}: {name} must begin at a multiple of {nbytes} bytes, because the kernel accesses "
-                f"so many at once, got {call.views[name].pointer:#x}; copy it"
+                f"that many at once, got {call.views[name].pointer:#x}; copy it"
             )
 
 

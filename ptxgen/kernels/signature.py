@@ -193,7 +193,7 @@ def _type(caller: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> T
     if parameter.default is not parameter.empty:
         raise ConfigError(
             f"kernel {caller}: {parameter.name} is a parameter of the kernel and has no default; put it "
-            "behind a * if the kernel is built for it"
+            "after a * if the kernel is built for it"
         )
     if isinstance(annotation, str):
         try:

@@ -107,7 +107,7 @@ class Bodies(Variables):
         token = self.at
         name = self.declare_label(self.name("a label"), token)
         self.want(":")
-        word = self.words[self.at]  # not `peek`: a comment behind the label is a statement
+        word = self.words[self.at]  # not `peek`: a comment after the label is a statement
         if word in _LISTS:
             self.at += 1
             self.statements.append(Targets(name, word[1:], self._targets()))

@@ -22,7 +22,7 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 _DYNAMIC_ALIGN: Final = 16
 _LINKAGES: Final = (".visible", ".extern", ".weak", ".common")
 _SPACES: Final = (".global", ".const", ".shared", ".local")
-# PTX ISA, section ".target": options behind the target that change nothing that is modelled.
+# PTX ISA, section ".target": options after the target that change nothing that is modelled.
 _PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 # Directives of a kernel or a function that are kept as text, and whether an integer follows.
 _AS_TEXT: Final[Mapping[str, bool]] = {

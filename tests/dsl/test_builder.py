@@ -244,33 +244,30 @@ def build_in_a_loop(k):
         k.build()
 
 
+WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
+    ConfigError: {
+        "kernel 'kernel': build inside 'loop'; end the block first": build_in_a_loop,
+        "parameter 'n' is declared twice in kernel 'kernel'": twice,
+        "parameter 'smem' is declared twice in kernel 'kernel'": lambda k: k.param("smem", u32),
+    },
+    TypeMismatchError: {
+        "load: the first operand must be a Pointer, got Value(%rd0: u64)": lambda k: k.load(
+            k.param("x", u64)
+        ),
+        "store: the first operand must be a Pointer, got Value(%rd0: u64)": lambda k: k.store(
+            k.param("x", u64), 1.0
+        ),
+        "st: operand a must be f32, got Value(%r0: u32); "
+        "reinterpret with .as_(f32) or convert with k.cvt(value, dtype=f32)": lambda k: k.store(
+            k.pointer("Q"), k.thread_id()
+        ),
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (build_in_a_loop, ConfigError, "kernel 'kernel': build inside 'loop'; end the block first"),
-        (twice, ConfigError, "parameter 'n' is declared twice in kernel 'kernel'"),
-        (
-            lambda k: k.param("smem", u32),
-            ConfigError,
-            "parameter 'smem' is declared twice in kernel 'kernel'",
-        ),
-        (
-            lambda k: k.load(k.param("x", u64)),
-            TypeMismatchError,
-            "load: the first operand must be a Pointer, got Value(%rd0: u64)",
-        ),
-        (
-            lambda k: k.store(k.param("x", u64), 1.0),
-            TypeMismatchError,
-            "store: the first operand must be a Pointer, got Value(%rd0: u64)",
-        ),
-        (
-            lambda k: k.store(k.pointer("Q"), k.thread_id()),
-            TypeMismatchError,
-            "st: operand a must be f32, got Value(%r0: u32); "
-            "reinterpret with .as_(f32) or convert with k.cvt(value, dtype=f32)",
-        ),
-    ],
+    ("error", "message", "use"),
+    [(error, message, use) for error, rows in WRONG_CALLS.items() for message, use in rows.items()],
 )
 def test_a_wrong_call_is_refused(use, error, message):
     with refused(error, message):

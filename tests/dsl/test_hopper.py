@@ -180,7 +180,7 @@ def test_a_product_that_the_kernel_never_waits_for_is_refused_with_its_line(wher
     line = start.__code__.co_firstlineno + 1
     said = (
         f"kernel 'hopper': the product started at {__file__}:{line}, in {start.__qualname__} is still under "
-        "way where the code of its warps ends; wait behind it with k.wgmma.wait()"
+        "way where the code of its warps ends; wait after it with k.wgmma.wait()"
     )
     with pytest.raises(TypeMismatchError, match=f"^{re.escape(said)}$"):
         k.build()
@@ -921,199 +921,161 @@ def block_never_entered(p: Parts) -> None:
     p.k.build()
 
 
-MISTAKES: dict[type[PtxGenError], list[tuple[Any, str]]] = {
-    ConfigError: [
-        (load_in_a_branch, "ring 'ring_1': tile 'a' is loaded in a block inside the fill"),
-        (
-            lambda p: p.k.tma.ring(2, *p.roles, full=((64, 64), f16)),
-            "ring: a tile cannot be called 'full', a word of stages; rename it",
+SLABS = "a.slabs: it takes slabs of a tile that is not transposed, 1 in all; got"
+MISTAKES: dict[type[PtxGenError], dict[str, Any]] = {
+    ConfigError: {
+        "ring 'ring_1': tile 'a' is loaded in a block inside the fill": load_in_a_branch,
+        "ring: a tile cannot be called 'full', a word of stages; rename it": lambda p: p.k.tma.ring(
+            2, *p.roles, full=((64, 64), f16)
         ),
-        (lambda p: p.another(multicast=True), "ring: multicast=True is for clusters; build the kernel with"),
-        (
-            lambda p: p.fill(lambda stage: p.k.tma.load(stage.a, p.X[0, 0], multicast=True)),
-            "a multicast needs a ring made with multicast=True",
+        "ring: multicast=True is for clusters; build the kernel with": lambda p: p.another(multicast=True),
+        "a multicast needs a ring made with multicast=True": lambda p: p.fill(
+            lambda stage: p.k.tma.load(stage.a, p.X[0, 0], multicast=True)
         ),
-        (
-            lambda p: p.consume(lambda: p.k.wgmma.accumulator(64, 32).store(p.P, 33)),
-            "accumulator.store: the columns must be even",
+        "accumulator.store: the columns must be even": lambda p: p.consume(
+            lambda: p.k.wgmma.accumulator(64, 32).store(p.P, 33)
         ),
-        (
-            lambda p: p.tile(64, 48, swizzle="64B"),
-            "tile 't': with the 64B swizzle a row must be a multiple of 64 bytes (32 f16 elements), got 48 "
-            "elements of 2 bytes; widen the rows, or choose a narrower swizzle",
+        "tile 't': with the 64B swizzle a row must be a multiple of 64 bytes (32 f16 elements), got 48 "
+        "elements of 2 bytes; widen the rows, or choose a narrower swizzle": lambda p: p.tile(
+            64, 48, swizzle="64B"
         ),
-        (lambda p: p.tile(64, 12), "tile 't': a row must be a multiple of 16 bytes, got 12 elements"),
-        (lambda p: p.tile(512, 64), "tile 't': a copy moves at most 256 elements along a dimension, got 512"),
-        (
-            lambda p: p.tile(64, 64, swizzle="16B"),
-            "tile 't': swizzle must be one of none, 32B, 64B, 128B, got '16B'",
+        "tile 't': a row must be a multiple of 16 bytes, got 12 elements": lambda p: p.tile(64, 12),
+        "tile 't': a copy moves at most 256 elements along a dimension, got 512": lambda p: p.tile(512, 64),
+        "tile 't': swizzle must be one of none, 32B, 64B, 128B, got '16B'": lambda p: p.tile(
+            64, 64, swizzle="16B"
         ),
-        (
-            lambda p: p.fill(lambda stage: p.load(stage.a)),
-            "ring 'ring_1': a stage has 12288 bytes, of which the loads bring 8192; load b too",
+        "ring 'ring_1': a stage has 12288 bytes, of which the loads bring 8192; load b too": lambda p: p.fill(
+            lambda stage: p.load(stage.a)
         ),
-        (
-            lambda p: p.fill(lambda stage: p.load(stage.a, stage.a)),
-            "ring 'ring_1': tile 'a' is loaded twice in one fill, but the barrier counts",
+        "ring 'ring_1': tile 'a' is loaded twice in one fill, but the barrier counts": lambda p: p.fill(
+            lambda stage: p.load(stage.a, stage.a)
         ),
-        (
-            lambda p: p.drain(lambda stage: p.load(stage.a)),
-            "ring 'ring_1': tma.load is in a drain; the producer loads in ring.fill()",
+        "ring 'ring_1': tma.load is in a drain; the producer loads in ring.fill()": lambda p: p.drain(
+            lambda stage: p.load(stage.a)
         ),
-        (
-            lambda p: p.fill(lambda stage: p.load(stage.a, stage.b)),
-            "X: a tensor map has one box and one swizzle; a copy before has box [64, 64] (innermost first) "
-            "with swizzle 128B, this one [32, 64] with 64B; declare another parameter, and pass the array "
-            "twice",
+        "X: a tensor map has one box and one swizzle; a copy before has box [64, 64] (innermost first) "
+        "with swizzle 128B, this one [32, 64] with 64B; declare another parameter, and pass the array "
+        "twice": lambda p: p.fill(lambda stage: p.load(stage.a, stage.b)),
+        "ring 'ring_1': fill is inside another fill of the same ring": lambda p: entered(
+            p.producer, p.ring.fill, p.ring.fill
         ),
-        (
-            lambda p: entered(p.producer, p.ring.fill, p.ring.fill),
-            "ring 'ring_1': fill is inside another fill of the same ring",
+        "is declared inside 'role'; declare it before the block begins": lambda p: entered(
+            p.producer, p.another
         ),
-        (
-            lambda p: entered(p.producer, p.another),
-            "is declared inside 'role'; declare it before the block begins",
+        "ring 'ring_2': fill is for copies; the threads of this ring use": lambda p: entered(
+            p.producer, p.another(written=True).fill
         ),
-        (
-            lambda p: entered(p.producer, p.another(written=True).fill),
-            "ring 'ring_2': fill is for copies; the threads of this ring use",
+        "ring 'ring_1': write is for rings made with written=True": lambda p: entered(
+            p.producer, p.ring.write
         ),
-        (
-            lambda p: entered(p.producer, p.ring.write),
-            "ring 'ring_1': write is for rings made with written=True",
+        "t @ u: of fp8, wgmma takes the rows of a and the columns": fp8_with_rows_along_the_sum,
+        "ring: tile 'c' must be (shape, dtype) or (shape, dtype, swizzle)": lambda p: p.another(
+            c=(8, 64, 1, 1)
         ),
-        (fp8_with_rows_along_the_sum, "t @ u: of fp8, wgmma takes the rows of a and the columns"),
-        (
-            lambda p: p.another(c=(8, 64, 1, 1)),
-            "ring: tile 'c' must be (shape, dtype) or (shape, dtype, swizzle)",
+        "ring 'ring_2': a step of an overlapped ring starts a product": lambda p: entered(
+            p.consumer, p.another(overlapped=True).drain
         ),
-        (
-            lambda p: entered(p.consumer, p.another(overlapped=True).drain),
-            "ring 'ring_2': a turn of an overlapped ring starts a product",
+        "ring 'ring_1': finish is for rings made with overlapped=True": lambda p: p.consume(p.ring.finish),
+        "ring 'ring_1': rework is for rings made with reworked=True": lambda p: entered(
+            p.producer, p.ring.rework
         ),
-        (lambda p: p.consume(p.ring.finish), "ring 'ring_1': finish is for rings made with overlapped=True"),
-        (
-            lambda p: entered(p.producer, p.ring.rework),
-            "ring 'ring_1': rework is for rings made with reworked=True",
+        "ring 'ring_2': tma.load is in a rework; the producer loads in ring.fill()": load_in_a_rework,
+        f"{SLABS} first=1, count=1": lambda p: p.drain(lambda stage: stage.a.part(0, 64).slabs(1, 1)),
+        f"{SLABS} first=0, count=1": lambda p: p.drain(lambda stage: stage.a.T.slabs(0, 1)),
+        "ring: an overlapped ring needs two stages or more, got 1": lambda p: p.k.tma.ring(
+            1, *p.roles, overlapped=True, c=((64, 64), f16)
         ),
-        (load_in_a_rework, "ring 'ring_2': tma.load is in a rework; the producer loads in ring.fill()"),
-        (
-            lambda p: p.drain(lambda stage: stage.a.part(0, 64).slabs(1, 1)),
-            "a.slabs: it takes slabs of a tile that is not transposed, 1 in all; got first=1, count=1",
+        "the product has 64 x 32 elements, the accumulator of a warpgroup 64 x 64": lambda p: p.product(
+            columns=64
         ),
-        (
-            lambda p: p.drain(lambda stage: stage.a.T.slabs(0, 1)),
-            "a.slabs: it takes slabs of a tile that is not transposed, 1 in all; got first=0, count=1",
+        "b @ a: the columns of a must be the rows of b, got 64 x 32 and 64 x 64": lambda p: p.drain(
+            lambda stage: stage.b @ stage.a
         ),
-        (
-            lambda p: p.k.tma.ring(1, *p.roles, overlapped=True, c=((64, 64), f16)),
-            "ring: an overlapped ring needs two stages or more, got 1",
+        "tile 'a': the rows of a part begin at a multiple of 8": lambda p: p.drain(
+            lambda stage: stage.a.part(4, 16)
         ),
-        (
-            lambda p: p.product(columns=64),
-            "the product has 64 x 32 elements, the accumulator of a warpgroup 64 x 64",
+        "accumulator: rows must be a multiple of 64, got 32": lambda p: p.consume(
+            lambda: p.k.wgmma.accumulator(32, 64)
         ),
-        (
-            lambda p: p.drain(lambda stage: stage.b @ stage.a),
-            "b @ a: the columns of a must be the rows of b, got 64 x 32 and 64 x 64",
+        "accumulator: columns must be a multiple of 8 up to 256, got 264": lambda p: p.consume(
+            lambda: p.k.wgmma.accumulator(64, 264)
         ),
-        (
-            lambda p: p.drain(lambda stage: stage.a.part(4, 16)),
-            "tile 'a': the rows of a part begin at a multiple of 8",
+        "wgmma.wait: pending must be 0..7, got 8": lambda p: p.consume(lambda: p.k.wgmma.wait(pending=8)),
+        "threads= as a multiple of 32 up to 256, got () and threads=48": lambda p: p.k.named_barrier(
+            threads=48
         ),
-        (
-            lambda p: p.consume(lambda: p.k.wgmma.accumulator(32, 64)),
-            "accumulator: rows must be a multiple of 64, got 32",
+        "named_barrier: a CTA has 15, and all are taken": sixteen_barriers,
+        "warp_role 'third': warps must be 1 to 0, which the 8 warps of the CTA": lambda p: p.k.warp_role(
+            "third", warps=1
         ),
-        (
-            lambda p: p.consume(lambda: p.k.wgmma.accumulator(64, 264)),
-            "accumulator: columns must be a multiple of 8 up to 256, got 264",
+        "role 'producer' has its code already; a role is one branch of the kernel": lambda p: (
+            entered(p.producer),
+            entered(p.producer),
         ),
-        (lambda p: p.consume(lambda: p.k.wgmma.wait(pending=8)), "wgmma.wait: pending must be 0..7, got 8"),
-        (
-            lambda p: p.k.named_barrier(threads=48),
-            "threads= as a multiple of 32 up to 256, got () and threads=48",
+        "role 'consumer' is inside 'role'; move it before the block, or after it": lambda p: entered(
+            *p.roles
         ),
-        (sixteen_barriers, "named_barrier: a CTA has 15, and all are taken"),
-        (
-            lambda p: p.k.warp_role("third", warps=1),
-            "warp_role 'third': warps must be 1 to 0, which the 8 warps of the CTA",
+        "role 'consumer' has no code; enter it: 'with role:'": role_without_code,
+        "blocks that were never entered guard nothing": block_never_entered,
+    },
+    TypeMismatchError: {
+        "X has 2 dimensions (TensorMap[f16, 2]), got 1 coordinates": lambda p: p.fill(
+            lambda stage: p.k.tma.load(stage.a, p.X[0])
         ),
-        (
-            lambda p: (entered(p.producer), entered(p.producer)),
-            "role 'producer' has its code already; a role is one branch of the kernel",
+        "coordinate 0 of a tensor (innermost first) must be an s32 or u32": lambda p: p.fill(
+            lambda stage: p.k.tma.load(stage.a, p.X[0, 1.5])
         ),
-        (
-            lambda p: entered(*p.roles),
-            "role 'consumer' is inside 'role'; move it before the block, or behind it",
+        "tile 'a' of ring 'ring_1' is used after its drain": lambda p: p.drain(lambda _: None).a[0, 0],
+        "a product of ring 'ring_1' is used after its drain": product_after_its_drain,
+        "ring 'ring_1': drain belongs into 'with' of the role 'consumer'": lambda p: entered(
+            p.producer, p.ring.drain
         ),
-        (role_without_code, "role 'consumer' has no code; enter it: 'with role:'"),
-        (block_never_entered, "blocks that were never entered guard nothing"),
-    ],
-    TypeMismatchError: [
-        (
-            lambda p: p.fill(lambda stage: p.k.tma.load(stage.a, p.X[0])),
-            "X has 2 dimensions (TensorMap[f16, 2]), got 1 coordinates",
+        "belongs into 'with' of the role 'producer', but is outside of all": lambda p: entered(p.ring.fill),
+        "the stage of ring 'ring_1' is used after its drain": released_twice,
+        "ring 'ring_2': write belongs into 'with' of the role 'prod": lambda p: entered(
+            p.consumer, p.another(written=True).write
         ),
-        (
-            lambda p: p.fill(lambda stage: p.k.tma.load(stage.a, p.X[0, 1.5])),
-            "coordinate 0 of a tensor (innermost first) must be an s32 or u32",
+        "a.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got f16": lambda p: p.drain(
+            lambda stage: stage.a.part(0, 64).as_fp8("e4m3")
         ),
-        (lambda p: p.drain(lambda _: None).a[0, 0], "tile 'a' of ring 'ring_1' is used behind its drain"),
-        (product_after_its_drain, "a product of ring 'ring_1' is used behind its drain"),
-        (
-            lambda p: entered(p.producer, p.ring.drain),
-            "ring 'ring_1': drain belongs into 'with' of the role 'consumer'",
+        "t.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got": lambda p: (
+            p.tile(64, 64, dtype=u8).part(0, 64).as_fp8("e3m4")
         ),
-        (lambda p: entered(p.ring.fill), "belongs into 'with' of the role 'producer', but is outside of all"),
-        (released_twice, "the stage of ring 'ring_1' is used behind its drain"),
-        (
-            lambda p: entered(p.consumer, p.another(written=True).write),
-            "ring 'ring_2': write belongs into 'with' of the role 'prod",
+        "Accumulator(64 x 32) is used at ": (
+            lambda p: p.product(lambda acc: acc[0, 0].set(1.0)),
+            accumulator_stored_before_the_wait,
+            accumulators_stored_again_before_the_wait,
         ),
-        (
-            lambda p: p.drain(lambda stage: stage.a.part(0, 64).as_fp8("e4m3")),
-            "a.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got f16",
+        "shared memory is given back at ": Parts.product,
+        "in the iteration before writes it; wait before": touched_in_the_next_iteration,
+        "ring 'ring_2' is overlapped: the end of the next drain": release_of_an_overlapped_stage,
+        "ring 'ring_2': rework belongs into 'with' of the role 'producer'": lambda p: entered(
+            p.consumer, p.another(reworked=True).rework
         ),
-        (
-            lambda p: p.tile(64, 64, dtype=u8).part(0, 64).as_fp8("e3m4"),
-            "t.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got",
+        "ring 'ring_1': drain inside 'when': all threads of the role": lambda p: entered(
+            p.consumer, lambda: p.k.when(p.consumer.thread < 64), p.ring.drain
         ),
-        (lambda p: p.product(lambda acc: acc[0, 0].set(1.0)), "Accumulator(64 x 32) is used at "),
-        (accumulator_stored_before_the_wait, "Accumulator(64 x 32) is used at "),
-        (accumulators_stored_again_before_the_wait, "Accumulator(64 x 32) is used at "),
-        (Parts.product, "shared memory is given back at "),
-        (touched_in_the_next_iteration, "in the iteration before writes it; wait before"),
-        (release_of_an_overlapped_stage, "ring 'ring_2' is overlapped: the end of the next drain"),
-        (
-            lambda p: entered(p.consumer, p.another(reworked=True).rework),
-            "ring 'ring_2': rework belongs into 'with' of the role 'producer'",
+        "an accumulator takes a product of tiles, a @ b, got 1": product_with_a_number,
+        "barrier inside a role: the threads of other roles never arrive": lambda p: p.consume(p.k.barrier),
+        "barrier 1 is for the threads of 'producer', but is used in the role": lambda p: p.consume(
+            p.k.named_barrier(p.producer).sync
         ),
-        (
-            lambda p: entered(p.consumer, lambda: p.k.when(p.consumer.thread < 64), p.ring.drain),
-            "ring 'ring_1': drain inside 'when': all threads of the role",
+        "consumer.thread belongs into 'with' of the role 'consumer', but is in": lambda p: entered(
+            p.producer, lambda: p.consumer.thread
         ),
-        (product_with_a_number, "an accumulator takes a product of tiles, a @ b, got 1"),
-        (lambda p: p.consume(p.k.barrier), "barrier inside a role: the threads of other roles never arrive"),
-        (
-            lambda p: p.consume(p.k.named_barrier(p.producer).sync),
-            "barrier 1 is for the threads of 'producer', but is used in the role",
-        ),
-        (
-            lambda p: entered(p.producer, lambda: p.consumer.thread),
-            "consumer.thread belongs into 'with' of the role 'consumer', but is in",
-        ),
-    ],
+    },
 }
 
 
 @pytest.mark.parametrize(
-    ("error", "mistake", "message"), [(error, *row) for error, rows in MISTAKES.items() for row in rows]
+    ("error", "message", "mistake"),
+    [(error, message, use) for error, table in MISTAKES.items() for message, use in table.items()],
 )
-def test_a_mistake_is_an_error_at_its_line(error: Any, mistake: Any, message: str) -> None:
-    with pytest.raises(error) as raised:
-        mistake(Parts())
-    assert message in str(raised.value)
+def test_a_mistake_is_an_error_at_its_line(error: Any, message: str, mistake: Any) -> None:
+    for one in mistake if isinstance(mistake, tuple) else (mistake,):
+        with pytest.raises(error) as raised:
+            one(Parts())
+        assert message in str(raised.value)
 
 
 def test_a_tile_that_a_stage_lacks_is_an_attribute_error() -> None:

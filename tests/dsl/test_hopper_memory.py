@@ -185,7 +185,7 @@ def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
     with consumer:
         stage = ring.peek()
         stage.close()
-        with pytest.raises(TypeMismatchError, match="tile 'a' of ring 'ring_1' is used behind its drain"):
+        with pytest.raises(TypeMismatchError, match="tile 'a' of ring 'ring_1' is used after its drain"):
             _ = stage.a
         with pytest.raises(TypeMismatchError, match="wait: after must be f32 values, got 3"):
             k.wgmma.wait(after=[3])

@@ -42,17 +42,14 @@ def operands(dtype):
     return a, b
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-@pytest.mark.parametrize("dtype", ["uint32", "int32", "uint64", "int64"])
-def test_integer_operators_wrap_as_numpy_does(dtype, name):
-    ours, numpys = INTEGERS[name]
-    a, b = operands(dtype)
-    assert (computed(lambda _, x, y: ours(x, y), a, b) == numpys(a, b)).all()
-
-
-@pytest.mark.parametrize("name", ["add", "sub", "mul"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_floating_point_operators_round_once(dtype, name):
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *((dtype, name) for dtype in ("uint32", "int32", "uint64", "int64") for name in INTEGERS),
+        *((dtype, name) for dtype in ("float32", "float64") for name in ("add", "sub", "mul")),
+    ],
+)
+def test_integer_operators_wrap_and_those_of_floats_round_once_as_numpy_does(dtype, name):
     ours, numpys = INTEGERS[name]
     a, b = operands(dtype)
     assert (computed(lambda _, x, y: ours(x, y), a, b) == numpys(a, b)).all()

@@ -401,7 +401,7 @@ ANNOTATED = (
         (pair, f"n {ANNOTATED} f16x2"),
         (
             default,
-            "n is a parameter of the kernel and has no default; put it behind a * if the kernel is built "
+            "n is a parameter of the kernel and has no default; put it after a * if the kernel is built "
             "for it",
         ),
         (
@@ -545,7 +545,7 @@ def test_what_a_loop_computed_is_no_variable() -> None:
     with pytest.raises(VerifyError) as error:
         made(summed).build()
     assert str(error.value).splitlines()[-1] == (
-        "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
+        "What Python computes inside a loop or a branch of the GPU is unknown after it: make the variable "
         "before it, total = k.var(f32, 0), and write it inside, total += x"
     )
     assert len(error.value.problems) == 1
@@ -573,97 +573,57 @@ THREADS = "kernel scale_rows: threads must be 1..1024 on sm_80, got"
 GRID = "scale_rows: grid must be 1 to 3 positive integers, at most 2147483647, 65535 and 65535, got"
 
 
-@pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (
-            lambda: px.kernel(scale_rows),
-            ConfigError,
-            "kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)",
+WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
+    ConfigError: {
+        "kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)": lambda: px.kernel(
+            scale_rows
         ),
-        (
-            lambda: px.kernel(made(), threads=32),
-            ConfigError,
-            "kernel scale_rows: it is a kernel already; pass the function",
+        "kernel scale_rows: it is a kernel already; pass the function": lambda: px.kernel(made(), threads=32),
+        "kernel: a kernel must be a Python function, got 128": lambda: px.kernel(128, threads=32),
+        "kernel returning: the function must return nothing, got 64; store results": lambda: made(
+            returning
+        ).build(),
+        f"{THREADS} (16, 8); the threads of a CTA have one index here: threads=128, and in the kernel "
+        "x, y = k.thread_id() % 16, k.thread_id() // 16": lambda: made(threads=(16, 8)).build(),
+        f"{THREADS} '16'": lambda: made(threads="16").build(),
+        f"{THREADS} 0": lambda: made(threads=0).build(),
+        "kernel tiled: static parameters must be hashable, got {'tile': [1]}": lambda: made(tiled).build(
+            tile=[1]
         ),
-        (
-            lambda: px.kernel(128, threads=32),  # type: ignore[call-overload]
-            ConfigError,
-            "kernel: a kernel must be a Python function, got 128",
+        "scale_rows: backend must be one of auto, cuda, interpreter, got 'cpu'": lambda: made()[2](
+            X, 3, 1.0, backend="cpu"
         ),
-        (
-            lambda: made(returning).build(),
-            ConfigError,
-            "kernel returning: the function must return nothing, got 64; store results",
+    },
+    LaunchError: {
+        f"{BOUNDS} 5": lambda: made().prove(X=("n",), bounds={"n": 5}),
+        f"{BOUNDS} (5, 1)": lambda: made().prove(X=("n",), bounds={"n": (5, 1)}),
+        "scale_rows.prove: bounds has 'm', which is no size": lambda: made().prove(
+            X=("n",), bounds={"m": (1, 5)}
         ),
-        (
-            lambda: made(threads=(16, 8)).build(),
-            ConfigError,
-            f"{THREADS} (16, 8); the threads of a CTA have one index here: threads=128, and in the kernel "
-            "x, y = k.thread_id() % 16, k.thread_id() // 16",
-        ),
-        (lambda: made(threads="16").build(), ConfigError, f"{THREADS} '16'"),
-        (lambda: made(threads=0).build(), ConfigError, f"{THREADS} 0"),
-        (
-            lambda: made().prove(X=("n",), bounds={"n": 5}),  # type: ignore[dict-item]
-            LaunchError,
-            f"{BOUNDS} 5",
-        ),
-        (lambda: made().prove(X=("n",), bounds={"n": (5, 1)}), LaunchError, f"{BOUNDS} (5, 1)"),
-        (
-            lambda: made().prove(X=("n",), bounds={"m": (1, 5)}),
-            LaunchError,
-            "scale_rows.prove: bounds has 'm', which is no size",
-        ),
-        (
-            lambda: made(tiled).build(),
-            TypeError,
-            "tiled() needs tile, which the kernel is built for; pass it by name",
-        ),
-        (
-            lambda: made(tiled).build(tile=[1]),
-            ConfigError,
-            "kernel tiled: static parameters must be hashable, got {'tile': [1]}",
-        ),
-        (
-            lambda: made()(X, 3, 1.0),
-            TypeError,
-            "scale_rows: a launch needs a grid; write scale_rows[grid](...)",
-        ),
-        (
-            lambda: made()[2](X, 3, 1.0, backend="cpu"),
-            ConfigError,
-            "scale_rows: backend must be one of auto, cuda, interpreter, got 'cpu'",
-        ),
-        *(
-            (
-                lambda grid=grid: made().launch(grid, X, 3, 1.0, backend="interpreter"),
-                LaunchError,
-                f"{GRID} {grid!r}",
-            )
+        **{
+            f"{GRID} {grid!r}": lambda grid=grid: made().launch(grid, X, 3, 1.0, backend="interpreter")
             for grid in (0, (1, 2, 3, 4), (1, 70000), "a", 1.5, ())
+        },
+    },
+    TypeError: {
+        "tiled() needs tile, which the kernel is built for; pass it by name": lambda: made(tiled).build(),
+        "scale_rows: a launch needs a grid; write scale_rows[grid](...)": lambda: made()(X, 3, 1.0),
+        "scale_rows() needs the argument 'factor'": lambda: made()[2](X, N, backend="interpreter"),
+        "scale_rows() got multiple values for argument 'n'": lambda: made()[2](
+            X, N, 1.0, n=3, backend="interpreter"
         ),
-        (
-            lambda: made()[2](X, N, backend="interpreter"),
-            TypeError,
-            "scale_rows() needs the argument 'factor'",
+        "scale_rows() got an unexpected keyword argument 'tims'; did you mean 'times'?": lambda: made()[2](
+            X, N, 1.0, tims=3, backend="interpreter"
         ),
-        (
-            lambda: made()[2](X, N, 1.0, n=3, backend="interpreter"),
-            TypeError,
-            "scale_rows() got multiple values for argument 'n'",
-        ),
-        (
-            lambda: made()[2](X, N, 1.0, tims=3, backend="interpreter"),
-            TypeError,
-            "scale_rows() got an unexpected keyword argument 'tims'; did you mean 'times'?",
-        ),
-        (
-            lambda: made()[2](X, N, 1.0, 2, backend="interpreter"),
-            TypeError,
-            "scale_rows() takes 3 arguments (X, n, factor), got 4; what it is built for is passed by name",
-        ),
-    ],
+        "scale_rows() takes 3 arguments (X, n, factor), got 4; what it is built for is passed by "
+        "name": lambda: made()[2](X, N, 1.0, 2, backend="interpreter"),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "use"),
+    [(error, message, use) for error, rows in WRONG_CALLS.items() for message, use in rows.items()],
 )
 def test_wrong_calls_are_refused(use: Callable[[], Any], error: type[Exception], message: str) -> None:
     with refused(error, message):
@@ -671,38 +631,27 @@ def test_wrong_calls_are_refused(use: Callable[[], Any], error: type[Exception],
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named", "problem"),
+    ("problem", "arguments", "named"),
     [
-        (
-            (X.astype(np.float64), -1, "a"),
-            {},
+        (problem, *row)
+        for problem, row in {
             "3 problems\n"
             "  X must be float32 (Pointer[f32]), got float64; convert it\n"
             "  n must be an integer from 0 to 4294967295 (u32), got -1\n"
-            "  factor must be a number that f32 holds, got 'a'",
-        ),
-        (
-            (X[::2], 3, 1.0),
-            {},
-            "X must be dense, the last dimension innermost, got strides [2] for shape [50]; copy it",
-        ),
-        (
-            (3, 3, 1.0),
-            {},
+            "  factor must be a number that f32 holds, got 'a'": ((X.astype(np.float64), -1, "a"), {}),
+            "X must be dense, the last dimension innermost, got strides [2] for shape [50]; copy it": (
+                (X[::2], 3, 1.0),
+                {},
+            ),
             "X must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got int; "
-            "convert with numpy.asarray(X, numpy.float32)",
-        ),
-        (
-            (X, 3, 1.0),
-            {"stream": 7},
-            "stream is for a GPU, but the backend is 'interpreter'; leave out the stream",
-        ),
-        (
-            (CudaArray(4096, X), 3, 1.0),
-            {},
+            "convert with numpy.asarray(X, numpy.float32)": ((3, 3, 1.0), {}),
+            "stream is for a GPU, but the backend is 'interpreter'; leave out the stream": (
+                (X, 3, 1.0),
+                {"stream": 7},
+            ),
             "the interpreter runs on the host, but the arrays are on cuda:?; copy them to the host, or use "
-            "backend='cuda'",
-        ),
+            "backend='cuda'": ((CudaArray(4096, X), 3, 1.0), {}),
+        }.items()
     ],
 )
 def test_arguments_that_do_not_fit_are_told_at_once(
@@ -713,27 +662,18 @@ def test_arguments_that_do_not_fit_are_told_at_once(
 
 
 @pytest.mark.parametrize(
-    ("arrays", "problem"),
-    [
-        ({}, "the dimensions of X must be given, such as X=('n',)"),
-        ({"X": ("n",), "n": ("n",)}, "n is no array of the kernel"),
-        (
-            {"X": ("n",), "grid": (1, 2, 3, 4)},
-            "grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', got "
-            "(1, 2, 3, 4)",
-        ),
-        ({"X": ("n",), "align": 24}, "align must be a power of two up to 256 (bytes), got 24"),
-        (
-            {"X": ("n", "n + 1")},
-            "X: a dimension behind the first must be a size, a number or a product, got 'n + 1'; give the "
-            "sum a name of its own in bounds=",
-        ),
-        (
-            {"X": "n"},
-            "X must be a tuple of dimensions, integers or expressions of sizes such as ('rows', 'columns'), "
-            "got 'n'",
-        ),
-    ],
+    ("problem", "arrays"),
+    {
+        "the dimensions of X must be given, such as X=('n',)": {},
+        "n is no array of the kernel": {"X": ("n",), "n": ("n",)},
+        "grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', got "
+        "(1, 2, 3, 4)": {"X": ("n",), "grid": (1, 2, 3, 4)},
+        "align must be a power of two up to 256 (bytes), got 24": {"X": ("n",), "align": 24},
+        "X: a dimension after the first must be a size, a number or a product, got 'n + 1'; give the "
+        "sum a name of its own in bounds=": {"X": ("n", "n + 1")},
+        "X must be a tuple of dimensions, integers or expressions of sizes such as ('rows', 'columns'), "
+        "got 'n'": {"X": "n"},
+    }.items(),
 )
 def test_proofs_need_the_dimensions_of_each_pointer(arrays: dict[str, Any], problem: str) -> None:
     with refused(LaunchError, f"scale_rows.prove: {problem}"):
@@ -791,7 +731,7 @@ def test_vectors_need_arrays_that_begin_at_a_multiple_of_their_bytes(
     shifted = whole[first + 1 : first + 97]
     with refused(
         LaunchError,
-        "vectors: X must begin at a multiple of 16 bytes, because the kernel accesses so many at once, got "
+        "vectors: X must begin at a multiple of 16 bytes, because the kernel accesses that many at once, got "
         f"{shifted.ctypes.data:#x}; copy it",
     ):
         kernel[1](shifted, 24, backend=backend)

@@ -104,7 +104,7 @@ class Flight:
         for group in [*self._left, *self._under_way]:
             raise TypeMismatchError(
                 f"kernel {kernel!r}: the product started at {group.origin} is still under way where the code "
-                "of its warps ends; wait behind it with k.wgmma.wait()"
+                "of its warps ends; wait after it with k.wgmma.wait()"
             )
 
     def mark(self) -> int:

@@ -276,7 +276,7 @@ class Ring(RingMemory):
     def _show_copies(self) -> None:
         """Let products see a stage of a `gathered` ring that is full."""
         if self.gathered:
-            # The copies end, and arrive, behind all that their threads could execute before: so it is the
+            # The copies end, and arrive, after all that their threads could execute before: so it is the
             # reader that lets its products see them (PTX ISA, "Proxies" and "Async proxy").
             self.k.fence_proxy_async(space="shared::cta")
 
@@ -286,7 +286,7 @@ class Ring(RingMemory):
         assert held is not None  # the ring is overlapped
         if not k.flight.has_started(start):
             raise ConfigError(
-                f"ring {self.name!r}: a turn of an overlapped ring starts a product, as in acc += stage.a @ "
+                f"ring {self.name!r}: a step of an overlapped ring starts a product, as in acc += stage.a @ "
                 "stage.b; make the ring without overlapped=True"
             )
         k.wgmma_wait_group(1)

@@ -53,7 +53,7 @@ class Roles(Matrices):
         self._chain: list[Role] = []  # roles whose code follows one another without anything between
         self._barriers = 0  # named barriers allotted
         self._users: list[RoleUser] = []
-        self._end: ir.Label | None = None  # behind all roles of the present chain
+        self._end: ir.Label | None = None  # after all roles of the present chain
 
     # ------------------------------------------------------------------------------ declaring roles
 
@@ -61,8 +61,7 @@ class Roles(Matrices):
         """Give the next `warps` warps a role: `with role:` holds the code that they alone run.
 
         `registers` of each thread are set at its beginning (`setmaxnreg`, 24 to 256 in steps of 8),
-        for whole warpgroups of sm_90a. Raises `ConfigError` if there are not so many warps or
-        registers left.
+        for whole warpgroups of sm_90a. Raises `ConfigError` if fewer warps or registers are left.
         """
         self._require_top("warp_role", name)
         taken = sum(role.warps for role in self._roles)
@@ -301,9 +300,7 @@ class Roles(Matrices):
     def _require_top(self, what: str, name: str) -> None:
         if self._open:
             called = f"{what} {name!r}" if name else what
-            raise ConfigError(
-                f"{called} is inside '{self._open[-1]}'; move it before the block, or behind it"
-            )
+            raise ConfigError(f"{called} is inside '{self._open[-1]}'; move it before the block, or after it")
 
     # ------------------------------------------------------------------------------ registers
 

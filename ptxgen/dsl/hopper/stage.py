@@ -162,7 +162,7 @@ class Stage:
         self._kind = kind
         self._parity = parity
         self._depth = ring.k.block_depth
-        # All at once: what a branch computes is not there behind it.
+        # All at once: what a branch computes is undefined after it.
         self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
 
     def __getattr__(self, name: str) -> BoxTile:
@@ -191,7 +191,7 @@ class Stage:
         """Raise `TypeMismatchError` for a use after the end of the step."""
         if not self.is_open:
             raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used behind its {self._kind}, when another role may "
+                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
                 f"have it; move the use into 'with ring.{self._kind}() as stage:'"
             )
 

@@ -74,7 +74,7 @@ class Wgmma:
         """Wait until at most the `pending` newest groups are under way; then the accumulators and
         operands of all others may be used again. A group is one `+=` or `set`, or one `group`.
 
-        The assembler may move arithmetic behind a wait, where no product covers it. The f32 values
+        The assembler may move arithmetic past a wait, where no product covers it. The f32 values
         `after` are computed before it: a store, which never runs, reads their sum.
         """
         if not is_int(pending) or not 0 <= pending <= _MOST_PENDING:
@@ -285,8 +285,8 @@ class Accumulator:
 
     @property
     def rows_of_thread(self) -> Fragment:
-        """The variables by rows: 2 m + h has those of row 64 m + 8 h behind `row`, its element 2 j + i
-        that of column 8 j + i behind `column`.
+        """The variables by rows: 2 m + h has those of row 64 m + 8 h after `row`, its element 2 j + i
+        that of column 8 j + i after `column`.
         """
         return Fragment.of(
             [
@@ -337,7 +337,7 @@ class Accumulator:
         """Store the elements, rounded to the type of the pointer, to a matrix in global memory with
         `columns` columns (even), whose element for row 0 and column 0 is at `at`.
 
-        With `rows_left` (u32) only so many rows are stored. `columns` is an int, a u32 or an s32 value.
+        With `rows_left` (u32) only that many rows are stored. `columns` is an int, a u32 or an s32 value.
         """
         k = self.k
         if at.dtype not in (f32, *_PAIRS):

@@ -145,7 +145,7 @@ class Matrices(SharedMemory):
 
         The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
         ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
-        the blocks as a tuple; blocks behind the end of a walk are zeros. All threads of the CTA must
+        the blocks as a tuple; blocks after the end of a walk are zeros. All threads of the CTA must
         run the pipeline. Inside a loop, the copies begin when all threads are done with the blocks of
         the turn before. Raises `ConfigError` for less than two stages.
         """

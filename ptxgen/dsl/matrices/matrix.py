@@ -25,7 +25,7 @@ class Matrix:
     """`rows` x `columns` elements in global memory, row-major, neighbouring rows `stride` elements
     apart (`k.matrix`).
 
-    Accesses take `width` elements: the pointer is aligned to so many, and stride and columns are
+    Accesses take `width` elements: the pointer is aligned to them, and stride and columns are
     multiples of it. What lies outside the matrix is read as zeros and never written.
     """
 
