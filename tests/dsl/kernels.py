@@ -108,3 +108,8 @@ def _type(array: np.ndarray[Any, Any]) -> str:
 
 def instructions(k: KernelBuilder) -> list[ir.Instr]:
     return [s for s in k.build().kernels[0].body if isinstance(s, ir.Instr)]
+
+
+def opcodes(k: KernelBuilder, *, drop_unread: bool = False) -> list[str]:
+    body = k.build(drop_unread=drop_unread).kernels[0].body
+    return [s.opcode for s in body if isinstance(s, ir.Instr)]

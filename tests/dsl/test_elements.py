@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, smem
+from dsl.kernels import LOCKSTEP, builder, computed, instructions, lanes, launch, opcodes
 from error_texts import refused
 
 from ptxgen import ir
@@ -19,10 +19,6 @@ from ptxgen.text import render
 from ptxgen.types import TYPES, bf16, f16, f32, pred, s32, s64, u16, u32, u64
 
 TYPES_OF_INDICES = [u32, s32, u64, s64]
-
-
-def opcodes(k):
-    return [i.opcode for i in instructions(k)]
 
 
 @pytest.mark.parametrize("index", TYPES_OF_INDICES)
@@ -195,9 +191,8 @@ def test_a_tile_of_one_element_needs_no_index_of_the_gpu():
     with k.when(k.thread_id() == 0):
         tile[1, 1] = 2.5
         out[0] = tile[1, 1]
-    module = k.build()
     given = np.zeros(1, np.float32)
-    run(module, grid=1, block=32, args=[given], dynamic_smem=smem(module), sanitize=True)
+    launch(k, given, schedules=LOCKSTEP)
     assert given.tolist() == [2.5]
 
 
