@@ -18,8 +18,8 @@ class Ring(RingMemory):
 
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
-    With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
-    stage of the turn before. With `reworked` the producer works on what the copies have brought: `ready`
+    With `overlapped` a step of the consumer ends while its products are under way, and gives back the
+    stage of the step before. With `reworked` the producer works on what the copies have brought: `ready`
     barriers, of which `barriers` then has as many, count one arrival of each of its warps, or of each of
     its threads if the ring is `gathered`, and the consumer waits for these. `ctas` above 1 are those of the
     cluster, whose producers fill stages of each other: a stage is free when the consumers of all have given
@@ -182,7 +182,7 @@ class Ring(RingMemory):
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
-            self.wait(stage.full, self._rework.parity)  # so that no warp is a turn ahead of the copies
+            self.wait(stage.full, self._rework.parity)  # so that no warp is a step ahead of the copies
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()
@@ -207,8 +207,8 @@ class Ring(RingMemory):
     def drain(self) -> Iterator[Stage]:
         """A step of the consumer: wait until the next stage is full, use it, and give it back.
 
-        Of an overlapped ring the turn starts at least one product and does not wait for it: its end
-        waits until only the newest group is under way, and gives back the stage of the turn before.
+        Of an overlapped ring the step starts at least one product and does not wait for it: its end
+        waits until only the newest group is under way, and gives back the stage of the step before.
         """
         stage, start = self.acquire(), self.k.flight.mark()
         try:

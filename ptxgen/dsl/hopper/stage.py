@@ -73,7 +73,7 @@ class RingMemory:
         self._regions = regions
         self._barriers = barriers.pointer()
         self.account = k.account
-        self._cursors: dict[str, Cursor] = {}  # by turn, "fill" or "drain"
+        self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
         self._rework: Cursor | None = None  # the producer's place in `rework`
         self._filling: Stage | None = None
 
@@ -127,7 +127,7 @@ class RingMemory:
 
     def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
         """The tile `name` of stage `index`, whether or not a role has it: for the memory after the last
-        step. `fill`, `drain` and `acquire` give tiles of a turn.
+        step. `fill`, `drain` and `acquire` give tiles of a step.
         """
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):

@@ -158,7 +158,7 @@ class Tma:
         a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
 
         It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of
-        each other, at the same steps. With `overlapped` the consumer's products of one turn
+        each other, at the same steps. With `overlapped` the consumer's products of one step
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
         copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its

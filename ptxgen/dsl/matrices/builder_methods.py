@@ -73,7 +73,7 @@ class Matrices(SharedMemory):
         """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
 
         It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
-        loop, the copy begins when all threads are done with the block of the turn before.
+        loop, the copy begins when all threads are done with the block of the iteration before.
         """
         self.refuse_predicated("staged")
         self.require_all_threads("staged")
@@ -144,10 +144,10 @@ class Matrices(SharedMemory):
         of each, and so on, as often as the first walk has blocks.
 
         The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
-        ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
+        ahead; in the body, those of this iteration have arrived. Each has one barrier. The body gets
         the blocks as a tuple; blocks after the end of a walk are zeros. All threads of the CTA must
         run the pipeline. Inside a loop, the copies begin when all threads are done with the blocks of
-        the turn before. Raises `ConfigError` for less than two stages.
+        the iteration before. Raises `ConfigError` for less than two stages.
         """
         self.refuse_predicated("pipeline")
         self.require_all_threads("pipeline")
@@ -187,7 +187,7 @@ class Matrices(SharedMemory):
                 ring.advance()
         over.problem = _OVER
         self._on_the_way = staged_before
-        for arrival in staged_before:  # without any turn, nobody has waited for them
+        for arrival in staged_before:  # without any iteration, nobody has waited for them
             arrival.problem = _ON_THE_WAY
 
     def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
