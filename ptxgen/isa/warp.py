@@ -63,7 +63,7 @@ def source_lanes(lane: Lanes, b: Lanes, c: Lanes, mode: str) -> tuple[Lanes, Lan
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
-    """d = the value of a in the lane that mode and b select, or in the lane itself if that lane is outside
+    """d = the value of a in the lane that mode and b select, or in the own lane if that lane is outside
     the segment given by c.
     """
     return _shuffled(machine, a, b, c, membermask, mode)[0]
