@@ -30,12 +30,12 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
     try:
         if "bool" in str(getattr(value, "dtype", "")):
             return None
-        found = operator.index(value)  # type: ignore[arg-type]  # or it raises
+        number = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except MemoryError:  # does not tell whether the value is an integer
         raise
     except Exception:  # any error from the value's own __index__: the value is no integer
         return None
-    return found if least <= found and (most is None or found <= most) else None
+    return number if least <= number and (most is None or number <= most) else None
 
 
 def number(value: object) -> int | float | None:
@@ -92,8 +92,8 @@ def extents(value: object, most: int = 3) -> tuple[int, ...] | None:
         raise
     except Exception:  # not an iterable
         return None
-    found = tuple(size for size in sizes if size is not None)
-    return found if 1 <= len(sizes) <= most and len(found) == len(sizes) else None
+    extents = tuple(size for size in sizes if size is not None)
+    return extents if 1 <= len(sizes) <= most and len(extents) == len(sizes) else None
 
 
 def is_one_of(value: object, choices: Iterable[object]) -> bool:

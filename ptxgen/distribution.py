@@ -1,4 +1,4 @@
-"""Which distributions have a top-level module: two that have the same one damage each other."""
+"""Finds the distributions that have a top-level module: two with the same one damage each other."""
 
 from __future__ import annotations
 

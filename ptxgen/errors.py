@@ -164,7 +164,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def _alike(word: str, name: str) -> int:
-    """How many leading and trailing characters the two strings have in common."""
+    """The number of leading and trailing characters that two strings have in common."""
     ends = zip(word, name, strict=False), zip(reversed(word), reversed(name), strict=False)
     return sum(sum(1 for _ in itertools.takewhile(_same, end)) for end in ends)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import jinja2
 
 # In a wheel the templates are the package ptxgen.templates; in a checkout, and therefore in an
-# editable install, they are in the folder templates/ beside ptxgen/.
+# editable install, they are in the folder templates/ next to ptxgen/.
 _CHECKOUT_FOLDER: Final = Path(__file__).parents[1] / "templates"
 
 

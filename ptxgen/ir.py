@@ -153,7 +153,7 @@ class Guard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the source that a compiler made PTX of, from a `.loc` directive.
+    """A position in the source that a compiler translated to PTX, from a `.loc` directive.
 
     `file` is the path as the compiler wrote it, `line` and `column` count from 1 (column 0: not
     said). `text` is the line itself without the white space around it, empty if the source is not
@@ -236,7 +236,7 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A branch target. `pragma`, if not empty, is printed behind it for its loop (`nounroll`)."""
+    """A branch target. `pragma`, if not empty, is printed after it for its loop (`nounroll`)."""
 
     name: str
     pragma: str = ""
@@ -251,7 +251,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Pragma:
-    """`.pragma "text";` among the instructions; a pragma behind a label is part of `Label`."""
+    """`.pragma "text";` among the instructions; a pragma after a label is part of `Label`."""
 
     text: str
 
@@ -423,7 +423,7 @@ class Module:
     variables: tuple[Variable, ...] = ()
 
 
-def require_module(caller: str, given: object) -> None:
-    """Raise `TypeMismatchError` if `given`, an argument of the function `caller`, is no `Module`."""
-    if not isinstance(given, Module):
-        raise TypeMismatchError(f"{caller}: the module must be a ptxgen.ir.Module, got {shown(given)}")
+def require_module(caller: str, module: object) -> None:
+    """Raise `TypeMismatchError` if `module`, an argument of the function `caller`, is no `Module`."""
+    if not isinstance(module, Module):
+        raise TypeMismatchError(f"{caller}: the module must be a ptxgen.ir.Module, got {shown(module)}")

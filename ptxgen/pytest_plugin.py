@@ -130,13 +130,13 @@ def mutate_ptx() -> Callable[..., list[Verdict]]:
         by_name = judges(kernel, problems, reasons=reasons_of(kernel, reasons), **how)
         for judge in by_name.values():
             judge.require_right()
-        found = [judge.verdict(n) for judge in by_name.values() for n in sample(judge, kinds, short=short)]
-        missed = [v for v in found if v.caught_by == HOLE]
+        verdicts = [judge.verdict(n) for judge in by_name.values() for n in sample(judge, kinds, short=short)]
+        missed = [v for v in verdicts if v.caught_by == HOLE]
         if missed:
             listed = "".join(survivor(by_name[v.kernel], v) for v in missed)
-            head = f"{len(missed)} of {len(found)} mutants of {', '.join(by_name)} survive:\n"
+            head = f"{len(missed)} of {len(verdicts)} mutants of {', '.join(by_name)} survive:\n"
             pytest.fail(head + listed, pytrace=False)
-        return found
+        return verdicts
 
     return mutate
 
@@ -155,12 +155,12 @@ def _asked(config: pytest.Config) -> dict[str, Any]:
 
 
 def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -> None:
-    """Keep a run for the summary; what it found counts if it failed the test."""
-    found = outcome.findings
+    """Record a run for the summary; its findings count if it failed the test."""
+    findings = outcome.findings
     run = {
         "kernel": outcome.name,
         "instructions": outcome.counters.warp_instructions,
-        "findings": len(found.reports) + len(found.faults) if failed else 0,
+        "findings": len(findings.reports) + len(findings.faults) if failed else 0,
     }
     request.node.user_properties.append((_PROPERTY, json.dumps(run)))
 
@@ -174,8 +174,8 @@ class _Summary:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the runs of a test, which workers of pytest-xdist send with its report."""
         if report.when == "teardown":
-            found = [str(value) for name, value in report.user_properties if name == _PROPERTY]
-            self.runs += map(json.loads, found)
+            texts = [str(value) for name, value in report.user_properties if name == _PROPERTY]
+            self.runs += map(json.loads, texts)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the kernels that ran, if any did."""
@@ -195,5 +195,5 @@ def _words(head: str, runs: list[dict[str, Any]]) -> str:
     instructions = sum(run["instructions"] for run in runs)
     findings = sum(run["findings"] for run in runs)
     ran = f"{len(runs):>5} run{'s' if len(runs) != 1 else ' '}"
-    found = f"{findings} finding{'s' * (findings != 1)}"
-    return f"{head}  {ran}  {instructions:>15,} warp instructions  {found}"
+    counted = f"{findings} finding{'s' * (findings != 1)}"
+    return f"{head}  {ran}  {instructions:>15,} warp instructions  {counted}"

@@ -37,33 +37,35 @@ else:
         standard library's `dataclass`, which raises TypeError.
         """
 
-        def made(cls: type) -> type:
+        def decorated(cls: type) -> type:
             hashed = unsafe_hash or (eq and frozen)
-            own_hash = _own_hash(cls)
-            if unsafe_hash and own_hash:
+            defines_hash = _defines_hash(cls)
+            if unsafe_hash and defines_hash:
                 raise TypeError(f"{cls.__qualname__}: unsafe_hash=True, and the class has its own __hash__")
             _require_alike(cls, frozen)
-            made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
-            fields = dataclasses.fields(made)
-            _add(made, "__init__", _initializer(made, fields, frozen))
+            record = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(
+                cls
+            )
+            fields = dataclasses.fields(record)
+            _add(record, "__init__", _initializer(record, fields, frozen))
             if repr:
-                _add(made, "__repr__", _representation(tuple(f.name for f in fields if f.repr)))
+                _add(record, "__repr__", _representation(tuple(f.name for f in fields if f.repr)))
             if eq:
                 names = [f.name for f in fields if f.compare]
                 same = f"{_tuple('self', names)} == {_tuple('other', names)}"
                 body = f"return {same} if other.__class__ is self.__class__ else NotImplemented"
-                _add(made, "__eq__", _at_first_call(made, "__eq__", "self, other", body))
-            if hashed and not own_hash:
+                _add(record, "__eq__", _at_first_call(record, "__eq__", "self, other", body))
+            if hashed and not defines_hash:
                 names = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
                 body = f"return hash({_tuple('self', names)})"
-                made.__hash__ = _at_first_call(made, "__hash__", "self", body)
-            elif eq and not own_hash:
-                made.__hash__ = None
+                record.__hash__ = _at_first_call(record, "__hash__", "self", body)
+            elif eq and not defines_hash:
+                record.__hash__ = None
             if frozen:
-                _freeze(made, tuple(f.name for f in fields), slots)
-            return made
+                _freeze(record, tuple(f.name for f in fields), slots)
+            return record
 
-        return made if cls is None else made(cls)
+        return decorated if cls is None else decorated(cls)
 
 
 _FROZEN = "__frozen_record__"  # an attribute of classes: whether they are frozen
@@ -84,11 +86,11 @@ def _require_alike(cls: type, frozen: bool) -> None:
     setattr(cls, _FROZEN, frozen)
 
 
-def _own_hash(cls: type) -> bool:
+def _defines_hash(cls: type) -> bool:
     """Whether the body of the class defines `__hash__`; with `__eq__` alone, Python sets it to None."""
     absent = object()
-    found = cls.__dict__.get("__hash__", absent)
-    return not (found is absent or (found is None and "__eq__" in cls.__dict__))
+    defined = cls.__dict__.get("__hash__", absent)
+    return not (defined is absent or (defined is None and "__eq__" in cls.__dict__))
 
 
 def _add(cls: type, name: str, method: Callable[..., Any]) -> None:
@@ -145,7 +147,7 @@ def _representation(names: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def _at_first_call(cls: type, name: str, parameters: str, body: str) -> Callable[..., Any]:
-    """A method that compiles itself and takes its own place in the class when it is first called."""
+    """A method that compiles itself and replaces itself in the class when it is first called."""
 
     def method(*arguments: Any) -> Any:
         scope: dict[str, Any] = {}

@@ -17,9 +17,9 @@ def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | 
     `ranges` maps the prefix of each range to the range.
     """
     for prefix, number in splits(name):
-        found = ranges.get(prefix)
-        if found is not None and is_index(number, found.count):
-            return found
+        candidate = ranges.get(prefix)
+        if candidate is not None and is_index(number, candidate.count):
+            return candidate
     return None
 
 

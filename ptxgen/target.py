@@ -86,7 +86,7 @@ class Target:
         return self.sm == device if self.suffix else self.sm <= device
 
     def blocks_per_sm_for(self, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel fit on one multiprocessor at once; 0 if not even one does.
+        """The number of blocks of a kernel that fit on one multiprocessor at once; 0 if not even one does.
 
         `threads` counts the threads of a block, `shared_bytes` is its static plus dynamic shared
         memory without the part that the driver reserves. It is assumed that the launch has opted in
@@ -145,10 +145,10 @@ def _nearest(name: str) -> str | None:
     runs, else the oldest; with the suffix of `name` where a target of the number has it. None if `name` has
     no number of two digits or more.
     """
-    given = re.fullmatch(r"(?:sm|compute)?[_-]?(\d{2,4})([a-z]?)", name.strip().lower().replace(".", ""))
-    if given is None:
+    match = re.fullmatch(r"(?:sm|compute)?[_-]?(\d{2,4})([a-z]?)", name.strip().lower().replace(".", ""))
+    if match is None:
         return None
-    sm, suffix = int(given[1]), given[2]
+    sm, suffix = int(match[1]), match[2]
     oldest = min(TARGETS.values(), key=lambda t: t.sm)
     runnable = [t for t in TARGETS.values() if t.runs_on(*divmod(sm, 10))]
     return max(runnable, key=lambda t: (t.sm, t.suffix == suffix, not t.suffix), default=oldest).name
@@ -161,11 +161,11 @@ def target_for_device(major: int, minor: int) -> Target:
     newest target that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75, and
     for a `major` or `minor` that is no integer from 0 to 99.
     """
-    for name, given in (("major", major), ("minor", minor)):
-        if integer(given, 0, _MOST_CAPABILITY) is None:
+    for name, value in (("major", major), ("minor", minor)):
+        if integer(value, 0, _MOST_CAPABILITY) is None:
             raise UnsupportedTargetError(
                 f"target_for_device: {name} must be an integer from 0 to {_MOST_CAPABILITY}, got "
-                f"{shown(given)}"
+                f"{shown(value)}"
             )
     device = _sm_number(major, minor)
     runnable = [
@@ -190,12 +190,12 @@ def target_number(name: str) -> int:
 
     Raises `UnsupportedTargetError` if `name` has not the form of a target's name.
     """
-    found = re.fullmatch(r"sm_(\d{2,4})[a-z]?", name)
-    if found is None:
+    match = re.fullmatch(r"sm_(\d{2,4})[a-z]?", name)
+    if match is None:
         raise UnsupportedTargetError(
             f"target must be sm_ and a number, got {name!r}; write one such as sm_90 or sm_90a"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def _round_up(value: int, unit: int) -> int:

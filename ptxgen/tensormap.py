@@ -121,10 +121,10 @@ def holds_map(first: Array) -> Array:
     return held
 
 
-def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
+def part_of(field: str, index: int, value: Array) -> tuple[int, int, Array]:
     """The byte offset and size of a field of an encoded map, and its encoding of `value`.
 
-    `field` is a field name of `tensormap.replace` (PTX ISA); `place` is the index of the entry, for
+    `field` is a field name of `tensormap.replace` (PTX ISA); `index` is the index of the entry, for
     a field with an entry per dimension or stride, else 0. Raises `ConfigError` for an entry or an
     element type that does not exist, and for interleaved layouts.
     """
@@ -133,8 +133,8 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
             raise ConfigError("interleaved layouts are not modelled; give tensormap.replace 0")
         field, value = "elemtype", np.zeros(0)  # an encoded map has no layout field: write no lane
     before, nbytes, count = _FIELDS[field]
-    if not 0 <= place < count:
-        raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {place}")
+    if not 0 <= index < count:
+        raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {index}")
     if field == "rank":
         value = value + 1
     elif field == "elemtype" and value.size:
@@ -145,7 +145,7 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
     # A value too large for its field becomes the largest of it, which copies with the map refuse.
     most = (1 << 8 * nbytes) - 1
     return (
-        struct.calcsize(before) + nbytes * place,
+        struct.calcsize(before) + nbytes * index,
         nbytes,
         np.minimum(value.astype(np.uint64), np.uint64(most)),
     )
@@ -153,8 +153,8 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
 
 @dataclass(frozen=True)
 class TensorMapType:
-    """What an annotation such as `TensorMap[f16]` gives: that a parameter is a tensor map of an array
-    of `dtype` elements with `rank` dimensions. `TensorMap[f16, 4]` is for four; two are the default.
+    """The type of an annotation such as `TensorMap[f16]`, which says that a parameter is a tensor map of an
+    array of `dtype` elements with `rank` dimensions. `TensorMap[f16, 4]` is for four; two are the default.
     """
 
     dtype: ScalarType
@@ -177,7 +177,7 @@ class TensorMapType:
 
 @dataclass(frozen=True)
 class Boxes:
-    """What a kernel fixes of a tensor map: the element type, the `box` of a copy in elements,
+    """The properties of a tensor map that a kernel fixes: the element type, the `box` of a copy in elements,
     innermost first, and the `swizzle` of its rows in shared memory. `loads` and `stores` say whether
     the kernel copies from the tensor, and to it; a reduction does both.
     """
@@ -247,7 +247,7 @@ class TensorMap:
 
     @property
     def rank(self) -> int:
-        """How many dimensions the tensor has, 1 to 5."""
+        """The number of dimensions of the tensor, 1 to 5."""
         return len(self.dims)
 
     @property
@@ -279,10 +279,10 @@ class TensorMap:
         """
         if address % _BASE_ALIGN:
             raise ConfigError(_misaligned(address))
-        found = object.__new__(TensorMap)
-        found.__dict__.update(self.__dict__)  # all else is checked already
-        found._set("base", address)
-        return found
+        moved = object.__new__(TensorMap)
+        moved.__dict__.update(self.__dict__)  # all else is checked already
+        moved._set("base", address)
+        return moved
 
     def over(self, memory: Array) -> TensorMap:
         """The map of the tensor that begins where the array `memory` does."""
@@ -291,10 +291,10 @@ class TensorMap:
         view = np.lib.stride_tricks.as_strided(
             bits, self.dims[::-1], (*self.strides[::-1], memory.dtype.itemsize)
         ).view(memory.dtype)
-        found = object.__new__(TensorMap)
-        found.__dict__.update(self.__dict__)
-        found._set("base", view)
-        return found
+        moved = object.__new__(TensorMap)
+        moved.__dict__.update(self.__dict__)
+        moved._set("base", view)
+        return moved
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -369,14 +369,14 @@ class TensorMap:
                 f"got dims={shown(self.dims)}, strides={shown(self.strides)}"
             )
         held = array.dtype.name
-        found = next((n for n in DTYPES if TYPES[_stored(n)].dtype_name == held), None)
-        if found is None:
+        dtype = next((n for n in DTYPES if TYPES[_stored(n)].dtype_name == held), None)
+        if dtype is None:
             raise ConfigError(
                 f"a tensor map must be of one of the dtypes {', '.join(DTYPES)}, got an array of "
                 f"{held}; make a view of it as integers of the same size"
             )
         if is_one_of(self.dtype, ("",)):
-            self._set("dtype", found)
+            self._set("dtype", dtype)
         elif is_one_of(self.dtype, DTYPES) and self.type.nbytes != array.dtype.itemsize:
             raise ConfigError(
                 f"a tensor map of {self.dtype} needs elements of {self.type.nbytes} bytes, got an "
@@ -414,23 +414,23 @@ def _misaligned(address: int) -> str:
     )
 
 
-def _is_empty(given: object) -> bool:
-    return isinstance(given, tuple | list) and not given
+def _is_empty(value: object) -> bool:
+    return isinstance(value, tuple | list) and not value
 
 
-def _integers(what: str, given: object) -> tuple[int, ...]:
+def _integers(what: str, values: object) -> tuple[int, ...]:
     """A sequence of integers of any class as a tuple of ints; raises `ConfigError` otherwise."""
-    one_axis = isinstance(given, tuple | list) or getattr(given, "ndim", 0) == 1
-    found = [integer(n, -MOST_STRIDE, MOST_STRIDE) for n in given] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
-    if any(n is None for n in found):
+    one_axis = isinstance(values, tuple | list) or getattr(values, "ndim", 0) == 1
+    numbers = [integer(n, -MOST_STRIDE, MOST_STRIDE) for n in values] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
+    if any(n is None for n in numbers):
         raise ConfigError(
             f"a tensor map's {what} must be integers of at most 2**40 either way, innermost first, "
-            f"got {shown(given)}"
+            f"got {shown(values)}"
         )
-    return tuple(n for n in found if n is not None)
+    return tuple(n for n in numbers if n is not None)
 
 
-def _check(made: TensorMap) -> None:
+def _check(tensor_map: TensorMap) -> None:
     """Check all that `cuTensorMapEncodeTiled` requires (CUDA Driver API); raises `ConfigError`."""
     for what, names in (
         ("dtype", DTYPES),
@@ -438,27 +438,33 @@ def _check(made: TensorMap) -> None:
         ("oob_fill", OOB_FILLS),
         ("l2_promotion", L2_PROMOTIONS),
     ):
-        got = getattr(made, what)
+        got = getattr(tensor_map, what)
         if not is_one_of(got, names):
             raise ConfigError(
                 f"a tensor map's {what} must be one of {', '.join(names)}, got {shown(got)}"
                 f"{did_you_mean(got, names)}"
             )
-    if not 1 <= made.rank <= MOST_DIMS:
-        raise ConfigError(f"a tensor map has 1 to {MOST_DIMS} dimensions, got {made.rank}")
-    for what, wanted in (("strides", made.rank - 1), ("box", made.rank), ("element_strides", made.rank)):
-        got = getattr(made, what)
+    if not 1 <= tensor_map.rank <= MOST_DIMS:
+        raise ConfigError(f"a tensor map has 1 to {MOST_DIMS} dimensions, got {tensor_map.rank}")
+    for what, wanted in (
+        ("strides", tensor_map.rank - 1),
+        ("box", tensor_map.rank),
+        ("element_strides", tensor_map.rank),
+    ):
+        got = getattr(tensor_map, what)
         if len(got) != wanted:
-            raise ConfigError(f"a tensor map of {made.rank} dimensions needs {wanted} {what}, got {got}")
-    if isinstance(made.base, int) and made.base % _BASE_ALIGN:
-        raise ConfigError(_misaligned(made.base))
-    _check_ranges(made)
-    _check_box(made)
+            raise ConfigError(
+                f"a tensor map of {tensor_map.rank} dimensions needs {wanted} {what}, got {got}"
+            )
+    if isinstance(tensor_map.base, int) and tensor_map.base % _BASE_ALIGN:
+        raise ConfigError(_misaligned(tensor_map.base))
+    _check_ranges(tensor_map)
+    _check_box(tensor_map)
 
 
-def _check_ranges(made: TensorMap) -> None:
+def _check_ranges(tensor_map: TensorMap) -> None:
     def each(what: str, why: str, fine: Callable[[int], bool]) -> None:
-        values = getattr(made, what)
+        values = getattr(tensor_map, what)
         for n, value in enumerate(values):
             if not fine(value):
                 raise ConfigError(
@@ -476,17 +482,17 @@ def _check_ranges(made: TensorMap) -> None:
     each("element_strides", f"from 1 to {_MOST_ELEMENT_STRIDE}", lambda n: 1 <= n <= _MOST_ELEMENT_STRIDE)
 
 
-def _check_box(made: TensorMap) -> None:
-    row = made.box[0] * made.type.nbytes
+def _check_box(tensor_map: TensorMap) -> None:
+    row = tensor_map.box[0] * tensor_map.type.nbytes
     if row % CHUNK:
         raise ConfigError(
-            f"a row of a tensor map's box must be a multiple of {CHUNK} bytes, got {made.box[0]} "
-            f"elements of {made.type.nbytes} bytes"
+            f"a row of a tensor map's box must be a multiple of {CHUNK} bytes, got {tensor_map.box[0]} "
+            f"elements of {tensor_map.type.nbytes} bytes"
         )
-    if made.swizzle != "none" and row > int(made.swizzle.removesuffix("B")):
+    if tensor_map.swizzle != "none" and row > int(tensor_map.swizzle.removesuffix("B")):
         raise ConfigError(
-            f"a row of a box with the {made.swizzle} swizzle has at most {made.swizzle[:-1]} "
+            f"a row of a box with the {tensor_map.swizzle} swizzle has at most {tensor_map.swizzle[:-1]} "
             f"bytes, got {row}; move the rest with another copy"
         )
-    if made.oob_fill == "nan" and not made.type.is_float:
-        raise ConfigError(f"oob_fill='nan' is for floating-point tensors, got {made.dtype}")
+    if tensor_map.oob_fill == "nan" and not tensor_map.type.is_float:
+        raise ConfigError(f"oob_fill='nan' is for floating-point tensors, got {tensor_map.dtype}")

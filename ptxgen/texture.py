@@ -199,11 +199,11 @@ class Texture(_Bound):
         layer, along = self._layer(coordinates)
         layer = np.clip(layer, 0, self.layers - 1)
         first = [np.floor(self._scaled(c, n) - 0.5).astype(np.int64) for n, c in enumerate(along)]
-        found = []
+        texels = []
         for steps in ((0, 1), (1, 1), (1, 0), (0, 0)):
             where = [self._texel(first[n] + step, self.address[n], n) for n, step in enumerate(steps)]
-            found.append(self._result(self._at(layer, where), type)[component])
-        return tuple(found)
+            texels.append(self._result(self._at(layer, where), type)[component])
+        return tuple(texels)
 
     def _layer(self, coordinates: Sequence[Array]) -> tuple[Array, Sequence[Array]]:
         """The layer index (for a cube, the face index) and the coordinates inside the layer."""
@@ -275,9 +275,9 @@ class Texture(_Bound):
     def _result(self, texels: Array, type: ScalarType) -> tuple[Array, ...]:
         """The four channels converted to the bits of registers of `type`; absent channels are 0."""
         dtype = type.dtype if self.is_float else np.dtype(np.uint32)
-        made = [texels[..., n] for n in range(texels.shape[-1])]
-        made += [np.zeros_like(made[0])] * (_RGBA - len(made))
-        return tuple(channel.astype(dtype).view(type.dtype) for channel in made)
+        channels = [texels[..., n] for n in range(texels.shape[-1])]
+        channels += [np.zeros_like(channels[0])] * (_RGBA - len(channels))
+        return tuple(channel.astype(dtype).view(type.dtype) for channel in channels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,8 +300,8 @@ class Surface(_Bound):
         `coordinates` are one array per operand: the layer if there are layers, then x in bytes, y,
         z. `outside` is the clamp mode of the instruction.
         """
-        place, inside = self.places(coordinates, type.nbytes * count, outside)
-        picked = self._bytes.take(np.where(inside[:, None], place, 0))
+        offsets, inside = self.offsets(coordinates, type.nbytes * count, outside)
+        picked = self._bytes.take(np.where(inside[:, None], offsets, 0))
         values = np.where(inside[:, None], picked, np.uint8(0)).view(type.dtype)
         return tuple(values[:, n] for n in range(count))
 
@@ -312,12 +312,12 @@ class Surface(_Bound):
 
         Where several lanes write the same byte, the last lane wins.
         """
-        place, inside = self.places(coordinates, type.nbytes * len(values), outside)
-        wide = [np.broadcast_to(v, len(place)) for v in values]
+        offsets, inside = self.offsets(coordinates, type.nbytes * len(values), outside)
+        wide = [np.broadcast_to(v, len(offsets)) for v in values]
         data = np.stack(wide, axis=1).astype(type.dtype).view(np.uint8)
-        self._bytes[place[inside]] = data[inside]
+        self._bytes[offsets[inside]] = data[inside]
 
-    def places(self, coordinates: Sequence[Array], nbytes: int, outside: str) -> tuple[Array, Array]:
+    def offsets(self, coordinates: Sequence[Array], nbytes: int, outside: str) -> tuple[Array, Array]:
         """The byte offsets that accesses of `nbytes` touch, `[lanes, nbytes]`, in the surface.
 
         The second result says for each lane whether its access is inside the surface. With
@@ -329,7 +329,7 @@ class Surface(_Bound):
         layer = coordinates[0] if layered else np.zeros(1, np.int64)
         along = [*coordinates[layered : layered + GEOMETRIES[self.kind][1]], *[np.zeros(1)] * 2]
         inside: Array = np.ones(1, np.bool_)
-        place: Array = np.zeros(1, np.int64)
+        offset: Array = np.zeros(1, np.int64)
         for axis, size, width in (
             (layer, layers, 1),
             (along[2], depth, 1),
@@ -340,10 +340,10 @@ class Surface(_Bound):
             if outside == "clamp":
                 index = np.clip(index, 0, max(size - width, 0))
             inside = inside & (index >= 0) & (index <= size - width)
-            place = place * size + index
+            offset = offset * size + index
         lanes = np.broadcast(*coordinates).shape[0]
-        place = np.broadcast_to(place, lanes)
-        return place[:, None] + np.arange(nbytes), np.broadcast_to(inside, lanes)
+        offset = np.broadcast_to(offset, lanes)
+        return offset[:, None] + np.arange(nbytes), np.broadcast_to(inside, lanes)
 
     @property
     def _bytes(self) -> Array:
@@ -367,9 +367,9 @@ def _face(x: Array, y: Array, z: Array) -> tuple[Array, list[Array]]:
     return face, [(s / m + 1) / 2, (t / m + 1) / 2]
 
 
-def _one_of(caller: str, what: str, given: object, known: Sequence[str] | Mapping[str, object]) -> None:
-    if given not in list(known):
+def _one_of(caller: str, what: str, value: object, known: Sequence[str] | Mapping[str, object]) -> None:
+    if value not in list(known):
         raise ConfigError(
             f"{caller}: {what} must be one of {', '.join(known)}, got "
-            f"{given!r}{did_you_mean(str(given), known)}"
+            f"{value!r}{did_you_mean(str(value), known)}"
         )

@@ -77,27 +77,27 @@ class Tokens:
         words, firsts, numbers, offsets = self.words, self._firsts, self._numbers, self._offsets
         findall = _TOKEN.findall
         for line in _without_blocks(self.text[start:end]).split("\n"):
-            found = findall(line)
-            if found:
-                if found[-1][:2] == "//":
-                    self._comment_line(found, self.text[start : start + len(line)])
+            tokens = findall(line)
+            if tokens:
+                if tokens[-1][:2] == "//":
+                    self._comment_line(tokens, self.text[start : start + len(line)])
                 firsts.append(len(words))
                 numbers.append(number)
                 offsets.append(start)
-                words += found
+                words += tokens
             number += 1
             start += len(line) + 1
 
-    def _comment_line(self, found: list[str], line: str) -> None:
+    def _comment_line(self, tokens: list[str], line: str) -> None:
         """Remove the comment that ends a line from its tokens unless it has the line to itself, between
         two statements.
         """
-        comment, words = found[-1], self.words
+        comment, words = tokens[-1], self.words
         before = words[-1] if words else ";"
         if not line.lstrip().startswith("//") or (before not in _BETWEEN_STATEMENTS and before[:2] != "//"):
-            found.pop()
+            tokens.pop()
         if _ASM_BEGINS in comment or _ASM_ENDS in comment:
-            self.asm.append((len(words) + len(found), _ASM_BEGINS in comment))
+            self.asm.append((len(words) + len(tokens), _ASM_BEGINS in comment))
 
     def _refuse_unknown(self) -> None:
         unknown = [w for w in set(self.words) if w == "/*" or (len(w) == 1 and w not in _SINGLE)]
@@ -115,8 +115,8 @@ class Tokens:
         line = bisect_right(self._firsts, token) - 1
         offset = self._offsets[line]
         end = self.text.find("\n", offset)
-        found = _TOKEN.finditer(_without_blocks(self.text), offset, len(self.text) if end < 0 else end)
-        return next(islice(found, token - self._firsts[line], None)).start()
+        matches = _TOKEN.finditer(_without_blocks(self.text), offset, len(self.text) if end < 0 else end)
+        return next(islice(matches, token - self._firsts[line], None)).start()
 
     def line(self, token: int) -> int:
         """The line number of the token with index `token`, counted from 1."""
@@ -127,12 +127,12 @@ class Tokens:
     def fail(self, message: str, token: int | None = None) -> NoReturn:
         """Raise `ParseError`, which shows the token with index `token`; None is the next token."""
         token = self.at if token is None else token
-        place, line = self.start(token), self.line(token)
-        begin = self.text.rfind("\n", 0, place) + 1
-        end = self.text.find("\n", place)
+        position, line = self.start(token), self.line(token)
+        begin = self.text.rfind("\n", 0, position) + 1
+        end = self.text.find("\n", position)
         shown = self.text[begin : len(self.text) if end < 0 else end].rstrip("\r")
-        caret = "".join(c if c == "\t" else " " for c in self.text[begin:place])
-        column = place - begin + 1
+        caret = "".join(c if c == "\t" else " " for c in self.text[begin:position])
+        column = position - begin + 1
         error = ParseError(f"PTX text, line {line}, column {column}: {message}\n{shown}\n{caret}^")
         error.line, error.column = line, column
         raise error
@@ -195,10 +195,10 @@ class Tokens:
 
     def counts(self, what: str) -> tuple[int, ...]:
         """Read integer literals with commas between; `what` names each in the `ParseError`."""
-        found = [self.count(what)]
+        counts = [self.count(what)]
         while self.skip(","):
-            found.append(self.count(what))
-        return tuple(found)
+            counts.append(self.count(what))
+        return tuple(counts)
 
     def string(self, such_as: str) -> str:
         """Read a string literal; the result is the text between the quotes.
@@ -259,5 +259,5 @@ def _without_blocks(text: str) -> str:
     if "/*" not in text:
         return text
     return _COMMENTS.sub(
-        lambda found: _NOT_LINE_END.sub(" ", found[0]) if found[0][:2] == "/*" else found[0], text
+        lambda match: _NOT_LINE_END.sub(" ", match[0]) if match[0][:2] == "/*" else match[0], text
     )

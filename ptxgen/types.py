@@ -80,8 +80,8 @@ def narrow_dtype(name: str) -> np.dtype[np.generic]:
         ) from error
     if not hasattr(ml_dtypes, name):
         raise TypeError(f"neither numpy nor ml_dtypes has a type {name!r}")
-    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
-    return found
+    dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 pred: Final = ScalarType("pred", 1, "p", "pred", "bool")

@@ -44,7 +44,9 @@ def test_kernels_of_f32_are_launched() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", [(), ("--dtype", "bf16", "--causal")], ids=["f32", "bf16"])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("--dtype", "bf16", "--causal"), marks=pytest.mark.slow)], ids=["f32", "bf16"]
+)
 def test_kernels_are_emitted(words: tuple[str, ...]) -> None:
     ended = command("emit", "--head-dim", "128", "--tile", "32", *words)
     assert (ended.returncode, ended.stderr) == (0, "")

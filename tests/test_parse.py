@@ -286,27 +286,25 @@ def test_the_alignment_of_a_dynamic_array_is_kept():
 # ------------------------------------------------------------------------------------------ errors
 
 
-def test_an_unknown_opcode_is_shown_with_a_caret():
-    assert body_refusal("\t@%p1 fmaa.rn.f32 %f1, %f2, %f3, %f4;") == (
-        f"PTX text, line {FIRST_LINE}, column 7: no instruction prints the opcode "
-        "'fmaa.rn.f32'; did you mean 'fma'?\n"
-        "\t@%p1 fmaa.rn.f32 %f1, %f2, %f3, %f4;\n"
-        "\t     ^"
-    )
-
-
-def test_an_unknown_modifier_says_what_there_is():
-    assert body_refusal("exit.uni;") == (
-        f"PTX text, line {FIRST_LINE}, column 1: no instruction prints the opcode 'exit.uni'; "
-        "exit is declared as: exit\nexit.uni;\n^"
-    )
-
-
-def test_an_undeclared_register_is_refused():
-    assert body_refusal("mov.u32 %r1, %r9;") == (
-        f"PTX text, line {FIRST_LINE}, column 14: register %r9 is not declared in a .reg line, "
-        "and no special register '%r9'\nmov.u32 %r1, %r9;\n             ^"
-    )
+@pytest.mark.parametrize(
+    ("body", "column", "message"),
+    [
+        (
+            "\t@%p1 fmaa.rn.f32 %f1, %f2, %f3, %f4;",
+            7,
+            "no instruction prints the opcode 'fmaa.rn.f32'; did you mean 'fma'?",
+        ),
+        ("exit.uni;", 1, "no instruction prints the opcode 'exit.uni'; exit is declared as: exit"),
+        (
+            "mov.u32 %r1, %r9;",
+            14,
+            "register %r9 is not declared in a .reg line, and no special register '%r9'",
+        ),
+    ],
+)
+def test_an_unknown_name_is_shown_with_a_caret(body, column, message):
+    caret = "\t" * body.count("\t") + " " * (column - 1 - body.count("\t")) + "^"
+    assert body_refusal(body) == f"PTX text, line {FIRST_LINE}, column {column}: {message}\n{body}\n{caret}"
 
 
 def test_a_misspelled_special_register_is_refused():
@@ -353,32 +351,20 @@ def test_what_is_not_understood_is_shown(text, column, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1, column 1: wanted '.version', got the end of the text"),
-        (".version seven", "line 1, column 10: wanted a version such as 7.0, got 'seven'"),
-        (".version 7.0\n.target 80", "line 2, column 9: wanted a target such as sm_80, got '80'"),
-        (
-            ".version 7.0\n.target sm_80\n.entry k { }",
-            "line 3, column 1: wanted '.address_size', got '.entry'",
-        ),
-        (
-            ".version 7.0\n.target sm_80\n.address_size 32",
-            "line 3, column 15: only 64-bit addresses are read; wanted 64",
-        ),
-        (
-            f"{HEAD}.visible .fun f {{ }}",
-            "line 4, column 10: wanted .entry, .func, .global, .const, .shared, .local at module "
-            "level, got '.fun'; did you mean '.func'?",
-        ),
-        (
-            f"{HEAD}.entry k .maxntids 4 {{ }}",
-            "line 4, column 10: wanted a directive such as .maxntid, or {, got '.maxntids'; "
-            "did you mean '.maxntid'?",
-        ),
-        (f"{HEAD}.entry k {{ ret;", "line 4, column 16: wanted an instruction, got the end of the text"),
-        (f"{HEAD}.entry k {{ ret", "line 4, column 15: wanted an operand, got the end of the text"),
-    ],
+    ("message", "text"),
+    {
+        "line 1, column 1: wanted '.version', got the end of the text": "",
+        "line 1, column 10: wanted a version such as 7.0, got 'seven'": ".version seven",
+        "line 2, column 9: wanted a target such as sm_80, got '80'": ".version 7.0\n.target 80",
+        "line 3, column 1: wanted '.address_size', got '.entry'": ".version 7.0\n.target sm_80\n.entry k { }",
+        "line 3, column 15: only 64-bit addresses are read; wanted 64": HEAD.replace("64", "32"),
+        "line 4, column 10: wanted .entry, .func, .global, .const, .shared, .local at module "
+        "level, got '.fun'; did you mean '.func'?": f"{HEAD}.visible .fun f {{ }}",
+        "line 4, column 10: wanted a directive such as .maxntid, or {, got '.maxntids'; "
+        "did you mean '.maxntid'?": f"{HEAD}.entry k .maxntids 4 {{ }}",
+        "line 4, column 16: wanted an instruction, got the end of the text": f"{HEAD}.entry k {{ ret;",
+        "line 4, column 15: wanted an operand, got the end of the text": f"{HEAD}.entry k {{ ret",
+    }.items(),
 )
 def test_a_broken_frame_is_refused(text, message):
     assert refusal(text).splitlines()[0] == f"PTX text, {message}"

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from error_texts import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -568,13 +569,13 @@ def test_what_a_module_cannot_have_is_shown(text, column, message):
 
 
 def test_an_unknown_platform_option_is_refused():
-    with pytest.raises(ParseError) as caught:
-        parse(".version 9.0\n.target sm_90a, debugs\n")
-    assert str(caught.value) == (
+    with refused(
+        ParseError,
         "PTX text, line 2, column 17: wanted one of debug, texmode_unified, texmode_independent, "
         "map_f64_to_f32, got 'debugs'; did you mean 'debug'?\n.target sm_90a, debugs\n"
-        "                ^"
-    )
+        "                ^",
+    ):
+        parse(".version 9.0\n.target sm_90a, debugs\n")
 
 
 @pytest.mark.parametrize("nested", ["(" * 5000, "-" * 5000, "1?" * 5000, "1+(" * 5000, "{" * 5000])

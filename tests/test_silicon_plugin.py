@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import refused
 from fake_driver import A100, FakeDriver
 from fake_gpu import Machine
 from gpu_runs import program, run_on_gpu
@@ -250,9 +251,8 @@ def test_workers_append_to_one_file(pytester: pytest.Pytester) -> None:
 def test_unrun_alone_is_refused(pytestconfig: pytest.Config) -> None:
     conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
     options = {"--on-gpu": False, "--ledger": None, "--unrun": True}
-    with pytest.raises(pytest.UsageError) as caught:
+    with refused(pytest.UsageError, "--unrun needs --ledger FILE, which says what each test launches"):
         conftest.pytest_configure(SimpleNamespace(stash={}, getoption=options.__getitem__))
-    assert str(caught.value) == "--unrun needs --ledger FILE, which says what each test launches"
 
 
 # ------------------------------------------------------------------------------------ the lines
@@ -282,15 +282,13 @@ def test_a_line_that_a_stopped_process_left_is_passed_over(tmp_path: Path) -> No
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, said: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(line + "\n")
-    with pytest.raises(LedgerError) as caught:
+    with refused(LedgerError, f"{file}, line 1: {said}"):
         read_runs(file)
-    assert str(caught.value) == f"{file}, line 1: {said}"
 
 
 def test_a_line_with_another_verdict_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     append(file, Run("a script", "GPU", "9.0", "1", "good", {"aa": "a for sm_90"}, "1"))
     assert json.loads(file.read_text())["verdict"] == "good"
-    with pytest.raises(LedgerError) as caught:
+    with refused(LedgerError, f"{file}, line 1: verdict must be one of right, wrong, ran, got 'good'"):
         read_runs(file)
-    assert str(caught.value) == f"{file}, line 1: verdict must be one of right, wrong, ran, got 'good'"

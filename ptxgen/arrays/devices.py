@@ -25,13 +25,13 @@ def ordinal_of(backend: CudaBackend, array: ArrayView, caller: str) -> int:
     ordinal = array.device[1]
     if ordinal != UNKNOWN_DEVICE or not array.pointer:
         return ordinal
-    found = backend.device_of_pointer(array.pointer)
-    if found is None:
+    known = backend.device_of_pointer(array.pointer)
+    if known is None:
         raise LaunchError(
             f"{caller}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
             "a GPU of this process; pass an array whose memory is alive"
         )
-    return found
+    return known
 
 
 def wait_for_producers(backend: CudaBackend, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:

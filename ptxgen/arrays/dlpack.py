@@ -132,10 +132,10 @@ def _callbacks() -> tuple[Any, Any]:
         if is_valid(capsule, name):
             delete(get_pointer(capsule, name))
 
-    made = [ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work) for work in (delete, destroy)]
-    for function in made:
+    callbacks = [ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work) for work in (delete, destroy)]
+    for function in callbacks:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
-    return made[0], made[1]
+    return callbacks[0], callbacks[1]
 
 
 _DELETE, _DESTROY = _callbacks()

@@ -24,7 +24,7 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def typestr(dtype: np.dtype[np.generic]) -> str:
-    """What an array interface calls a type: a type that is not numpy's own is an untyped element, whatever
-    its package calls it, because numpy does not read that ("<f1" of float8_e5m2).
+    """The name of a type in an array interface: a type that is not numpy's own is an untyped element,
+    whatever its package calls it, because numpy does not read that ("<f1" of float8_e5m2).
     """
     return dtype.str if dtype.isbuiltin == _OF_NUMPY else f"<V{dtype.itemsize}"

@@ -63,7 +63,7 @@ def copied_together(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Copies of those arrays of the host whose bytes lie among the bytes of others: parts of one copy of all
     these bytes, as far apart as the arrays and with the same alignment. Arrays that lie apart are left out.
     """
-    found: dict[str, Array] = {}
+    copies: dict[str, Array] = {}
     for start, end, names in _groups(arrays):
         if len(names) > 1:
             room = np.zeros(end - start + _ALIGN, np.uint8)
@@ -73,8 +73,8 @@ def copied_together(arrays: Mapping[str, Array]) -> dict[str, Array]:
             for name in names:
                 array = arrays[name]
                 offset = shift + array.ctypes.data - start
-                found[name] = np.ndarray(array.shape, array.dtype, room.data, offset, array.strides)
-    return found
+                copies[name] = np.ndarray(array.shape, array.dtype, room.data, offset, array.strides)
+    return copies
 
 
 def _groups(arrays: Mapping[str, Array]) -> list[tuple[int, int, list[str]]]:

@@ -26,7 +26,7 @@ class Staging:
         self._backend = backend
         self._stream = stream
         self._ordinal = ordinal
-        self._given = ExitStack()  # frees all copies, even if one free fails
+        self._copies = ExitStack()  # frees all copies, even if one free fails
         self._sources: list[NDArray[Any]] = []  # sources of copies, kept until `wait`
 
     def __enter__(self) -> Staging:
@@ -35,7 +35,7 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._given.close()
+        self._copies.close()
 
     def room_for(self, array: ArrayView) -> ArrayView:
         """A dense array of the shape and dtype of `array` on the device, not initialised; its
@@ -45,7 +45,7 @@ class Staging:
         if array.size:
             nbytes = array.size * numpy_type(array.dtype).itemsize
             owned = Owned(self._backend, self._ordinal)
-            self._given.callback(owned.free)
+            self._copies.callback(owned.free)
             address = owned.allocate(nbytes)
         return array._replace(
             pointer=address,

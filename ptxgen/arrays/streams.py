@@ -27,18 +27,18 @@ def stream_handle(stream: object, caller: str = "launch") -> int:
     or `ptr` (CuPy). Raises `LaunchError` for anything else.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
-        found: object = stream
+        handle: object = stream
     elif hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        found = (protocol() if callable(protocol) else protocol)[1]  # (version, handle)
+        handle = (protocol() if callable(protocol) else protocol)[1]  # (version, handle)
     else:
-        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
-    if not isinstance(found, int) or not 0 <= found <= _LARGEST:
+        handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
+    if not isinstance(handle, int) or not 0 <= handle <= _LARGEST:
         raise LaunchError(
             f"{caller}: stream must be None, the integer of a CUstream, or an object with "
             f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"
         )
-    return found
+    return handle
 
 
 def _torch_stream(ordinal: int) -> int:

@@ -78,7 +78,7 @@ def view(
 
 @functools.lru_cache(maxsize=256)
 def _reader_of(kind: Any) -> Callable[[Any, str, int | None, FindDevice | None], ArrayView]:
-    """What makes views of objects of a class."""
+    """The function that makes views of objects of a class."""
     if issubclass(kind, np.ndarray):
         return _view_numpy
     return _view_torch if _is_tensor_class(kind) else _view_by_interface
@@ -346,12 +346,12 @@ def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
     if device not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
         raise LaunchError(f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}")
     capsule = array.__dlpack__(stream=stream or dlpack.LEGACY_DEFAULT_STREAM)
-    found = dlpack.read_capsule(capsule)
+    contents = dlpack.read_capsule(capsule)
     return ArrayView(
-        found.pointer,
-        found.shape,
-        found.strides,
-        found.dtype,
+        contents.pointer,
+        contents.shape,
+        contents.strides,
+        contents.dtype,
         ("cuda", int(ordinal)),
         False,
         "dlpack",
@@ -365,13 +365,13 @@ def _view_dlpack_on_host(array: Any, name: str) -> ArrayView:
     try:
         host = np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:
-        found = _view_bfloat16(array)
-        if found is None:
+        view = _view_bfloat16(array)
+        if view is None:
             raise LaunchError(
                 f"{name} must be an array that numpy can read through DLPack, got "
                 f"{type(array).__name__}: {error}; convert it to float32, float16 or bfloat16"
             ) from error
-        return found
+        return view
     return _view_numpy(host, name)._replace(kind="dlpack", owner=array, keep=host)
 
 
@@ -383,12 +383,20 @@ def _view_bfloat16(array: Any) -> ArrayView | None:
         capsule = array.__dlpack__()
     except (BufferError, RuntimeError, TypeError):
         return None
-    found = dlpack.read_capsule(capsule)
-    if found.dtype != _BFLOAT16:
+    contents = dlpack.read_capsule(capsule)
+    if contents.dtype != _BFLOAT16:
         return None
     # Unversioned capsules have no read-only flag; like numpy, take their arrays as read-only.
     return ArrayView(
-        found.pointer, found.shape, found.strides, found.dtype, HOST, True, "dlpack", array, capsule
+        contents.pointer,
+        contents.shape,
+        contents.strides,
+        contents.dtype,
+        HOST,
+        True,
+        "dlpack",
+        array,
+        capsule,
     )
 
 

@@ -21,5 +21,5 @@ def schema() -> dict[str, Any]:
     # Imported here, because a process that emits PTX does not need it.
     from importlib.resources import files
 
-    found: dict[str, Any] = json.loads(files("ptxgen.contract").joinpath(SCHEMA_FILE).read_text())
-    return found
+    rules: dict[str, Any] = json.loads(files("ptxgen.contract").joinpath(SCHEMA_FILE).read_text())
+    return rules

@@ -32,11 +32,11 @@ def check_contract(contract: object) -> None:
     It is checked against `ptxgen.contract.schema()`; names are those of parameters, arrays and sizes that
     there are; sizes do not depend on themselves; and types have the bytes of their parameters.
     """
-    found = next(misfits(contract, _schema()), None)
-    if found is None and isinstance(contract, Mapping):  # which the schema says
-        found = next(_disagreements(contract), None)
-    if found is not None:
-        path, text = found
+    misfit = next(misfits(contract, _schema()), None)
+    if misfit is None and isinstance(contract, Mapping):  # which the schema says
+        misfit = next(_disagreements(contract), None)
+    if misfit is not None:
+        path, text = misfit
         raise ConfigError(f"contract: {_words(path)} {text}; it must be as {SCHEMA_FILE} says")
 
 
@@ -154,10 +154,10 @@ def _of_map(
         yield (*path, "address"), f"must be that of a pointer{_got(of['address'], pointers)}"
     for what in ("dims", "strides"):
         for axis, expression in enumerate(of[what]):
-            found = OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
-            if found is None:
+            match = OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
+            if match is None:
                 yield from _unknown(expression, known, (*path, what, axis))
-            elif found[1] != name or int(found[3]) >= rank or not of_itself:
+            elif match[1] != name or int(match[3]) >= rank or not of_itself:
                 yield (*path, what, axis), f"must be of {name} with {rank} dimensions, got {expression!r}"
 
 

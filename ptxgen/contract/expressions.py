@@ -50,10 +50,10 @@ def _joined(how: str, parts: list[Expression]) -> Expression:
         each for part in parts for each in (part[how] if isinstance(part, dict) and how in part else [part])
     ]
     neutral = 1 if how == TIMES else 0
-    kept = [part for part in flat if part != neutral]
-    if len(kept) < 2:
-        return kept[0] if kept else neutral
-    return {how: kept}
+    operands = [part for part in flat if part != neutral]
+    if len(operands) < 2:
+        return operands[0] if operands else neutral
+    return {how: operands}
 
 
 def names_in(of: Expression) -> Iterator[str]:

@@ -42,16 +42,16 @@ def maps_of(
     """
 
     def code(expression: Any) -> str:
-        found = OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
-        if found is None:
+        match = OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
+        if match is None:
             return of(expression)
-        name, what, axis = found.groups()
+        name, what, axis = match.groups()
         return array.format(member(f"{name}_{what}"), axis)
 
     return [_map(p["name"], p["tensor_map"], member, code) for p in _described(contract)]
 
 
-def own_maps(contract: Mapping[str, Any]) -> dict[str, int]:
+def self_described_maps(contract: Mapping[str, Any]) -> dict[str, int]:
     """The rank of each tensor map of an array of which the host has shape and strides, by name: those of
     kernels of one's own, whose contracts do not say how large arrays are.
     """
@@ -73,24 +73,24 @@ def _described(contract: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _map(
-    name: str, given: Mapping[str, Any], member: Callable[[str], str], code: Callable[[Any], str]
+    name: str, entry: Mapping[str, Any], member: Callable[[str], str], code: Callable[[Any], str]
 ) -> Map:
     return Map(
         name=name,
-        address=member(given["address"]),
-        rank=given["rank"],
-        dims=tuple(map(code, given["dims"])),
-        strides=(*map(code, given["strides"]), code(0)),
-        box=tuple(given["box"]),
-        dtype=DTYPES[given["dtype"]],
-        swizzle=SWIZZLES[given["swizzle"]],
-        fill=OOB_FILLS[given["oob_fill"]],
-        nbytes=_nbytes(given),
-        words=f"{given['dtype']}, swizzle {given['swizzle']}, {given['oob_fill']} outside",
+        address=member(entry["address"]),
+        rank=entry["rank"],
+        dims=tuple(map(code, entry["dims"])),
+        strides=(*map(code, entry["strides"]), code(0)),
+        box=tuple(entry["box"]),
+        dtype=DTYPES[entry["dtype"]],
+        swizzle=SWIZZLES[entry["swizzle"]],
+        fill=OOB_FILLS[entry["oob_fill"]],
+        nbytes=_nbytes(entry),
+        words=f"{entry['dtype']}, swizzle {entry['swizzle']}, {entry['oob_fill']} outside",
     )
 
 
-def _nbytes(given: Mapping[str, Any]) -> int:
+def _nbytes(entry: Mapping[str, Any]) -> int:
     """The bytes of an element."""
-    dtype: str = given["dtype"]
+    dtype: str = entry["dtype"]
     return TYPES[dtype.removesuffix(".ftz").replace("tf32", "f32")].nbytes

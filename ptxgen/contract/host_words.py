@@ -38,7 +38,7 @@ typeof unsafe unsized use virtual where while yield
 _RUST_WORDS: Final = frozenset(_OF_RUST.split())
 _NEVER_RAW: Final = frozenset(("Self", "crate", "self", "super", ""))  # which Rust has not as r#word either
 
-# What stubs define already, behind the prefix in C; `t`, because <stdint.h> has int8_t and size_t.
+# What stubs define already, after the prefix in C; `t`, because <stdint.h> has int8_t and size_t.
 _OF_C_STUB: Final = (
     "H PTX_BYTES SHARED_BYTES THREADS args check dense_strides grid kernel launch load ptx t unload"
 )
@@ -52,7 +52,7 @@ _UNWRITABLE: Final = re.compile(
 
 
 class Words:
-    """The names that the names of a contract have in a language, behind a prefix in C. Different names of a
+    """The names that the names of a contract have in a language, after a prefix in C. Different names of a
     contract have different names there.
 
     Raises `ConfigError` for a prefix that is no name.
@@ -109,5 +109,5 @@ def unwritable(line: str) -> str:
     """The first character of a line of text that a string of C or Rust cannot have as it is, "" if none:
     control characters but tabs, those of the direction of text, and halves of surrogate pairs.
     """
-    found = _UNWRITABLE.search(line)
-    return found[0] if found else ""
+    match = _UNWRITABLE.search(line)
+    return match[0] if match else ""

@@ -80,10 +80,10 @@ class _Rules:
     def _of_one(self, value: object, rule: Rule, path: Path) -> Iterator[Misfit]:
         """The misfit of the rule that fits furthest, if none fits. Rules of one value exclude each other."""
         firsts = [next(self.misfits(value, each, path), None) for each in rule["oneOf"]]
-        found = [first for first in firsts if first is not None]
-        if len(found) < len(firsts):
+        misfits = [first for first in firsts if first is not None]
+        if len(misfits) < len(firsts):
             return
-        deepest = max(found, key=lambda misfit: len(misfit[0]))
+        deepest = max(misfits, key=lambda misfit: len(misfit[0]))
         yield (
             deepest if len(deepest[0]) > len(path) else (path, f"must be {rule['title']}, got {shown(value)}")
         )
@@ -108,7 +108,7 @@ class _Rules:
 
 
 def _plainly_wrong(value: object, rule: Rule) -> str:
-    """What a value must be, in words, if it is not: by the keywords that do not ask what is in it."""
+    """What a value must be by the first broken keyword of those that do not look at its items; else ""."""
     types = rule.get("type", ())
     types = [types] if isinstance(types, str) else types
     if types and not any(_IS[type](value) for type in types):
@@ -121,7 +121,7 @@ def _plainly_wrong(value: object, rule: Rule) -> str:
 
 
 def _of_wrong_size(value: object, rule: Rule) -> str:
-    """The same by the keywords for how long, how large and of which letters a value is."""
+    """What a value must be by its keywords for length, size and pattern, if it breaks one; else ""."""
     if isinstance(value, str):
         if len(value) > rule.get("maxLength", len(value)):
             return f"at most {rule['maxLength']} characters"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ptxgen.contract import LANGUAGES, RUST, C
 from ptxgen.contract.check import check_contract, computed
 from ptxgen.contract.expressions import TIMES, Expression, formula, operands
-from ptxgen.contract.host_maps import Map, longest_strides, maps_of, own_maps
+from ptxgen.contract.host_maps import Map, longest_strides, maps_of, self_described_maps
 from ptxgen.contract.host_words import Words, c_string, remark, unwritable
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.frames import load_template
@@ -64,7 +64,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """What a pointer points to; `nbytes` is of an element."""
+    """The array of a pointer; `nbytes` is of an element."""
 
     name: str
     pointer: str
@@ -128,7 +128,7 @@ def _suffix(language: str) -> str:
 
 
 def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix: str) -> dict[str, Any]:
-    """What the templates are filled with; without a text what an example needs."""
+    """The values of the templates' fields; without a text those that an example needs."""
     check_contract(contract)
     _check(contract, text, language)
     prefix = prefix or re.sub(r"\W", "_", contract["entry"])
@@ -191,7 +191,7 @@ class _Code:
         self.words = words
         self.parameters = {p["name"]: p for p in contract["parameters"]}
         self.named = contract.get("sizes", {})
-        # Sizes that are computed, each behind those that it is computed of.
+        # Sizes that are computed, each after those that it is computed of.
         self.derived = list(TopologicalSorter(computed(contract)).static_order())
         self._refuse_twins()
 
@@ -230,26 +230,26 @@ class _Code:
             return self.value(expression)
         how, parts = operands(expression)
         codes = [self.of(part) for part in parts]
-        found = codes[0]
+        code_of_all = codes[0]
         for code in codes[1:]:
-            found = f"{'ptxgen_' if self.is_c else ''}{how}({found}, {code})"
-        return found
+            code_of_all = f"{'ptxgen_' if self.is_c else ''}{how}({code_of_all}, {code})"
+        return code_of_all
 
     def fields(self) -> list[Field]:
         """The members: parameters in their order, then sizes that are none. A tensor map of an array of
         which the contract does not have the shape has the address, the shape and the strides of the array.
         """
-        own, found = own_maps(self.contract), []
+        ranks, fields = self_described_maps(self.contract), []
         for name, p in self.parameters.items():
             if p["kind"] != "tensor_map":
-                found.append(self._field(name, p["type"], p["kind"], p["meaning"]))
-            elif name in own:
-                found.append(self._field(name, "u64", "pointer", f"the address; {p['meaning']}"))
+                fields.append(self._field(name, p["type"], p["kind"], p["meaning"]))
+            elif name in ranks:
+                fields.append(self._field(name, "u64", "pointer", f"the address; {p['meaning']}"))
                 for what, meaning in (("shape", "elements"), ("strides", "bytes")):
                     of = self._field(f"{name}_{what}", "u64", what, f"{meaning}, outermost dimension first")
-                    found.append(self._many(of, own[name]))
+                    fields.append(self._many(of, ranks[name]))
         free = [name for name in self.named if name not in self.parameters and name not in self.derived]
-        return [*found, *(self._field(name, "s64", "size", "not passed to the kernel") for name in free)]
+        return [*fields, *(self._field(name, "s64", "size", "not passed to the kernel") for name in free)]
 
     def _field(self, name: str, type: str, kind: str, meaning: str) -> Field:
         bits, signed = scalar_type(type).bits, scalar_type(type).is_signed
@@ -266,7 +266,7 @@ class _Code:
         return replace(of, count=count, type=of.type if self.is_c else f"[{of.type}; {count}]")
 
     def passed(self) -> list[str]:
-        """What each parameter points to, as code."""
+        """The address of each parameter's value, as code."""
         prefix = ("&a.", "kernel->maps[{}].map") if self.is_c else ("&mut a.", "&mut maps[{}]")
         maps = iter(range(len(self.parameters)))
         return [
@@ -279,7 +279,7 @@ class _Code:
         return maps_of(self.contract, self.member, self.of, "a->{}[{}]" if self.is_c else "self.{}[{}]")
 
     def sizes(self) -> list[Size]:
-        """All sizes; those that are computed behind those that they are made of."""
+        """All sizes, each after those that it is computed from."""
         return [
             Size(
                 name,
@@ -298,7 +298,7 @@ class _Code:
         ]
 
     def arrays(self) -> list[Array]:
-        """The arrays; none for a kernel of one's own."""
+        """The arrays; none for a kernel written in the DSL by a user."""
         return [
             Array(
                 array["name"],
@@ -314,7 +314,7 @@ class _Code:
         ]
 
     def _dims(self, array: Mapping[str, Any]) -> list[Dim]:
-        dims, found = array["dims"], []
+        dims, outermost_last = array["dims"], []
         step = max(array["alignment"] // _ELEMENT_BYTES[array["type"]], 1)
         most = longest_strides(self.contract).get(array["name"], 0)
         dense: Expression = array["row"]  # elements between two indices, where nothing lies between them
@@ -322,25 +322,27 @@ class _Code:
             stride = dim["stride"]
             is_free = isinstance(stride, str) and self.parameters.get(stride, {}).get("kind") == "stride"
             code = self.of(dense if is_free else stride)
-            found.append(
+            outermost_last.append(
                 Dim(self.of(dim["extent"]), self.member(stride) if is_free else "", code, step, most)
             )
             dense = {TIMES: [dim["extent"], dense]}
-        return found[::-1]
+        return outermost_last[::-1]
 
     def aligned(self) -> list[tuple[str, int]]:
-        """The pointers of a kernel of one's own that must be aligned, and to what."""
+        """The pointers of a user's kernel that must be aligned, and to how many bytes."""
         if "arrays" in self.contract:
             return []
-        found = {
+        alignments = {
             p["name"]: max(p.get("align", 1), scalar_type(p["element"]).nbytes)
             for p in self.parameters.values()
             if p["kind"] == "pointer"
         }
-        found |= {n: self.parameters[n]["tensor_map"]["alignment"] for n in own_maps(self.contract)}
-        return [(self.member(name), nbytes) for name, nbytes in found.items()]
+        alignments |= {
+            n: self.parameters[n]["tensor_map"]["alignment"] for n in self_described_maps(self.contract)
+        }
+        return [(self.member(name), nbytes) for name, nbytes in alignments.items()]
 
 
 def _hashes(text: str) -> int:
-    """How many # a raw string of Rust needs around a text."""
+    """The number of # that a raw string of Rust needs around a text."""
     return 1 + max((len(run) - 1 for run in re.findall(r'"#*', text)), default=0)

@@ -38,8 +38,8 @@ class Arithmetic(Ops):
 
     def divided(self, a: Value, by: Scalar) -> Value:
         """The quotient of two integers, rounded towards zero: a // by."""
-        found = division.quotient(a, by) if self.reciprocals else None
-        return self.emit("div", (a, by)) if found is None else found
+        quotient = division.quotient(a, by) if self.reciprocals else None
+        return self.emit("div", (a, by)) if quotient is None else quotient
 
     def ordered(self, a: Value, cmp: str, b: Scalar) -> Value:
         """Whether two numbers compare as `cmp` says: lt, le, gt or ge.
@@ -71,11 +71,11 @@ class Arithmetic(Ops):
 
     def remainder(self, a: Value, by: Scalar) -> Value:
         """The remainder of two integers, with the sign of a: a % by."""
-        found = division.remainder(a, by) if self.reciprocals else None
-        return self.emit("rem", (a, by)) if found is None else found
+        remainder = division.remainder(a, by) if self.reciprocals else None
+        return self.emit("rem", (a, by)) if remainder is None else remainder
 
     def butterfly(self, value: Value, distance: int) -> Value:
-        """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
+        """The `value` of the lane (lane index xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
         if not is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
             raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}")
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})

@@ -28,7 +28,7 @@ class Atomic:
     what it was before, in one step.
 
     The pointer is to global or shared memory. `scope` says which threads see one step ("gpu" unless
-    given), `order` whether other accesses of this thread stay before ("release") or behind it
+    given), `order` whether other accesses of this thread stay before ("release") or after it
     ("acquire", or both, "acq_rel"; "relaxed" unless given). Sums of floats depend on the order in
     which threads arrive. Raises `TypeMismatchError` for elements that an operation does not take.
     """
@@ -138,8 +138,8 @@ class Atomic:
             old = self._k.emit("atom_cas", (at, *values), modifiers)
         else:
             old = self._k.emit("atom", (at, *values), modifiers, into=None)
-        found: Value = old
-        return found if moved is at.dtype else found.as_(at.dtype)
+        result: Value = old
+        return result if moved is at.dtype else result.as_(at.dtype)
 
     def _literal(self, number: float, type: ScalarType) -> Value:
         value: Value = self._k.emit("mov", (number,), {"type": type})

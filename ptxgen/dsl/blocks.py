@@ -1,4 +1,4 @@
-"""`Block`, the context manager behind `with k.loop(...)`, `with k.when(...)` and the like.
+"""`Block`, the context manager of `with k.loop(...)`, `with k.when(...)` and the like.
 
 Any use of a block other than in `with` raises `TypeMismatchError`.
 """
@@ -21,7 +21,7 @@ from ptxgen.records import dataclass
 
 @dataclass
 class Account:
-    """What a kernel knows of its `with` blocks: those that were made but have not begun, and those that an
+    """The `with` blocks of a kernel: those that were made but have not begun, and those that an
     exception has left, in words, the innermost first.
     """
 
@@ -101,7 +101,7 @@ class Block(Generic[T]):
 
 
 def _how(kind: type[BaseException]) -> str:
-    """How a block was left that raised an exception of this type."""
+    """A phrase that says how an exception of this type left a block."""
     if issubclass(kind, GeneratorExit):
         return "the generator that entered it was closed before its end, as by a 'break' in a loop over it"
     return f"{kind.__name__} was raised in it, and caught outside"
@@ -113,9 +113,9 @@ def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenat
     kind = make.__name__
 
     @functools.wraps(make)
-    def made(self: K, /, *args: P.args, **kwargs: P.kwargs) -> Block[T]:
-        found = Block(self, kind, begin(self, *args, **kwargs), self.origin())
-        self.account.not_entered.append(found)
-        return found
+    def method(self: K, /, *args: P.args, **kwargs: P.kwargs) -> Block[T]:
+        opened = Block(self, kind, begin(self, *args, **kwargs), self.origin())
+        self.account.not_entered.append(opened)
+        return opened
 
-    return made
+    return method

@@ -29,7 +29,7 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
 
-_LEAST_IN_TURNS: Final = 2  # warpgroups
+_LEAST_WARPGROUPS: Final = 2  # warpgroups
 
 
 class KernelBuilder(Roles):
@@ -115,10 +115,10 @@ class KernelBuilder(Roles):
         return Fragment(self, rows, columns, dtype, initial)
 
     def ping_pong(self, role: Role) -> PingPong:
-        """What the warpgroups of `role` do one after another, in their order. Raises `ConfigError` for a
-        role of fewer than two.
+        """An order in which the warpgroups of `role` run sections of code, one after another. Raises
+        `ConfigError` for a role of fewer than two.
         """
-        if getattr(role, "k", None) is not self or role.warpgroups < _LEAST_IN_TURNS:
+        if getattr(role, "k", None) is not self or role.warpgroups < _LEAST_WARPGROUPS:
             raise ConfigError(
                 f"ping_pong: it takes a role of this kernel with two warpgroups or more, got {shown(role)}"
             )

@@ -16,7 +16,7 @@ from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows_named
 from ptxgen.types import TYPES, ScalarType, f32, pred
 
-_KEPT: Final = 1024  # literals of the calls with one plan
+_MOST_LITERALS: Final = 1024  # literals of the calls with one plan
 _MANY: Final = 1000  # more than an instruction has modifiers and operands
 _UNTYPED: Final = (TYPES["b32"], TYPES["b64"])
 _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
@@ -27,7 +27,7 @@ class Plan:
 
     `dest_types` are the types of the results. `result` is the type of the result if there is exactly
     one, the first operand, and no source is a fixed literal, else None; `count` is the width of that
-    result if it is a vector, else 0. `has_own_operands` says whether there are any operands but those
+    result if it is a vector, else 0. `has_appended_operands` says whether there are any operands but those
     of the call: results or fixed literals. The lanes of a warp execute an instruction together that
     `gathers`.
     """
@@ -39,7 +39,7 @@ class Plan:
         "count",
         "dest_types",
         "gathers",
-        "has_own_operands",
+        "has_appended_operands",
         "op",
         "opcode",
         "result",
@@ -56,7 +56,7 @@ class Plan:
         literal = len(self._sources) < len(op.sources)
         self.result = dest_types[0] if alone and not literal else None
         self.count = op.dests[0].count if self.result else 0
-        self.has_own_operands = literal or bool(op.dests)
+        self.has_appended_operands = literal or bool(op.dests)
         masked = any(o.name == "membermask" for o in op.operands)
         aligned = "aligned" in op.opcode.split(".") and not op.opcode.startswith("bar")
         self.gathers = masked or aligned
@@ -66,15 +66,15 @@ class Plan:
         kind = arg.__class__
         # The literals of Python's own numbers are kept; the text tells 0.0 from -0.0, which are equal.
         key = (position, kind, arg or str(arg)) if kind is int or kind is float else None
-        found = self._literals.get(key)
-        if found is not None:
-            return found
+        literal = self._literals.get(key)
+        if literal is not None:
+            return literal
         want, what = self._sources[position].type, self._whats[position]
         if not isinstance(arg, (tuple, list)):
-            found = immediate(arg, want, what)
-            if key and len(self._literals) < _KEPT:
-                self._literals[key] = found
-            return found
+            literal = immediate(arg, want, what)
+            if key and len(self._literals) < _MOST_LITERALS:
+                self._literals[key] = literal
+            return literal
         return ir.Vector(
             tuple([item.reg if isinstance(item, Value) else immediate(item, want, what) for item in arg])
         )
@@ -105,7 +105,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
 
 
 def _cure(value: object) -> str:
-    """What to do with a number that is none of Python's, such as numpy's."""
+    """The hint for a number of another type than Python's, such as numpy's."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return ""
     return f"; convert with {'int' if isinstance(value, Integral) else 'float'}(...)"
@@ -161,7 +161,7 @@ def _planned(op: Op, args: tuple[Any, ...]) -> Plan:
 
 
 def _how_many_are_accepted(row: Inst, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> int:
-    """How many of the modifiers the row takes, and of the operands with these."""
+    """The number of modifiers that the row takes, and of operands with these modifiers."""
     taken: dict[str, Modifier] = {}
     for name, word in modifiers.items():
         with suppress(ModifierError, TypeMismatchError):
@@ -175,17 +175,17 @@ def _how_many_are_accepted(row: Inst, args: tuple[Any, ...], modifiers: Mapping[
 
 def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
     """The modifiers of `row` that follow from the operands: element types and state space."""
-    found: dict[str, Modifier] = {}
+    modifiers: dict[str, Modifier] = {}
     sources = [o for o in row.operands if not o.written and o.literal is None]
     for operand, arg in zip(sources, args, strict=False):
         slot = operand.type or "type"
         if operand.address:
             if isinstance(arg, Pointer) and "space" in row.choices:
-                found.setdefault("space", arg.space)
+                modifiers.setdefault("space", arg.space)
             continue
         if isinstance(arg, (tuple, list)) and arg:
             arg = arg[0]
-        if not isinstance(arg, Value) or slot in found:
+        if not isinstance(arg, Value) or slot in modifiers:
             continue
         if slot == "wide" and "type" in row.choices:
             continue
@@ -193,8 +193,8 @@ def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
         if legal is None:
             continue
         bits = TYPES.get(f"b{arg.type.bits}", arg.type)
-        found[slot] = arg.type if arg.type in legal else bits if bits in legal else arg.type
-    return found
+        modifiers[slot] = arg.type if arg.type in legal else bits if bits in legal else arg.type
+    return modifiers
 
 
 def accepts(want: ScalarType, got: Value) -> bool:
@@ -229,10 +229,10 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
 
 
 def _named_type(row: Inst, args: tuple[Any, ...]) -> str:
-    """What to write for a type among the operands."""
-    given = next((arg for arg in args if isinstance(arg, ScalarType)), None)
+    """The hint for a type that was passed among the operands."""
+    dtype = next((arg for arg in args if isinstance(arg, ScalarType)), None)
     slot = next((name for name in ("dtype", "type") if name in row.choices), None)
-    return f"; a type is given by name, {slot}={given}" if given and slot else ""
+    return f"; a type is given by name, {slot}={dtype}" if dtype and slot else ""
 
 
 def _how_many_fit(op: Op, args: tuple[Any, ...]) -> int:

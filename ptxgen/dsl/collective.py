@@ -21,7 +21,7 @@ Scratch: TypeAlias = Callable[[int, ScalarType], Pointer]
 
 
 class Warp:
-    """What the threads of a warp compute together; all of them must arrive, and all get the result.
+    """Reductions, scans and votes of a warp: all of its threads must arrive, and all get the result.
 
     Values are f32, u32 or s32. A last warp of fewer than 32 threads combines the threads it has.
     The order is fixed: lane i takes the value of lane i + 16, then of i + 8, i + 4, i + 2, i + 1,
@@ -52,7 +52,7 @@ class Warp:
         return self.scanned("warp.scan", value)
 
     def scanned(self, caller: str, value: Value) -> Value:
-        """The sums of the values of the lower lanes and the own one; `caller` asks."""
+        """The inclusive sum over lanes, in each lane; errors name `caller`."""
         self._check(caller, value)
         for distance in reversed(_DISTANCES):
             below, inside = self._k.shfl_pred(value, distance, 0, _ALL, mode="up")
@@ -98,7 +98,7 @@ class Warp:
 
 
 class Cta:
-    """What the threads of a CTA compute together; all of them must arrive, and all get the result.
+    """Reductions and scans of a CTA: all of its threads must arrive, and all get the result.
 
     Values are f32, u32 or s32. Each warp joins its values as `k.warp` does, and writes the result
     to its slot in shared memory; then each thread joins the slots, warp 0 first, so that f32 sums
@@ -161,17 +161,17 @@ class Cta:
         return -(-self._k.threads // WARP_SIZE)
 
     def _written(self, part: Value, lane: int) -> Pointer:
-        """The slots, of which each warp has written its own one: the value of `lane`. All threads may
-        read them.
+        """The shared slots, one for each warp, after lane `lane` of each has stored its value. All threads
+        may read them.
         """
         k = self._k
         if self._used or k.is_in_block:
             k.barrier()  # all threads have read what the reduction before this one wrote
         self._used = True
         slots, thread = self._scratch(self._warps, part.type), k.thread_id()
-        own, is_writer = slots.element(thread >> _LOG_WARP), (thread & (WARP_SIZE - 1)) == lane
+        slot, is_writer = slots.element(thread >> _LOG_WARP), (thread & (WARP_SIZE - 1)) == lane
         with k.only_if(is_writer):
-            k.store(own, part)
+            k.store(slot, part)
         k.barrier()
         return slots
 

@@ -56,7 +56,7 @@ class _Loop:
     outside: int
     left: bool = False
     joined: str = ""
-    kept: str = ""
+    unbroken: str = ""
 
 
 class Control(Grid):
@@ -200,8 +200,8 @@ class Control(Grid):
         if not self._loops:
             raise TypeMismatchError("break_if leaves a loop, and there is none around it")
         loop = self._loops[-1]
-        if loop.kept:
-            raise TypeMismatchError(f"break_if would leave {loop.kept}")
+        if loop.unbroken:
+            raise TypeMismatchError(f"break_if would leave {loop.unbroken}")
         if uniform is not True or len(self._divergent) > loop.outside:
             if loop.joined:
                 raise TypeMismatchError(
@@ -341,7 +341,7 @@ class Control(Grid):
     def _loop(
         self, kind: str, done: ir.Label, *, divergent: bool, splits: Splits | None = None
     ) -> Iterator[None]:
-        """The body of a loop, which ends behind `done`."""
+        """The context of the body of a loop, which ends at the label `done`."""
         with self._block(kind, divergent=divergent, splits=splits, is_loop=True):
             self._loops.append(_Loop(kind, done, len(self._divergent)))
             try:
@@ -354,9 +354,9 @@ class Control(Grid):
         """The kind of the innermost open loop, empty outside of loops."""
         return self._loops[-1].kind if self._loops else ""
 
-    def keep_innermost_loop(self, why: str) -> None:
+    def refuse_breaks(self, why: str) -> None:
         """Let no thread leave the innermost open loop by `break_if`; `why` names it and says why."""
-        self._loops[-1].kept = why
+        self._loops[-1].unbroken = why
 
     def repeat_until(self, condition: Callable[[], Value]) -> None:
         """Evaluate a condition again and again, in each thread until it holds: to wait for others."""
@@ -367,7 +367,7 @@ class Control(Grid):
     def _block(
         self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
     ) -> AbstractContextManager[None]:
-        """What the body of a block runs in."""
+        """The context in which the body of a block runs."""
         return self._opened(kind, divergent, splits, is_loop)
 
     @contextmanager
@@ -432,7 +432,7 @@ def _require_promise(caller: str, uniform: object) -> None:
 
 
 def _counter(start: Scalar, stop: Scalar) -> ScalarType:
-    """The type of a loop that is not told it: that of its bounds."""
+    """The type of a loop's counter that is not given: that of its bounds."""
     bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
     for what, bound in bounds.items():
         _require_counter(f"loop: {what}", bound)

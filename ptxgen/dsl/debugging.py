@@ -72,11 +72,11 @@ class Debugging(Control):
             raise TypeMismatchError(
                 f"printf: {format!r} converts {len(wanted)} values, got {len(values)}; give one for each %"
             )
-        found = [self._converted(*pair) for pair in zip(wanted, values, strict=True)]
+        converted = [self._converted(*pair) for pair in zip(wanted, values, strict=True)]
         self._declare_function(_PRINT)
         buffer = Value(self, self.emit("mov", (ir.Symbol(_BUFFER),), {"type": u64}).reg, u64)
         end = 0
-        for value in found:
+        for value in converted:
             size = value.type.nbytes
             offset = -(-end // size) * size
             self.emit("st", (Pointer(buffer, "local", value.type, offset), value), {"space": "local"})
@@ -139,11 +139,11 @@ class Debugging(Control):
             to = Pointer(ir.Symbol(_slot(function, param)), "param", u64)
             type = u64 if param.type == "b64" else u32
             self.emit("st", (to, value), {"space": "param", "type": type})
-        results, given = (
+        results, operands = (
             ir.Arguments(tuple(ir.Symbol(_slot(function, p)) for p in params))
             for params in (function.results, function.params)
         )
-        self.append("call", (*([results] if results.items else []), ir.Symbol(function.name), given))
+        self.append("call", (*([results] if results.items else []), ir.Symbol(function.name), operands))
 
     def _text(self, text: str) -> Value:
         """The generic address of a text in global memory, which ends with a zero."""
@@ -161,9 +161,9 @@ def _slot(function: ir.Function, param: ir.Param) -> str:
     return f"${function.name.strip('_')}_{param.name}"
 
 
-def _is_text(given: object) -> TypeGuard[str]:
-    """Whether `given` is a text that a kernel can hold: without zeros, which end it, and in UTF-8."""
-    return isinstance(given, str) and "\0" not in given and not any(map(_is_surrogate, given))
+def _is_text(text: object) -> TypeGuard[str]:
+    """Whether `text` is a text that a kernel can hold: without zeros, which end it, and in UTF-8."""
+    return isinstance(text, str) and "\0" not in text and not any(map(_is_surrogate, text))
 
 
 def _is_surrogate(character: str) -> bool:
@@ -175,7 +175,7 @@ def _conversions(format: object) -> list[tuple[str, ScalarType]]:
     """The conversions of a format, and the type that each takes."""
     if not _is_text(format):
         raise ConfigError(f"printf: the format must be a text, got {shown(format)}")
-    found: list[tuple[str, ScalarType]] = []
+    conversions: list[tuple[str, ScalarType]] = []
     if "%" in _CONVERSION.sub("", format):
         raise ConfigError(f"printf: {format!r} has a % that begins no conversion; write %% for the character")
     for match in _CONVERSION.finditer(format):
@@ -189,5 +189,5 @@ def _conversions(format: object) -> list[tuple[str, ScalarType]]:
                 f"printf: {match[0]} is no conversion of numbers; use %d, %u, %x, %o, %ld, %lu, %f, %e, "
                 "%g, %a, %c or %p"
             )
-        found.append((match[0], type))
-    return found
+        conversions.append((match[0], type))
+    return conversions

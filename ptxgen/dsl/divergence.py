@@ -1,4 +1,4 @@
-"""Which conditions send lanes of one warp different ways, as far as the text of a kernel tells.
+"""Finds conditions that differ among the lanes of a warp, as far as the instructions of a kernel show.
 
 A condition splits a warp if, in some launch, it differs between lanes of a warp because it compares a number
 of the thread. Nothing is said of conditions on memory or on variables: a kernel whose lanes agree is never
@@ -28,7 +28,7 @@ _UNIFORM: Final = ("%ctaid", "%nctaid", "%ntid", "%clusterid", "%nclusterid", "%
 
 
 class Sum(NamedTuple):
-    """What a register holds in each thread of a CTA: `lanes`, int64, plus a number that is the same in all
+    """The value of a register in each thread of a CTA: `lanes`, int64, plus a number that is the same in all
     threads, depends on the parameters and registers `names`, and may be any multiple of `unit`; 0 if there
     is no such number.
     """
@@ -49,7 +49,7 @@ Known = Sum | Truth | None
 
 
 class Divergence:
-    """What is known of the registers of a kernel in CTAs of `threads`; its `statements` may still grow."""
+    """Known values of the registers of a kernel in CTAs of `threads`; its `statements` may still grow."""
 
     def __init__(self, statements: Sequence[ir.Statement], threads: int) -> None:
         self._statements = statements
@@ -67,8 +67,8 @@ class Divergence:
     def splits(self, condition: ir.Reg) -> bool:
         """Whether a predicate differs between lanes of a warp in some launch."""
         self._index()
-        found = self._register(condition, _DEEPEST)
-        return isinstance(found, Truth) and found.splits
+        known = self._register(condition, _DEEPEST)
+        return isinstance(known, Truth) and known.splits
 
     def splits_loop(self, start: ir.Reg | int, stop: ir.Reg | int, step: int, type: ScalarType) -> bool:
         """Whether lanes of a warp have different numbers of iterations from `start` to below `stop`, in some
@@ -86,8 +86,8 @@ class Divergence:
     def _bound(self, end: ir.Reg | int, type: ScalarType) -> Sum | None:
         if isinstance(end, int):
             return self._literal(end, type)
-        found = self._register(end, _DEEPEST)
-        return found if isinstance(found, Sum) else None
+        bound = self._register(end, _DEEPEST)
+        return bound if isinstance(bound, Sum) else None
 
     def _index(self) -> None:
         """Note what the statements write that were added since."""
@@ -161,17 +161,19 @@ class Divergence:
 
     def _exact(self, op: Op, args: list[Any], type: ScalarType) -> Known:
         """The result of an instruction on what thread numbers decide, by its semantics."""
-        given: dict[str, Any] = {k: v for k, v in op.modifiers.items() if k in op.row.parameters}
+        arguments: dict[str, Any] = {k: v for k, v in op.modifiers.items() if k in op.row.parameters}
         for operand, lanes in zip(op.operands[1:], args, strict=True):
             want = operand.type
             if want is None or want.is_float or type.is_float:
                 return None
-            given[operand.name] = lanes if want is pred else lanes.astype(f"u{want.nbytes}").view(want.dtype)
+            arguments[operand.name] = (
+                lanes if want is pred else lanes.astype(f"u{want.nbytes}").view(want.dtype)
+            )
         with np.errstate(all="ignore"):
-            found = np.broadcast_to(op.row.semantics(**given), self._threads)
+            result = np.broadcast_to(op.row.semantics(**arguments), self._threads)
         if type is pred:
-            return self._truth(found.astype(np.bool_))
-        signed = np.ascontiguousarray(found).view(f"i{type.nbytes}").astype(np.int64)
+            return self._truth(result.astype(np.bool_))
+        signed = np.ascontiguousarray(result).view(f"i{type.nbytes}").astype(np.int64)
         return Sum(0, signed)
 
     # ------------------------------------------------------------------------------ rules
@@ -189,13 +191,13 @@ class Divergence:
         factor, of = (a, b) if not a.unit else (b, a)
         if not factor.unit and _is_one(factor.lanes):
             by = int(factor.lanes[0])
-            found = Sum(of.unit * abs(by), of.lanes * by, of.names)
+            product = Sum(of.unit * abs(by), of.lanes * by, of.names)
         elif _is_one(a.lanes) and _is_one(b.lanes):
             zero = not a.lanes.any() and not b.lanes.any()
-            found = Sum(a.unit * b.unit if zero else 1, a.lanes * 0, a.names | b.names)
+            product = Sum(a.unit * b.unit if zero else 1, a.lanes * 0, a.names | b.names)
         else:
             return None
-        return self._added(["add"], [found, *added]) if added else found
+        return self._added(["add"], [product, *added]) if added else product
 
     def _shifted(self, words: list[str], args: list[Any]) -> Known:
         of, by = args

@@ -41,10 +41,10 @@ def remainder(a: Value, by: object) -> Value | None:
         return None
     if a.type in _UNSIGNED and not by & (by - 1):
         return a.k.emit("and_", (a, by - 1))
-    found = quotient(a, by)
-    assert found is not None
+    whole = quotient(a, by)
+    assert whole is not None
     less = -by if a.type.is_signed else (1 << a.type.bits) - by
-    return a.k.emit("mad", (found, less, a), {"mode": "lo"})
+    return a.k.emit("mad", (whole, less, a), {"mode": "lo"})
 
 
 def _is_reduced(by: object, type: ScalarType) -> TypeGuard[int]:

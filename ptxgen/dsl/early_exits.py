@@ -1,4 +1,4 @@
-"""A `return`, `break` or `continue` of Python that stands for one of the GPU by mistake.
+"""A `return`, `break` or `continue` of Python that is written by mistake for one of the GPU.
 
 Python obeys such a statement while the kernel is built, whatever the condition on the GPU, and leaves
 out the instructions that follow. `refuse_early_exits` is called where a block of the GPU is entered, so
@@ -42,7 +42,7 @@ class _Exit(NamedTuple):
     has_value: bool
 
     def cure(self, kind: str) -> str:
-        """What to write instead in a block of this kind."""
+        """The hint for a block of this kind."""
         if self.has_value:
             return _RESULT
         leaves_loop = self.word == "break" or (self.word == "return" and kind in _LOOPS)
@@ -81,7 +81,7 @@ def refuse_early_exits(kernel: str, kind: str, frame: FrameType) -> tuple[Outer,
     """
     for error in _errors(kernel, kind, frame, stacked=False):
         raise error
-    found: list[Outer] = []
+    exits: list[Outer] = []
     at: FrameType | None = frame
     while at is not None:
         name, outer = at.f_code.co_name, at.f_back
@@ -92,13 +92,13 @@ def refuse_early_exits(kernel: str, kind: str, frame: FrameType) -> tuple[Outer,
         else:
             break
         if at is not None:
-            found += [Outer(id(at), e) for e in _errors(kernel, kind, at, stacked=name == "enter_context")]
-    return tuple(found)
+            exits += [Outer(id(at), e) for e in _errors(kernel, kind, at, stacked=name == "enter_context")]
+    return tuple(exits)
 
 
 def refuse_outer_exits(outer: Sequence[Outer], frame: FrameType) -> None:
     """Raise the error of an outer `with` whose end is the end of the block; `frame` calls its `__exit__`."""
-    errors = {found.frame: found.error for found in reversed(outer)}
+    errors = {exit.frame: exit.error for exit in reversed(outer)}
     at: FrameType | None = frame
     while at is not None:
         caller = at.f_back
@@ -108,8 +108,8 @@ def refuse_outer_exits(outer: Sequence[Outer], frame: FrameType) -> None:
 
 
 def _errors(kernel: str, kind: str, frame: FrameType, *, stacked: bool) -> Iterator[ConfigError]:
-    """What leaves the `with` whose head a frame is in, or whose body it is in if a block is `stacked`, by
-    contextlib.ExitStack.
+    """The errors for exits from the `with` whose head a frame is in, or whose body it is in if a block is
+    `stacked`, by contextlib.ExitStack.
     """
     code, line = frame.f_code, frame.f_lineno
     withs = _withs_of(frame)
@@ -126,11 +126,11 @@ def _errors(kernel: str, kind: str, frame: FrameType, *, stacked: bool) -> Itera
 def _withs_of(frame: FrameType) -> tuple[_With, ...]:
     """The `with` statements of a frame's function, in the order of their lines."""
     code = frame.f_code
-    found = _known.get(id(code))
-    if found is None:
+    known = _known.get(id(code))
+    if known is None:
         lines = linecache.getlines(code.co_filename, frame.f_globals)
-        found = _known[id(code)] = code, tuple(_withs_in(code, lines))
-    return found[1]
+        known = _known[id(code)] = code, tuple(_withs_in(code, lines))
+    return known[1]
 
 
 def _withs_in(code: CodeType, lines: Sequence[str]) -> Iterator[_With]:
@@ -156,7 +156,7 @@ def _withs_in(code: CodeType, lines: Sequence[str]) -> Iterator[_With]:
 
 
 def _source(code: CodeType, lines: Sequence[str]) -> Sequence[str]:
-    """The lines of a function: those that its code knows of, and what is indented behind them."""
+    """The lines of a function: those that its code knows of, and the indented lines after them."""
     if code.co_name == "<module>":
         return lines
     first = code.co_firstlineno
@@ -209,7 +209,7 @@ def _with_statements(body: Sequence[ast.stmt], tail: _Tail) -> Iterator[tuple[as
 
 
 def _exits(body: Sequence[ast.stmt], tail: _Tail) -> Iterator[_Exit]:
-    """What leaves a `with` of this body, without a condition of Python."""
+    """The unconditional `return`, `break` and `continue` statements that leave a `with` of this body."""
     import ast
 
     for statement, at in _statements(body, tail):

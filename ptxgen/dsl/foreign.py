@@ -1,4 +1,4 @@
-"""What Python itself, `math` and numpy cannot do with a value of a kernel, and what to write instead."""
+"""Errors for operations of Python, `math` and numpy that values of a kernel do not have, with hints."""
 
 from __future__ import annotations
 
@@ -110,13 +110,15 @@ class Foreign:
         """
         import numpy as np
 
-        if any(isinstance(given, np.ndarray) for given in inputs):
+        if any(isinstance(operand, np.ndarray) for operand in inputs):
             return getattr(function, method)(*map(_boxed, inputs), **how)
         operate = _OPERATORS.get(function.__name__)
         if operate is None or method != "__call__" or how:
             name = function.__name__
             raise self._refused(f"numpy.{name}", _WORDS.get(name, _ANY_WORD))
-        return operate(*(given.item() if isinstance(given, np.generic) else given for given in inputs))
+        return operate(
+            *(operand.item() if isinstance(operand, np.generic) else operand for operand in inputs)
+        )
 
     def _as_float(self) -> str:
         if self.type.name == "f32":
@@ -133,12 +135,12 @@ class Foreign:
         return TypeMismatchError(f"{self!r} is known only on the GPU, so {what} cannot take it; write {cure}")
 
 
-def _boxed(given: Any) -> Any:
+def _boxed(operand: Any) -> Any:
     """A value as an array without dimensions, so that numpy takes it for an object of Python."""
-    if not isinstance(given, Foreign):
-        return given
+    if not isinstance(operand, Foreign):
+        return operand
     import numpy as np
 
     box = np.empty((), object)
-    box[()] = given
+    box[()] = operand
     return box

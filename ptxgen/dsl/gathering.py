@@ -24,7 +24,7 @@ _ALL: Final = 0xFFFFFFFF
 _NAMED: Final = "name those that do in its membermask"
 _OUT: Final = "move it out, where these lanes give a neutral element, such as k.selp(value, 0, condition)"
 _BOUNDS: Final = (
-    "bounds on which the lanes of a warp agree, and give those behind the end a neutral element, such as "
+    "bounds on which the lanes of a warp agree, and give those after the end a neutral element, such as "
     "k.selp(value, 0, i < n)"
 )
 _FALSE: Final = f"lanes of a warp where the condition is false never arrive; {_OUT}"
@@ -93,10 +93,10 @@ class Gathering:
         """
         at = max(n for n, block in enumerate(self._open) if block.is_loop)
         loop, inner = self._open[at], [block.splits for block in self._open[at + 1 :]]
-        found = [one for one in (splits, *inner) if one is not None]
-        if loop.gathered and any(one() for one in found):
+        breaks = [one for one in (splits, *inner) if one is not None]
+        if loop.gathered and any(one() for one in breaks):
             raise TypeMismatchError(f"break_if: {loop.gathered} is in the same loop, and {_LEFT}")
-        loop.breaks += found
+        loop.breaks += breaks
 
     def require(self, what: str, guard: ir.Guard | None, *, has_mask: bool = False) -> None:
         """Raise `TypeMismatchError` if lanes of a warp do not come to `what`, which waits for all of them,

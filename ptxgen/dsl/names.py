@@ -1,4 +1,4 @@
-"""What other languages for GPUs call the words of the DSL."""
+"""Names that other languages for GPUs have for methods of the DSL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators of values: the instructions that they stand for, and those that change a variable."""
+"""The operators of values: the instructions that they emit, and those that change a variable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Operator: TypeAlias = Literal[
 _Variable = TypeVar("_Variable")
 
 
-def _in_place(operate: Callable[[Any, Any], Any]) -> Callable[[_Variable, Any], _Variable]:
+def _augmented(operate: Callable[[Any, Any], Any]) -> Callable[[_Variable, Any], _Variable]:
     def method(self: Any, other: Any) -> Any:
         self.set(operate(self, other))
         return self
@@ -45,17 +45,17 @@ class InPlace:
 
     __slots__ = ()
 
-    __iadd__ = _in_place(operator.add)
-    __isub__ = _in_place(operator.sub)
-    __imul__ = _in_place(operator.mul)
-    __itruediv__ = _in_place(operator.truediv)
-    __ifloordiv__ = _in_place(operator.floordiv)
-    __imod__ = _in_place(operator.mod)
-    __iand__ = _in_place(operator.and_)
-    __ior__ = _in_place(operator.or_)
-    __ixor__ = _in_place(operator.xor)
-    __ilshift__ = _in_place(operator.lshift)
-    __irshift__ = _in_place(operator.rshift)
+    __iadd__ = _augmented(operator.add)
+    __isub__ = _augmented(operator.sub)
+    __imul__ = _augmented(operator.mul)
+    __itruediv__ = _augmented(operator.truediv)
+    __ifloordiv__ = _augmented(operator.floordiv)
+    __imod__ = _augmented(operator.mod)
+    __iand__ = _augmented(operator.and_)
+    __ior__ = _augmented(operator.or_)
+    __ixor__ = _augmented(operator.xor)
+    __ilshift__ = _augmented(operator.lshift)
+    __irshift__ = _augmented(operator.rshift)
 
 
 def _reflected(operate: Callable[[Any, Any], Any]) -> Callable[[Any, int], Any]:

@@ -79,7 +79,7 @@ class Ops:
         self._plans: dict[tuple[Any, ...], Plan] = {}  # those of `_PLANS` that the target admits
         self._vectors: dict[int, _Vector] = {}  # by id of the tuple
         self._origins: dict[tuple[int, int], ir.Origin] = {}  # by id of code and index in it
-        self._place: ir.Origin | None = None  # that of all instructions of a `placed`
+        self._call_origin: ir.Origin | None = None  # that of all instructions of a `placed`
         self._version = target.ptx  # lowest PTX version with the target and all ops used so far
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -161,7 +161,9 @@ class Ops:
             result = into
             operands = (into.reg, *sources)
         self._statements.append(
-            ir.Instr(plan.opcode, operands, self._guard, self._place or self._origin_of(sys._getframe(1)))
+            ir.Instr(
+                plan.opcode, operands, self._guard, self._call_origin or self._origin_of(sys._getframe(1))
+            )
         )
         return result
 
@@ -176,7 +178,7 @@ class Ops:
         """The innermost stack frame outside the DSL: the line of kernel source being executed. The
         first `depth` frames, with that of this method, are known to be the DSL's.
         """
-        return self._place or self._origin_of(sys._getframe(depth))
+        return self._call_origin or self._origin_of(sys._getframe(depth))
 
     def _origin_of(self, frame: FrameType) -> ir.Origin:
         """The innermost frame outside the DSL, from this one on."""
@@ -186,22 +188,22 @@ class Ops:
             code = frame.f_code
         # A place is looked up by the index of its bytecode, since the line of an index is found by a
         # search of the whole function. The origin keeps the code object, and so its id.
-        place = id(code), frame.f_lasti
-        found = self._origins.get(place)
-        if found is None:
-            found = self._origins[place] = ir.Origin(code, frame.f_lineno)
-        return found
+        position = id(code), frame.f_lasti
+        origin = self._origins.get(position)
+        if origin is None:
+            origin = self._origins[position] = ir.Origin(code, frame.f_lineno)
+        return origin
 
     @contextmanager
     def placed(self) -> Iterator[None]:
         """The origin of all instructions of the body is the same line, which is looked up once. It is for
         methods of the DSL that emit many instructions, and whose body calls nothing outside the DSL.
         """
-        outer, self._place = self._place, self.origin()
+        outer, self._call_origin = self._call_origin, self.origin()
         try:
             yield
         finally:
-            self._place = outer
+            self._call_origin = outer
 
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
@@ -277,7 +279,7 @@ class Ops:
         dests = plan.op.dests
         if into is not None and (len(dests) != 1 or not dests[0].count):
             raise TypeMismatchError(f"{plan.op.row.name}: into= is for a single result (got {shown(into)})")
-        if not plan.has_own_operands:
+        if not plan.has_appended_operands:
             return None, tuple(sources)
         results: list[Any] = []
         operands: list[ir.Operand] = []
@@ -341,13 +343,13 @@ class Ops:
             kinds.append(kind)
         if len(registers) < len(items):
             return tuple(kinds), None
-        found = tuple(kinds), ir.Vector(tuple(registers))
+        operand = tuple(kinds), ir.Vector(tuple(registers))
         # A tuple of these never changes; other classes may refuse to give their register at times.
         if isinstance(items, tuple) and variables + plain == len(items):
-            self._vectors[id(items)] = (items, *found, not plain)
-        return found
+            self._vectors[id(items)] = (items, *operand, not plain)
+        return operand
 
 
 def _kind(value: Value) -> object:
-    """What choosing a row needs to know of a value."""
+    """The properties of a value that the choice of a row depends on."""
     return (value.type, value.reg.declared) if isinstance(value, Bits) else value.type

@@ -99,14 +99,14 @@ class SharedMemory(Debugging):
     def _tile(
         self, name: str, rows: int, columns: int, pitch: int, dtype: ScalarType, align: int
     ) -> SharedTile:
-        """A tile in a region of its own; inside a `with` block it is for that block only."""
+        """A tile in a new region; inside a `with` block it is for that block only."""
         if any(r.name == name for r in self._regions):
             raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
         offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
         return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
 
     def _reserve(self, name: str, nbytes: int, align: int) -> int:
-        """Give shared memory a region behind all others; its offset."""
+        """Append a region to shared memory; the region's offset in bytes."""
         end = max((r.offset + r.nbytes for r in self._regions), default=0)
         offset = -(-end // align) * align
         self._regions.append(ir.Region(name, offset, nbytes, align))

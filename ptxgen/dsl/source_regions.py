@@ -21,7 +21,7 @@ _MARKS: Final[dict[int, tuple[CodeType, str]]] = {}
 
 def marked(name: str) -> Callable[[F], F]:
     """A decorator that gives a function the mark `name`, and with it the functions, lambdas and
-    comprehensions inside. It stands below `@classmethod`, `@property` and the like.
+    comprehensions inside. It is written below `@classmethod`, `@property` and the like.
     """
 
     def mark(function: F) -> F:

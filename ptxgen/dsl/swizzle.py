@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.tiles import SharedTile, TilePointer, require_place
+from ptxgen.dsl.tiles import SharedTile, TilePointer, require_row_and_column
 from ptxgen.dsl.values import Scalar, Value
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.records import dataclass
@@ -24,7 +24,7 @@ from ptxgen.types import ScalarType, u32
 
 CHUNK_BYTES: Final = 16  # bytes of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
-SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
+SWIZZLE_ROWS: Final = 8  # rows after which the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
 ALIGNMENT: Final = 128  # bytes of the widest panel's rows: xor then moves within a row
 
@@ -45,17 +45,17 @@ class Panel:
 
 def panels_of(rows: int, row_bytes: int) -> tuple[Panel, ...]:
     """The panels of a tile whose rows are a multiple of 32 bytes."""
-    found = []
+    panels = []
     first, end = 0, row_bytes // CHUNK_BYTES
     while first < end:
         chunks = next(n for n in _PANELS if first + n <= end)
-        found.append(Panel(first, chunks, rows * first * CHUNK_BYTES))
+        panels.append(Panel(first, chunks, rows * first * CHUNK_BYTES))
         first += chunks
-    return tuple(found)
+    return tuple(panels)
 
 
 def check_row(name: str, columns: int, dtype: ScalarType) -> None:
-    """Raise `ConfigError` unless a row of so many elements is a multiple of 32 bytes."""
+    """Raise `ConfigError` unless the bytes of a row of these elements are a multiple of 32 bytes."""
     nbytes = columns * dtype.nbytes
     if nbytes % (CHUNK_BYTES * _PANELS[-1]):
         raise ConfigError(
@@ -110,7 +110,7 @@ class SwizzledTile:
         k, nbytes = self.k, self.dtype.nbytes
         chunk = column // self.chunk
         within = column % self.chunk * nbytes
-        found: Value | None = None
+        offset: Value | None = None
         for chunks in dict.fromkeys(panel.chunks for panel in self.panels):
             panels = [panel for panel in self.panels if panel.chunks == chunks]
             first, end = panels[0].first, panels[-1].first + chunks
@@ -119,9 +119,9 @@ class SwizzledTile:
             panel_bytes = self.rows * chunks * CHUNK_BYTES
             at = self.chunk_pointer(chunks, row, nth % chunks).value + nth // chunks * panel_bytes
             at = at + (panels[0].offset + within)
-            found = at if found is None else k.selp(at, found, chunk >= first)
-        assert found is not None  # a tile has columns
-        return self._memory.pointer().moved(found)
+            offset = at if offset is None else k.selp(at, offset, chunk >= first)
+        assert offset is not None  # a tile has columns
+        return self._memory.pointer().moved(offset)
 
     def _index(self, what: str, index: Scalar) -> Value:
         if isinstance(index, Value) and index.type is u32:
@@ -134,20 +134,20 @@ class SwizzledTile:
             f"{shown(index)}"
         )
 
-    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+    def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column], in the type of the elements."""
-        return self.k.load(self.pointer(*require_place("swizzled tile", self.name, place)))
+        return self.k.load(self.pointer(*require_row_and_column("swizzled tile", self.name, index)))
 
-    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+    def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
         """Store `value`, which has the type of the elements, at [row, column]."""
         if isinstance(value, Sequence):
             raise TypeMismatchError(
                 f"swizzled tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}"
             )
-        self.k.store(self.pointer(*require_place("swizzled tile", self.name, place)), value)
+        self.k.store(self.pointer(*require_row_and_column("swizzled tile", self.name, index)), value)
 
     def part(self, number: int, parts: int) -> SwizzledTile:
-        """The columns of one of so many equal parts, which are whole panels, as a tile of their own.
+        """The columns of part `number` of `parts` equal ones, which are whole panels, as a tile.
 
         Raises `ConfigError` if the panels do not divide so.
         """
@@ -158,10 +158,10 @@ class SwizzledTile:
                 f"{len(self.panels)} panels"
             )
         mine = self.panels[each * number : each * (number + 1)]
-        found = copy(self)
-        found.panels = tuple(replace(panel, first=panel.first - mine[0].first) for panel in mine)
-        found.columns = sum(panel.chunks for panel in mine) * self.chunk
-        return found
+        part = copy(self)
+        part.panels = tuple(replace(panel, first=panel.first - mine[0].first) for panel in mine)
+        part.columns = sum(panel.chunks for panel in mine) * self.chunk
+        return part
 
     def panel_of(self, chunk: int) -> Panel:
         """The panel that holds a chunk of the row. Raises `ConfigError` if there is no such chunk."""

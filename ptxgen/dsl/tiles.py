@@ -58,18 +58,18 @@ class SharedTile:
                 offset += int(index) * stride
         return TilePointer(self, base, offset)
 
-    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+    def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column], in the type of the elements."""
-        return self.k.load(self.pointer(*require_place("shared tile", self.name, place)))
+        return self.k.load(self.pointer(*require_row_and_column("shared tile", self.name, index)))
 
-    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+    def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
         """Store `value`, which has the type of the elements, at [row, column]."""
         if isinstance(value, Sequence):
             raise TypeMismatchError(
                 f"shared tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}; "
                 "store 2 or 4 with k.store(tile.pointer(row, column), values)"
             )
-        self.k.store(self.pointer(*require_place("shared tile", self.name, place)), value)
+        self.k.store(self.pointer(*require_row_and_column("shared tile", self.name, index)), value)
 
     def _check_index(self, what: str, index: Scalar) -> None:
         known = is_int(index)
@@ -81,13 +81,13 @@ class SharedTile:
             )
 
 
-def require_place(what: str, name: str, place: object) -> tuple[Scalar, Scalar]:
+def require_row_and_column(what: str, name: str, index: object) -> tuple[Scalar, Scalar]:
     """The row and the column of `tile[row, column]`, of a `what`; raises `TypeMismatchError` for
     another index.
     """
-    if not isinstance(place, tuple) or len(place) != DIMENSIONS:
-        raise TypeMismatchError(f"{what} {name!r}: an element is [row, column], got [{shown(place)}]")
-    return place
+    if not isinstance(index, tuple) or len(index) != DIMENSIONS:
+        raise TypeMismatchError(f"{what} {name!r}: an element is [row, column], got [{shown(index)}]")
+    return index
 
 
 class TilePointer(Pointer):
@@ -157,13 +157,13 @@ class Fragment:
     @classmethod
     def of(cls, rows: Sequence[Sequence[Var]]) -> Fragment:
         """A fragment of variables that exist, by rows of equal length."""
-        found = object.__new__(cls)
-        found._vars = [list(row) for row in rows]
-        found.rows, found.columns = len(rows), len(rows[0])
-        return found
+        fragment = object.__new__(cls)
+        fragment._vars = [list(row) for row in rows]
+        fragment.rows, fragment.columns = len(rows), len(rows[0])
+        return fragment
 
-    def __getitem__(self, place: tuple[int, int]) -> Var:
-        row, column = place
+    def __getitem__(self, index: tuple[int, int]) -> Var:
+        row, column = index
         return self._vars[row][column]
 
     def row(self, index: int) -> list[Var]:
@@ -180,18 +180,18 @@ class Fragment:
 
     def part(self, rows: slice, columns: slice = slice(None)) -> Fragment:
         """Some of the rows, and of their columns, with the same variables."""
-        found = copy(self)
-        found._vars = [row[columns] for row in self._vars[rows]]
-        found.rows, found.columns = len(found._vars), len(range(self.columns)[columns])
-        return found
+        part = copy(self)
+        part._vars = [row[columns] for row in self._vars[rows]]
+        part.rows, part.columns = len(part._vars), len(range(self.columns)[columns])
+        return part
 
     @property
     def transposed(self) -> Fragment:
-        """The same variables with rows as columns."""
-        found = copy(self)
-        found.rows, found.columns = self.columns, self.rows
-        found._vars = [list(column) for column in zip(*self._vars, strict=True)]
-        return found
+        """A fragment of the same variables with rows and columns exchanged."""
+        transposed = copy(self)
+        transposed.rows, transposed.columns = self.columns, self.rows
+        transposed._vars = [list(column) for column in zip(*self._vars, strict=True)]
+        return transposed
 
     def fill(self, value: float) -> None:
         """Set all variables to `value`."""

@@ -83,7 +83,7 @@ class Value(Reflected, Foreign):
     __hash__ = object.__hash__
 
     def as_(self, type: ScalarType) -> Value:
-        """The same bits under another type of the same size.
+        """The value with the same bits as another type of the same size.
 
         It emits a `mov` only if the register class changes. Raises `TypeMismatchError` for a type
         of another size, and for predicates.
@@ -285,7 +285,9 @@ def require_steps(*steps: object) -> None:
 
 @dataclass(frozen=True)
 class PointerType:
-    """What an annotation such as `Pointer[f32]` gives: that a parameter points to `dtype` elements."""
+    """The type of an annotation such as `Pointer[f32]`, which says that a parameter points to `dtype`
+    elements.
+    """
 
     dtype: ScalarType
 
@@ -383,7 +385,7 @@ class Pointer:
         return self.element(index.k.emit("mul_wide", (index, columns)))
 
     def vec(self, count: int) -> Vectors:
-        """A view of the memory behind this pointer as vectors of `count` elements, 2 or 4: `P.vec(4)[i]`
+        """A view of the memory from this pointer on as vectors of `count` elements, 2 or 4: `P.vec(4)[i]`
         loads the elements from 4 * i to 4 * i + 3 at once, as a tuple, and `P.vec(4)[i] = values`
         stores four.
 
@@ -447,7 +449,7 @@ class Pointer:
 
 
 class Vectors:
-    """The memory behind a pointer as vectors of `count` elements, which are loaded and stored at
+    """The memory from a pointer on as vectors of `count` elements, which are loaded and stored at
     once; made by `Pointer.vec`.
     """
 

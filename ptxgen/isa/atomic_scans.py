@@ -24,8 +24,8 @@ from ptxgen.types import ScalarType, f32, f64
 
 if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
-    Found = tuple[Lanes, Lanes]
-    Scan = Callable[[Lanes, Lanes, tuple[Lanes, ...]], Found | None]
+    OldAndFinal = tuple[Lanes, Lanes]
+    Scan = Callable[[Lanes, Lanes, tuple[Lanes, ...]], OldAndFinal | None]
 
 _MOST_SWAPS: Final = 8  # of one address; with more, going lane by lane is as fast
 
@@ -57,7 +57,7 @@ def _index_in_group(starts: Lanes, count: int) -> Lanes:
     return indices
 
 
-def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
+def _after(first: Lanes, starts: Lanes, results: Lanes) -> OldAndFinal:
     """The values that lanes find and the values that groups leave, from the results of all lanes."""
     old = np.empty_like(results)
     old[1:] = results[:-1]
@@ -67,7 +67,7 @@ def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
 
 def _combined(
     combine: Callable[[Lanes, Lanes], Lanes], first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
-) -> Found:
+) -> OldAndFinal:
     """The scan of an associative operation."""
     (b,) = operands
     partial_results = b.copy()
@@ -83,7 +83,7 @@ def _combined(
 
 
 @numeric.quiet
-def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
+def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> OldAndFinal | None:
     """The scan of sums of floating-point numbers."""
     (b,) = operands
     lengths = _lengths(starts, len(b))
@@ -99,7 +99,7 @@ def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes
     return _after(first, starts, numeric.canonical(results) if type is f32 else results)
 
 
-def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
+def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> OldAndFinal | None:
     """The scan of counters that wrap around at a limit, if the lanes of each group have one limit."""
     (b,) = operands
     lengths = _lengths(starts, len(b))
@@ -113,28 +113,28 @@ def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) 
         # From a value beyond the limit, the first step goes to one end of the range.
         at_one = np.where(op == "inc", 0, limit)
         origin, moved = np.where(beyond, at_one, begin), steps - beyond
-        turned = np.mod(origin + (moved if op == "inc" else -moved), limit + 1)
-        return np.where(beyond & (steps == 0), begin, turned).astype(first.dtype)
+        wrapped = np.mod(origin + (moved if op == "inc" else -moved), limit + 1)
+        return np.where(beyond & (steps == 0), begin, wrapped).astype(first.dtype)
 
     steps = _index_in_group(starts, len(b))
     old = after(steps, np.repeat(begin, lengths), np.repeat(limit, lengths))
     return old, after(lengths, begin, limit)
 
 
-def swapped(first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
+def swapped(first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> OldAndFinal | None:
     """The scan of compare-and-swap; the operands are the values to compare with and the new values."""
-    wanted, given = operands
+    wanted, new = operands
     lengths, indices = _lengths(starts, len(wanted)), np.arange(len(wanted))
     value, begin = first.copy(), starts
     old = np.repeat(first, lengths)
     for _ in range(_MOST_SWAPS):
         held = np.repeat(value, lengths)
-        swaps = (wanted == held) & (given != held) & (indices >= np.repeat(begin, lengths))
+        swaps = (wanted == held) & (new != held) & (indices >= np.repeat(begin, lengths))
         if not swaps.any():
             return old, value
         at = np.minimum.reduceat(np.where(swaps, indices, len(indices)), starts)
         some = at < len(indices)
-        value[some] = given[at[some]]
+        value[some] = new[at[some]]
         old = np.where(indices > np.repeat(at, lengths), np.repeat(value, lengths), old)
         begin = at + 1
     return None

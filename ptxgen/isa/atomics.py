@@ -52,7 +52,7 @@ HALF_ADDABLE: Final = {
 
 
 def _added(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:
-    """old + b. Only some GPUs flush f32 subnormals in global memory, so they are kept here."""
+    """old + b. Only some GPUs flush f32 subnormals in global memory, so this sum keeps them."""
     if type.bits == 16:
         return numeric.canonical_narrow(numeric.add_narrow(old, b, type))
     if type is f32:

@@ -43,7 +43,7 @@ def brx(machine: Machine, a: Lanes, target: str, *, uni: bool) -> tuple[()]:
 
 
 _RESULTS: Final = each("results", "", "d:args, ")
-_GIVEN: Final = " with the arguments a, and get its results, if d names any"
+_ARGUMENTS: Final = " with the arguments a, and get its results, if d names any"
 _CALL: Final[dict[str, Any]] = {
     "ignores": ("a", "uni"),
     "effect": Effect.CONTROL,
@@ -54,7 +54,7 @@ _CALL: Final[dict[str, Any]] = {
 @inst(
     "call{.uni} <results>f:label<arguments>",
     _RESULTS,
-    each("arguments given", ("", ""), (", a:args", _GIVEN)),
+    each("arguments given", ("", ""), (", a:args", _ARGUMENTS)),
     **_CALL,
 )
 def call(machine: Machine, f: str) -> tuple[()]:
@@ -66,7 +66,7 @@ def call(machine: Machine, f: str) -> tuple[()]:
 @inst(
     "call{.uni} <results>f:u64<arguments>, t:label",
     _RESULTS,
-    each("arguments given", ("", ""), (", a:args", f",{_GIVEN}")),
+    each("arguments given", ("", ""), (", a:args", f",{_ARGUMENTS}")),
     name="call_indirect",
     ptx=(2, 1),
     sm=20,

@@ -141,10 +141,12 @@ def inst(
         takes, used, known = _parameters(meaning), set(keywords), set(columns)
         rows = []
         for line in tables[0] if len(tables) == 1 else times(*tables):
-            given = {k: v for k, v in line.items() if v is not None}
-            known.update(given)
-            own = {**keywords, **given} if keywords.keys() & given.keys() else keywords
-            rows.append(_row(syntax, own, {**columns, **given}, meaning, takes, used))
+            line_columns = {k: v for k, v in line.items() if v is not None}
+            known.update(line_columns)
+            line_keywords = (
+                {**keywords, **line_columns} if keywords.keys() & line_columns.keys() else keywords
+            )
+            rows.append(_row(syntax, line_keywords, {**columns, **line_columns}, meaning, takes, used))
         if known - used:
             raise ValueError(f"@inst({syntax!r}): no row has a use for {sorted(known - used)}")
         for row in rows:
@@ -246,12 +248,12 @@ def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingPro
     if "<" not in template:
         return template
 
-    def value(found: re.Match[str]) -> str:
-        column = found[1]
+    def value(match: re.Match[str]) -> str:
+        column = match[1]
         used.add(column)
         if column in texts:
             return _filled(str(texts[column]), texts, used, slots)
-        return column if column in slots else found[0]
+        return column if column in slots else match[0]
 
     return _COLUMN.sub(value, template)
 
@@ -268,36 +270,36 @@ def _adapted(
     if not dropped:
         return functools.partial(meaning, **fixed) if fixed else meaning
 
-    def of_row(**given: Any) -> Any:
-        return meaning(**{name: x for name, x in given.items() if name not in dropped}, **fixed)
+    def of_row(**arguments: Any) -> Any:
+        return meaning(**{name: x for name, x in arguments.items() if name not in dropped}, **fixed)
 
     return of_row
 
 
 def _choices(values: Any, optional: bool) -> dict[Modifier, Gate]:
     if isinstance(values, dict):
-        given = {value: added or ANY for value, added in values.items()}
+        choices = {value: added or ANY for value, added in values.items()}
     else:
-        given = dict.fromkeys(values if type(values) in _SEVERAL else (True,), ANY)
+        choices = dict.fromkeys(values if type(values) in _SEVERAL else (True,), ANY)
     if not optional:
-        return given
-    return {False if set(given) == {True} else None: ANY, **given}
+        return choices
+    return {False if set(choices) == {True} else None: ANY, **choices}
 
 
 @functools.cache  # many rows share their operands
 def _operands(text: str) -> tuple[Operand, ...]:
-    found = []
+    operands = []
     required, _, tail = text.partition("{,")
     for optional, part in ((False, required), (True, tail.rstrip("} "))):
         for word in filter(None, (w.strip() for w in part.split(","))):
             if word.isdigit():
-                found.append(Operand(word, "", literal=int(word)))
+                operands.append(Operand(word, "", literal=int(word)))
                 continue
             for position, half in enumerate(word.split("|")):
                 m = _OPERAND.fullmatch(half)
                 if m is None:
                     raise ValueError(f"cannot read the operand {word!r} in {text!r}")
-                found.append(
+                operands.append(
                     Operand(
                         m["name"],
                         m["type"] or "",
@@ -309,7 +311,7 @@ def _operands(text: str) -> tuple[Operand, ...]:
                         along=m["along"] or "s32",
                     )
                 )
-    return tuple(found)
+    return tuple(operands)
 
 
 def _check(row: Inst, read: set[str], ignored: frozenset[str]) -> None:

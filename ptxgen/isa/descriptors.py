@@ -95,8 +95,8 @@ def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: b
     for mode in np.unique(modes).tolist():
         of_mode = (modes == mode)[:, None]
         at = np.where(of_mode, _addresses(each, mode, rows, transposed, quarter), 0)
-        found = machine.load_by_warp(at, b64)
-        words = found if words is None else np.where(of_mode, found, words)
+        loaded = machine.load_by_warp(at, b64)
+        words = loaded if words is None else np.where(of_mode, loaded, words)
     assert words is not None
     if transposed:
         return words.reshape(len(each), ROW_BYTES // 2, -1)

@@ -75,13 +75,13 @@ def _cos(x: Decimal) -> Decimal:
 
 def _series(x: Decimal, quarter: Decimal) -> Decimal:
     """sin(x + quarter * pi / 2), by the Taylor series around the nearest multiple of pi."""
-    turns = (x / _pi() + quarter / 2).to_integral_value()
-    rest = x - (turns - quarter / 2) * _pi()
+    half_periods = (x / _pi() + quarter / 2).to_integral_value()
+    rest = x - (half_periods - quarter / 2) * _pi()
     total = term = rest
     for k in range(2, 2 * _DIGITS, 2):
         term *= -rest * rest / (k * (k + 1))
         total += term
-    return -total if turns % 2 else total
+    return -total if half_periods % 2 else total
 
 
 class Elementary(NamedTuple):
@@ -128,7 +128,7 @@ def _precisely(function: Elementary, x: Lanes, type: ScalarType) -> Lanes:
     near = [float(value) for value in values]
     with localcontext(_PRECISE):
         errors = [float(value - Decimal(at)) for value, at in zip(values, near, strict=True)]
-    exact = numeric.odd_sum(np.array(near), np.array(errors))
+    exact = numeric.sum_to_odd(np.array(near), np.array(errors))
     lanes: Lanes = numeric.narrow(exact, type)[inverse]
     return lanes
 

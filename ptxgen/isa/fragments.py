@@ -133,8 +133,8 @@ def layout_quad(along_k: bool) -> Layout:
     elements are in one row of A or one column of B.
     """
     register, e = _elements(4 * 8 * 4, 2)
-    i, own = 2 * register + e + 0 * _LANE, _LANE % 4 + 0 * (register + e)
-    row, column = (own, i) if along_k else (i, own)
+    i, in_quad = 2 * register + e + 0 * _LANE, _LANE % 4 + 0 * (register + e)
+    row, column = (in_quad, i) if along_k else (i, in_quad)
     return _layout((4, 8, 4), _QUAD, row + _LOW_HALF, column)
 
 

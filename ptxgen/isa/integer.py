@@ -524,16 +524,16 @@ def bfi(a: Lanes, b: Lanes, c: Lanes, e: Lanes) -> Lanes:
     start, length = (np.bitwise_and(x, np.uint32(255)) for x in (c, e))
     mask = shl(ones(length.astype(np.int64), a.dtype), start)
     field: Lanes = np.bitwise_and(shl(a, start), mask)
-    kept: Lanes = np.bitwise_and(b, np.invert(mask))
-    return np.bitwise_or(field, kept)
+    rest: Lanes = np.bitwise_and(b, np.invert(mask))
+    return np.bitwise_or(field, rest)
 
 
 def ones(length: Lanes, dtype: np.dtype[Any]) -> Lanes:
     """`length` ones in the lowest bits of an unsigned `dtype`."""
     width = 8 * dtype.itemsize
     full = np.invert(dtype.type(0))
-    kept = np.right_shift(full, np.clip(width - length, 0, width - 1).astype(dtype))
-    mask: Lanes = np.where(length == 0, dtype.type(0), kept)
+    shifted = np.right_shift(full, np.clip(width - length, 0, width - 1).astype(dtype))
+    mask: Lanes = np.where(length == 0, dtype.type(0), shifted)
     return mask
 
 
@@ -582,15 +582,15 @@ def fns(mask: Lanes, base: Lanes, offset: Lanes) -> Lanes:
     wanted = np.maximum(np.abs(offset.astype(np.int64)), 1)
     first = base.astype(np.int64)
     step = np.where(offset > 0, 1, np.where(offset < 0, -1, 99))  # 99: nowhere
-    found: Any = np.uint32(0xFFFFFFFF)
+    result: Any = np.uint32(0xFFFFFFFF)
     for distance in range(32):
         position = first + step * distance
         bit = np.right_shift(mask, np.clip(position, 0, 31).astype(np.uint32))
         inside = (first < 32) & (position >= 0) & (position < 32)
         one = inside & (np.bitwise_and(bit, np.uint32(1)) == 1)
-        found = np.where(one & (wanted == 1), position.astype(np.uint32), found)
+        result = np.where(one & (wanted == 1), position.astype(np.uint32), result)
         wanted = wanted - one
-    return found  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]
 
 
 PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")

@@ -249,7 +249,7 @@ class Machine(Protocol):
         """A count that grows with the instructions executed, below 2**64."""
 
     def active(self) -> Lanes:
-        """Which threads execute this instruction, bool."""
+        """A mask of the threads that execute this instruction, bool."""
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
         """Convert between generic addresses and addresses of a space."""

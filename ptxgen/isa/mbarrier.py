@@ -19,7 +19,7 @@ from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
-    from ptxgen.isa.atomic_scans import Found
+    from ptxgen.isa.atomic_scans import OldAndFinal
     from ptxgen.isa.machine import Lanes, Machine
 
 MBARRIER: Final = "Parallel Synchronization and Communication Instructions: mbarrier"
@@ -159,10 +159,10 @@ def mbarrier_arrive(
 ) -> Lanes:
     """<does>; d = the state before, for a later wait."""
 
-    def change(w: int, given: int) -> int:
-        arrivals = given
+    def change(w: int, operand: int) -> int:
+        arrivals = operand
         if tx is not None:
-            w, arrivals = word.expecting(w, given), 1
+            w, arrivals = word.expecting(w, operand), 1
         return arrived(word.dropped(w, arrivals) if drop else w, arrivals)
 
     operand = tx if tx is not None else np.uint32(1) if count is None else count
@@ -302,9 +302,9 @@ def _updated(
     """
 
     def update(words: Lanes, operands: Lanes) -> Lanes:
-        given = np.broadcast_to(operands, words.shape)
+        values = np.broadcast_to(operands, words.shape)
         changed = np.empty_like(words)
-        for i, (before, value) in enumerate(zip(words.tolist(), given.tolist(), strict=True)):
+        for i, (before, value) in enumerate(zip(words.tolist(), values.tolist(), strict=True)):
             try:
                 changed[i] = change(before, value)
             except ValueError as error:
@@ -316,24 +316,24 @@ def _updated(
 
 def _scanned(
     change: Callable[[int, int], int], words: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
-) -> Found | None:
-    """The scan of `change` (`ptxgen/isa/atomic_scans.py`); None if it refuses a lane, so that the lanes take
-    their turns and the first of them traps.
+) -> OldAndFinal | None:
+    """The scan of `change` (`ptxgen/isa/atomic_scans.py`); None if it refuses a lane, so that the lanes
+    execute one after another and the first of them traps.
     """
-    given = operands[0].tolist()
-    ends = np.append(starts[1:], len(given)).tolist()
-    found: list[int] = []
+    values = operands[0].tolist()
+    ends = np.append(starts[1:], len(values)).tolist()
+    states: list[int] = []
     left: list[int] = []
     for first, begin, end in zip(words.tolist(), starts.tolist(), ends, strict=True):
         now = first
-        for value in given[begin:end]:
-            found.append(now)
+        for value in values[begin:end]:
+            states.append(now)
             try:
                 now = change(now, value)
             except ValueError:
                 return None
         left.append(now)
-    return np.array(found, np.uint64), np.array(left, np.uint64)
+    return np.array(states, np.uint64), np.array(left, np.uint64)
 
 
 def _space(space: str | None) -> str:

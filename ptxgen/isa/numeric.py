@@ -119,7 +119,7 @@ def two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
     return s, (x - (s - t)) + (y - t)
 
 
-def _odd(s: Lanes, error: Lanes) -> Lanes:
+def _to_odd(s: Lanes, error: Lanes) -> Lanes:
     """The exact value s + error (s is its nearest float64), rounded to odd."""
     bits = s.view(np.int64)
     inexact = np.isfinite(s) & (error != 0) & ((bits & _ONE) == 0)
@@ -127,9 +127,9 @@ def _odd(s: Lanes, error: Lanes) -> Lanes:
     return (bits + np.where(inexact, step, 0)).view(np.float64)
 
 
-def odd_sum(x: Lanes, y: Lanes) -> Lanes:
+def sum_to_odd(x: Lanes, y: Lanes) -> Lanes:
     """x + y rounded to odd."""
-    return _odd(*two_sum(x, y))
+    return _to_odd(*two_sum(x, y))
 
 
 def as_f64(x: Lanes) -> Lanes:
@@ -227,7 +227,7 @@ def widen(x: Lanes, type: ScalarType) -> Lanes:
 
 @quiet
 def integral(x: Lanes, rnd: str) -> Lanes:
-    """`x` rounded to an integral value of its own type."""
+    """`x` rounded to an integral value of its type."""
     if x.dtype.itemsize == 2:  # numpy's 16-bit arithmetic is slow
         return canonical_narrow(TO_INTEGER[rnd](_f32(x)).astype(x.dtype))
     return TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
@@ -258,8 +258,8 @@ def to_tf32(a: Lanes, rnd: str) -> Lanes:
         cut: Lanes = np.bitwise_and(bits, _TF32_BITS)
         return cut.view(np.float32)
     if rnd == "rn":
-        odd = np.bitwise_and(np.right_shift(bits, np.uint32(13)), np.uint32(1))
-        bits = bits + (odd + np.uint32(0xFFF))
+        is_odd = np.bitwise_and(np.right_shift(bits, np.uint32(13)), np.uint32(1))
+        bits = bits + (is_odd + np.uint32(0xFFF))
     bits = np.where(wrong, NAN_F32.view(np.uint32), bits)
     return np.bitwise_and(bits, _TF32_BITS).view(np.float32)
 
@@ -273,7 +273,7 @@ def add_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     if rnd == "rn":
         return np.add(a, b)
     wide_a, wide_b = as_f64(a), as_f64(b)
-    return round_to(zero_sign(odd_sum(wide_a, wide_b), a, b, rnd), "f32", rnd).astype(np.float32)
+    return round_to(zero_sign(sum_to_odd(wide_a, wide_b), a, b, rnd), "f32", rnd).astype(np.float32)
 
 
 @quiet
@@ -322,7 +322,7 @@ def _fma_f32_twice_rounded(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 @quiet
 def _fma_f32_exact(a: Lanes, b: Lanes, c: Lanes, rnd: str) -> Lanes:
     product = np.multiply(a, b, dtype=np.float64)
-    exact = zero_sign(odd_sum(product, as_f64(c)), product, c, rnd)
+    exact = zero_sign(sum_to_odd(product, as_f64(c)), product, c, rnd)
     if rnd == "rn":
         return exact.astype(np.float32)
     return round_to(exact, "f32", rnd).astype(np.float32)
@@ -449,13 +449,13 @@ def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") 
     if rnd == "rn" and type.name == "f16":
         return total.astype(np.float16)
     if rnd != "rn" or np.ndim(total) == 0:
-        return narrow(odd_sum(np.multiply(as_f64(a), as_f64(b)), as_f64(c)), type, rnd)
+        return narrow(sum_to_odd(np.multiply(as_f64(a), as_f64(b)), as_f64(c)), type, rnd)
     near = total.astype(np.float32)
     result = near.astype(type.dtype)
     doubtful = np.flatnonzero(_halfway_bf16(near))
     if len(doubtful):
         few = [as_f64(x[doubtful]) if np.ndim(x) else as_f64(x) for x in (a, b, c)]
-        result[doubtful] = narrow(odd_sum(np.multiply(few[0], few[1]), few[2]), type)
+        result[doubtful] = narrow(sum_to_odd(np.multiply(few[0], few[1]), few[2]), type)
     return result
 
 
@@ -469,7 +469,7 @@ def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """
     if rnd == "rn":
         return np.add(_f32(a), _f32(b)).astype(type.dtype)
-    return narrow(odd_sum(as_f64(a), as_f64(b)), type, rnd)
+    return narrow(sum_to_odd(as_f64(a), as_f64(b)), type, rnd)
 
 
 @quiet

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ptxgen.isa.numeric import Lanes, odd_sum, quiet, quotient_error, stepped, two_sum, zero_sign
+from ptxgen.isa.numeric import Lanes, quiet, quotient_error, stepped, sum_to_odd, two_sum, zero_sign
 
 
 def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
@@ -131,7 +131,7 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     safe = _is_safe(a) & _is_safe(b) & (np.abs(c) < _SAFE_ADDEND)
     low, low_error = two_sum(c, product_error)
     high, high_error = two_sum(product, low)
-    nearest, error = two_sum(high, odd_sum(high_error, low_error))
+    nearest, error = two_sum(high, sum_to_odd(high_error, low_error))
     fast = nearest if rnd == "rn" else stepped(nearest, error, rnd)
     result = zero_sign(np.where(trivial, native, fast), product, c, rnd)
     return _repaired(result, ~trivial & ~safe, lambda x, y, z: x * y + z, rnd, a, b, c)

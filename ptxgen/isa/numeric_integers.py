@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.isa.numeric import TO_INTEGER, Lanes, as_f64, narrow, odd_sum, quiet, stepped, two_sum
+from ptxgen.isa.numeric import TO_INTEGER, Lanes, as_f64, narrow, quiet, stepped, sum_to_odd, two_sum
 from ptxgen.types import ScalarType
 
 # The integer operations of `atom`, `red` and `redux` that are associative and commutative.
@@ -31,7 +31,7 @@ def from_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     low = np.bitwise_and(wide, wide.dtype.type(0xFFFFFFFF)).astype(np.float64)
     high = np.right_shift(wide, wide.dtype.type(32)).astype(np.float64) * 2.0**32
     if type.name != "f64":
-        return narrow(odd_sum(high, low), type, rnd)
+        return narrow(sum_to_odd(high, low), type, rnd)
     nearest, error = two_sum(high, low)
     return stepped(nearest, error, rnd)
 

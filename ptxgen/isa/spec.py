@@ -235,18 +235,18 @@ class Inst:
                     raise ModifierError(
                         f"{self.name}: {name} must be a type of ptxgen.types, got the text {value!r}"
                     )
-                given = value if isinstance(value, str) else shown(value)
+                text = value if isinstance(value, str) else shown(value)
                 raise ModifierError(
-                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {given}"
-                    f"{did_you_mean(given, legal)} (syntax: {self.syntax})"
+                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {text}"
+                    f"{did_you_mean(text, legal)} (syntax: {self.syntax})"
                 )
         key = tuple(
             _choice(c, modifiers[s]) if s in modifiers else next(iter(c)) for s, c in self.choices.items()
         )
-        found = self._ops.get(key)
-        if found is None:
-            found = self._ops[key] = self._bind(dict(zip(self.choices, key, strict=True)))
-        return found
+        op = self._ops.get(key)
+        if op is None:
+            op = self._ops[key] = self._bind(dict(zip(self.choices, key, strict=True)))
+        return op
 
     def _bind(self, chosen: dict[str, Modifier]) -> Op:
         printed, gate = [], self.gate

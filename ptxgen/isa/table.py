@@ -31,14 +31,14 @@ def recognise(opcode: str) -> tuple[Op, ...]:
 
     Modifiers may stand in another order than the manual's, if no row prints the given order.
     """
-    found = RECOGNISED.get(opcode)
-    if found is None:
+    ops = RECOGNISED.get(opcode)
+    if ops is None:
         words = opcode.split(".")
         candidates = [_match(row, words, _next_word) for row in HEADS.get(words[0], ())]
         if not any(candidates):
             candidates = [_match(row, words, _any_word) for row in HEADS.get(words[0], ())]
-        found = RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
-    return found
+        ops = RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
+    return ops
 
 
 def op_of(instr: Instr) -> Op:
@@ -47,19 +47,19 @@ def op_of(instr: Instr) -> Op:
     Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that
     fit none of its ops.
     """
-    found = recognise(instr.opcode)
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    ops = recognise(instr.opcode)
+    if len(ops) == 1:
+        return ops[0]
+    if not ops:
         head = instr.opcode.split(".")[0]
         known = HEADS.get(head)
         hint = f"; {head} is declared as: {_forms(known)}" if known else did_you_mean(head, HEADS)
         raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
-    for op in found:
+    for op in ops:
         if fits(op, instr.operands):
             return op
     raise TypeMismatchError(
-        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {_forms([op.row for op in found])}"
+        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {_forms([op.row for op in ops])}"
     )
 
 

@@ -95,14 +95,14 @@ GENERATIONS: Final = (
 
 def adder(sm: int, family: Family, type: str) -> Adder:
     """The adder of a target, by its number, for products with this type of A."""
-    found = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
+    generation = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
     if family == "quad" and sm >= _FIRST_FUSED:
         return _FUSED
     if family == "wmma" and type == "tf32":
-        return Adder(found.wide.fraction, _BLOCK_OF_WMMA_TF32)
+        return Adder(generation.wide.fraction, _BLOCK_OF_WMMA_TF32)
     if type not in _FP8:
-        return found.wide
-    return found.fp8 if family == "mma" else found.fp8_wgmma
+        return generation.wide
+    return generation.fp8 if family == "mma" else generation.fp8_wgmma
 
 
 # ---------------------------------------- factors

@@ -127,8 +127,8 @@ def surface(
         machine.surface_store(surf[0], geometry, surf[1], type, a if vec else (a,), mode)
         return ()
     count = int(vec[1:]) if vec else 1
-    found = machine.surface_load(surf[0], geometry, surf[1], type, count, mode)
-    return found if vec or found is None else found[0]
+    loaded = machine.surface_load(surf[0], geometry, surf[1], type, count, mode)
+    return loaded if vec or loaded is None else loaded[0]
 
 
 @inst(

@@ -41,12 +41,12 @@ class Flow:
     machine: Any
 
     def any(self, *names: str) -> Any:
-        """Which lanes have an undefined bit in one of these operands; of all without names, bool."""
-        found: Any = np.False_
+        """A mask of the lanes with an undefined bit in one of these operands; by default in any."""
+        result: Any = np.False_
         for name in names or self.bits:
             for part in _parts(self.bits[name]):
-                found = np.logical_or(found, np.not_equal(part, 0))
-        return found
+                result = np.logical_or(result, np.not_equal(part, 0))
+        return result
 
 
 Bits = Callable[[Flow], Any]
@@ -91,12 +91,12 @@ def moved(*names: str) -> Bits:
     """
 
     def bits(flow: Flow) -> Any:
-        found = flow.run({n: as_operand(flow.values[n], flow.bits[n]) for n in names if n in flow.bits})
+        results = flow.run({n: as_operand(flow.values[n], flow.bits[n]) for n in names if n in flow.bits})
         control = [n for n in flow.bits if n not in names]
         lost = flow.any(*control) if control else np.False_
         if not np.any(lost):
-            return found
-        return tuple(_filled(part, lost) for part in _parts(found)) or found
+            return results
+        return tuple(_filled(part, lost) for part in _parts(results)) or results
 
     return bits
 
@@ -135,15 +135,15 @@ def tried(flow: Flow) -> Any:
 def differing(results: list[Any]) -> Any:
     """The bits in which results are not all the same."""
     several = isinstance(results[0], tuple)
-    found = []
+    masks = []
     for parts in zip(*map(_parts, results), strict=True):
         raw = [np.asarray(p) for p in parts]
         raw = [r if r.dtype == np.bool_ else r.view(f"u{r.itemsize}") for r in raw]
         total = raw[0] ^ raw[0]
         for other in raw[1:]:
             total = total | (raw[0] ^ other)
-        found.append(total)
-    return tuple(found) if several else found[0]
+        masks.append(total)
+    return tuple(masks) if several else masks[0]
 
 
 def _forced(value: Any, bits: Any, *, ones: bool) -> Any:
@@ -210,8 +210,8 @@ def _extremes(a: Lanes, a_bits: Any, b: Lanes, b_bits: Any) -> list[tuple[Any, A
         low, high = raw & ~np.asarray(bits), raw | bits
         if x.dtype.kind == "i":
             sign = raw.dtype.type(1 << (8 * x.itemsize - 1))
-            turned = np.asarray(bits) & sign
-            low, high = low | turned, high & ~turned
+            sign_bits = np.asarray(bits) & sign
+            low, high = low | sign_bits, high & ~sign_bits
         return np.ascontiguousarray(low).view(x.dtype), np.ascontiguousarray(high).view(x.dtype)
 
     least_a, most_a = ends(a, a_bits)

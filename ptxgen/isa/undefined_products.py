@@ -49,18 +49,18 @@ def _product(flow: Flow) -> Any:
     other = 0 if "xor" in flow.op.opcode.split(".") else 1
     undefined: list[Any] = []
     for left in (True, False):
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, type, mine in (("a", a, left), ("b", b, not left)):
             if isinstance(flow.values[name], tuple):
-                given[name] = _operand(flow, name, type, None if mine else other)
-        given[sums] = _operand(flow, sums, c, None if left else 0)
+                arguments[name] = _operand(flow, name, type, None if mine else other)
+        arguments[sums] = _operand(flow, sums, c, None if left else 0)
         flow.machine.matrices = [
             _reader(type, None if mine else other)
             for name, type, mine in (("a", a, left), ("b", b, not left))
-            if name not in given
+            if name not in arguments
         ]
         positive = {name: 1 for name in ("ia", "ib") if name in flow.values}
-        undefined.append(flow.run({**given, **positive}))
+        undefined.append(flow.run({**arguments, **positive}))
     return tuple(
         _spread(np.asarray(x).view(f"u{x.itemsize}"), d) | _spread(np.asarray(y).view(f"u{y.itemsize}"), d)
         for x, y in zip(*undefined, strict=True)
@@ -79,7 +79,7 @@ def _operand(flow: Flow, name: str, type: str, all_of: int | None) -> tuple[Any,
 
 
 def _reader(type: str, all_of: int | None) -> Any:
-    """What becomes of the undefined bits of a matrix in memory, in words of any width."""
+    """A reader of the undefined bits of a matrix in memory, in words of any width."""
     if all_of is None:
         return lambda bits: _marked(bits, type)
     return lambda bits: _filled(bits, type, all_of)
@@ -95,10 +95,10 @@ def _marked(bits: Lanes, type: str) -> Lanes:
     """1 in each element that has an undefined bit, 0 in all others."""
     one = _ONES[type][1]
     width, masks = _fields(bits, type)
-    found = np.zeros_like(bits)
+    marked = np.zeros_like(bits)
     for n, mask in enumerate(masks):
-        found |= np.where(bits & mask, bits.dtype.type(one << n * width), bits.dtype.type(0))
-    return found
+        marked |= np.where(bits & mask, bits.dtype.type(one << n * width), bits.dtype.type(0))
+    return marked
 
 
 def _filled(bits: Lanes, type: str, value: int) -> Lanes:
@@ -110,10 +110,10 @@ def _filled(bits: Lanes, type: str, value: int) -> Lanes:
 
 def _spread(sums: Lanes, type: str) -> Lanes:
     """All bits of the elements that are not 0."""
-    found = np.zeros_like(sums)
+    spread = np.zeros_like(sums)
     for mask in _fields(sums, type)[1]:
-        found |= np.where(sums & mask, mask, sums.dtype.type(0))
-    return found
+        spread |= np.where(sums & mask, mask, sums.dtype.type(0))
+    return spread
 
 
 PRODUCT: Final = Rule(_product, ("a", "b", "c", "d"), vectors=True)

@@ -110,10 +110,10 @@ def _members(machine: Machine, membermask: Lanes) -> Lanes:
     return members
 
 
-def _each(machine: Machine, found: Lanes) -> Lanes:
+def _each(machine: Machine, values: Lanes) -> Lanes:
     """Results by lane or by warp, `[warps, 32 or 1]`, expanded to one value for each lane."""
-    times = WARP_SIZE // found.shape[1]
-    return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
+    times = WARP_SIZE // values.shape[1]
+    return np.repeat(values, times, axis=1).reshape(machine.lane_id().shape)
 
 
 def _bits(chosen: Lanes) -> Lanes:

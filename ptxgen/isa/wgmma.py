@@ -47,14 +47,14 @@ _INT32: Final = np.iinfo(np.int32)
 
 
 def _in_memory(
-    machine: Machine, layout: Layout, at: Lanes, rows: int, turned: bool, *, parted: bool
+    machine: Machine, layout: Layout, at: Lanes, rows: int, transposed: bool, *, parted: bool
 ) -> Lanes:
-    words = read_matrix(machine, at, rows, transposed=turned, parted=parted)
+    words = read_matrix(machine, at, rows, transposed=transposed, parted=parted)
     elements = words.view(f"u{4 // layout.per}")
-    return np.ascontiguousarray(elements.transpose((1, 2, 0) if turned else (2, 1, 0)))
+    return np.ascontiguousarray(elements.transpose((1, 2, 0) if transposed else (2, 1, 0)))
 
 
-def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
+def _addend(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
     """The registers of D, `[registers, lanes]`; zeros in threads that do not keep them."""
     sums = joined(machine, d).reshape(len(d), -1)
     if not keep.all():
@@ -65,7 +65,7 @@ def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
 def _multiplied(
     machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes], keep: Lanes, how: Adder
 ) -> tuple[Lanes, ...]:
-    old = elements_across(machine, of.c, tuple(_kept(machine, d, keep)), k_first=False)
+    old = elements_across(machine, of.c, tuple(_addend(machine, d, keep)), k_first=False)
     sums = multiplied(how, of.type_a, *read, old.view(ACCUMULATORS[of.c.per]))
     return as_registers(of.d, registers_across(of.d, sums))
 
@@ -73,7 +73,7 @@ def _multiplied(
 def _added_s32(
     machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, finite: bool
 ) -> tuple[Lanes, ...]:
-    exact = _kept(machine, d, keep).reshape(-1) + product.astype(np.int64)
+    exact = _addend(machine, d, keep).reshape(-1) + product.astype(np.int64)
     if finite:
         exact = np.clip(exact, _INT32.min, _INT32.max)
     return as_registers(of.d, exact.astype(np.int32))  # wraps around
@@ -97,11 +97,11 @@ _SHARED: Final = "in shared memory, as the descriptor a says"
 _K_MAJOR: Final = each(
     _A_COLUMNS, ("", "a:u64", _SHARED, "", ""), ("_registers", "a:b32*4", "in registers", "", "")
 )
-_TURNED: Final = ". If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K"
+_TRANSPOSED: Final = ". If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K"
 _EITHER: Final = each(
     _A_COLUMNS,
-    ("", "a:u64", _SHARED, ", ta:imm, tb:imm", _TURNED),
-    ("_registers", "a:b32*4", "in registers", ", tb:imm", _TURNED),
+    ("", "a:u64", _SHARED, ", ta:imm, tb:imm", _TRANSPOSED),
+    ("_registers", "a:b32*4", "in registers", ", tb:imm", _TRANSPOSED),
 )
 
 

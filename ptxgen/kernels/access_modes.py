@@ -1,4 +1,4 @@
-"""What a kernel does with the arrays of its pointers, by a look at its instructions."""
+"""Finds the arrays that a kernel reads and writes, and their alignment, from its instructions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PT
 
 @dataclass(frozen=True)
 class Uses:
-    """What a kernel does with the arrays of its pointers, which are given by name.
+    """The uses of arrays by a kernel, by the names of its pointer parameters.
 
     `written` are those it may write. `alignment` has the bytes of which each pointer must be a
     multiple for its vectors and copies; pointers that are accessed by elements alone are not in it.
@@ -30,7 +30,7 @@ class Uses:
 
 
 def uses_of(kernel: Kernel, pointers: Collection[str]) -> Uses:
-    """The uses of the arrays behind pointer parameters.
+    """The uses of the arrays that pointer parameters point to.
 
     The array of an access is known if its address is computed from one pointer. An array may be
     written if the address of a write is computed from its pointer, and all may be if that is not
@@ -44,37 +44,37 @@ def uses_of(kernel: Kernel, pointers: Collection[str]) -> Uses:
     alignment: dict[str, int] = {}
     for access in _global_accesses(instrs):
         address, nbytes = access.address, access.nbytes
-        found = {name for reg in registers_of(address) for name in sources.get(reg.name, ())}
-        if isinstance(address, TensorAddress) and not found <= maps:
-            found = set()
+        reached = {name for reg in registers_of(address) for name in sources.get(reg.name, ())}
+        if isinstance(address, TensorAddress) and not reached <= maps:
+            reached = set()
         if access.writes:
-            written |= found or set(pointers)
-        if len(found) == 1 and nbytes and isinstance(address, Address) and address.offset % nbytes == 0:
-            (name,) = found
+            written |= reached or set(pointers)
+        if len(reached) == 1 and nbytes and isinstance(address, Address) and address.offset % nbytes == 0:
+            (name,) = reached
             alignment[name] = max(nbytes, alignment.get(name, 1))
     return Uses(frozenset(written), alignment)
 
 
 def _sources(instrs: list[Instr], pointers: Collection[str]) -> dict[str, set[str]]:
     """The pointer parameters from which each register may be computed, by the register's name."""
-    found: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
     is_new = True
     while is_new:
         is_new = False
         for instr in instrs:
             shape = shape_of(instr)
             names = shape.names(instr.operands)
-            given: set[str] = set()
+            origins: set[str] = set()
             if instr.opcode.startswith(("ld.", "mov.")):
-                given = {name for name in _parameters(instr) if name in pointers}
+                origins = {name for name in _parameters(instr) if name in pointers}
             if not instr.opcode.startswith("ld."):
                 for name in names[shape.dests :]:
-                    given |= found.get(name, set())
+                    origins |= sources.get(name, set())
             for name in names[: shape.dests]:
-                known = found.setdefault(name, set())
-                is_new |= not given <= known
-                known |= given
-    return found
+                known = sources.setdefault(name, set())
+                is_new |= not origins <= known
+                known |= origins
+    return sources
 
 
 def _parameters(instr: Instr) -> Iterator[str]:

@@ -81,7 +81,7 @@ class BuiltFunction:
 
     @cached_property
     def uses(self) -> Uses:
-        """What the kernel does with the arrays of its pointers."""
+        """The uses of arrays by the kernel, by the names of its pointer parameters."""
         types = self.signature.parameters
         arrays = [n for n, type in types.items() if isinstance(type, PointerType | TensorMapType)]
         return uses_of(self.kernel, arrays)
@@ -99,13 +99,15 @@ class BuiltFunction:
         """The violations in the proof of shared memory and barriers, for all launches or for those with
         these numbers as parameters; none if its steps, which are limited, do not suffice.
         """
-        found = self._refutations.get(numbers)
-        if found is None:
+        refutations = self._refutations.get(numbers)
+        if refutations is None:
             maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
             known: dict[str, Any] = {**maps, **dict(numbers)}
             proof = prove_shared(self.module, block=self.threads, params=known, steps=_STEPS)
-            found = self._refutations.keep(numbers, tuple(map(str, (*proof.problems, *proof.violations))))
-        return found
+            refutations = self._refutations.keep(
+                numbers, tuple(map(str, (*proof.problems, *proof.violations)))
+            )
+        return refutations
 
     def prove(
         self,
@@ -157,20 +159,20 @@ class BuiltFunction:
             raise LaunchError(
                 f"{caller}: align must be a power of two up to {_MOST_ALIGN} (bytes), got {shown(align)}"
             )
-        found = tuple(
+        dense = tuple(
             [self._array(caller, name, pointers[name].dtype, arrays[name], align) for name in arrays]
         )
         blocks = _grid(caller, grid)
-        sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
+        sizes = [size for array in dense for size in (array.nbytes, *(axis.extent for axis in array.axes))]
         _check_bounds(caller, bounds, {*known, *_names_in((*sizes, *blocks))})
         equal = {} if blocks[0] == GRID else {GRID: blocks[0]}
-        return GlobalContract(found, (), {**known, **bounds}, blocks, equal)
+        return GlobalContract(dense, (), {**known, **bounds}, blocks, equal)
 
-    def _array(self, caller: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
+    def _array(self, caller: str, name: str, dtype: ScalarType, shape: Any, align: int | None) -> GlobalArray:
         """A dense array, outermost dimension first; its rows are the elements of the proof. It and its
         rows begin at multiples of `align` bytes, if that is given.
         """
-        *outer, columns = dims = _dims(caller, name, given)
+        *outer, columns = dims = _dims(caller, name, shape)
         nbytes = dtype.nbytes
         axes = tuple([Axis(extent, _spanned(nbytes, dims[n + 1 :])) for n, extent in enumerate(outer)])
         if align is None:
@@ -190,7 +192,7 @@ class BuiltFunction:
         return {"tensor_map": described_array(name, self.maps[name])} if name in self.maps else {}
 
     def contract(self) -> dict[str, Any]:
-        """What a host program in any language needs to launch the kernel, as plain data for JSON:
+        """The launch contract for host programs in any language, as plain data for JSON:
         the entry, the argument block, the block and the shared memory. Sizes and offsets are in
         bytes.
         """
@@ -230,35 +232,35 @@ def _names_in(expressions: Iterable[Size]) -> set[str]:
 
 
 def _check_bounds(caller: str, bounds: Any, names: Collection[str]) -> None:
-    """Raise `LaunchError` for bounds that are none, or of a name that stands for no size."""
-    for name, given in bounds.items():
+    """Raise `LaunchError` for bounds that are none, or of a name that is no size."""
+    for name, value in bounds.items():
         if name not in names:
             raise LaunchError(
                 f"{caller}: bounds has {name!r}, which is no size{did_you_mean(name, sorted(names))}"
             )
-        pair = given if isinstance(given, tuple) else ()
+        pair = value if isinstance(value, tuple) else ()
         low, high = (integer(n, -(1 << 63), 1 << 63) for n in pair) if len(pair) == _PAIR else (None, None)
         if low is None or high is None or low > high:
             raise LaunchError(
                 f"{caller}: bounds of {name} must be two integers, the lowest and the highest value, got "
-                f"{shown(given)}"
+                f"{shown(value)}"
             )
 
 
-def _grid(caller: str, given: Any) -> tuple[Size, Size, Size]:
+def _grid(caller: str, grid: Any) -> tuple[Size, Size, Size]:
     """The CTAs along x, y and z."""
-    found = given if isinstance(given, tuple | list) else (given,)
-    if not 1 <= len(found) <= _MOST_DIMENSIONS or not all(map(_is_size, found)):
+    extents = grid if isinstance(grid, tuple | list) else (grid,)
+    if not 1 <= len(extents) <= _MOST_DIMENSIONS or not all(map(_is_size, extents)):
         raise LaunchError(
             f"{caller}: grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', "
-            f"got {shown(given)}"
+            f"got {shown(grid)}"
         )
-    x, y, z = (*found, 1, 1)[:_MOST_DIMENSIONS]
+    x, y, z = (*extents, 1, 1)[:_MOST_DIMENSIONS]
     return x, y, z
 
 
 def _kind(type: Type) -> dict[str, str]:
-    """What kind of parameter one of this type is, in a contract, and the elements of an array."""
+    """The kind of a parameter of this type in a contract, and the element type of an array."""
     if isinstance(type, TensorMapType):
         return {"kind": "tensor_map"}
     return (
@@ -279,14 +281,14 @@ def _meaning(type: Type) -> str:
 
 def _range(type: ScalarType) -> tuple[int, int]:
     """The default range of a size of this type: from 1 to the largest that s32 has, so that a loop
-    counter of u32 does not wrap behind it.
+    counter of u32 does not wrap.
     """
     bits = type.bits - 1 if type.is_signed else type.bits
     return 1, (1 << min(bits, 31)) - 1
 
 
-def _is_size(given: object) -> bool:
-    return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
+def _is_size(size: object) -> bool:
+    return isinstance(size, str) or integer(size, 1, 1 << 62) is not None
 
 
 def _dims(caller: str, name: str, dims: Any) -> tuple[int | str, ...]:
@@ -299,7 +301,7 @@ def _dims(caller: str, name: str, dims: Any) -> tuple[int | str, ...]:
     for extent in dims[1:]:
         if re.search(r"[-+/]", str(extent)):
             raise LaunchError(
-                f"{caller}: {name}: a dimension behind the first must be a size, a number or a product, got "
+                f"{caller}: {name}: a dimension after the first must be a size, a number or a product, got "
                 f"{shown(extent)}; give the sum a name of its own in bounds="
             )
     return dims

@@ -1,4 +1,4 @@
-"""What the function of a kernel reads while the kernel is built, besides its parameters: variables of
+"""Variables that the function of a kernel reads while the kernel is built, besides its parameters: those of
 modules and of enclosing functions, in the function and in those that it calls.
 
 A kernel is built anew when such a value changes, so that a launch never uses a kernel of another value.
@@ -66,29 +66,29 @@ class Captured:
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
         self._outputs: set[tuple[object, ...]] = set()  # what building the kernel itself changes
-        self._found: _Scan | None = None
+        self._scan: _Scan | None = None
 
     def is_same(self) -> bool:
         """Whether all values are those of the last `key`."""
-        found = self._found
-        return found is not None and found.is_same()
+        scan = self._scan
+        return scan is not None and scan.is_same()
 
     def key(self) -> object:
         """A hashable key of the values: equal for the same values."""
-        found = self._found
-        if found is None or not found.is_same():
-            found = self._found = _Scan(self._function, self._outputs)
-        return found.key
+        scan = self._scan
+        if scan is None or not scan.is_same():
+            scan = self._scan = _Scan(self._function, self._outputs)
+        return scan.key
 
     def built(self) -> None:
         """The kernel has been built: values that changed while it was are results, not arguments."""
-        before, after = self._found, _Scan(self._function, self._outputs)
+        before, after = self._scan, _Scan(self._function, self._outputs)
         if before is not None and before.key != after.key:
             self._outputs |= {
                 label for label, key in before.values.items() if after.values.get(label, key) != key
             }
             after = _Scan(self._function, self._outputs)
-        self._found = after
+        self._scan = after
 
 
 class _Scan:
@@ -165,7 +165,7 @@ class _Scan:
 
 
 class _Keys:
-    """Keys of values: `changing` says whether one that was asked for may change in place, and `functions`
+    """Keys of values: `changing` says whether a value among them may change in place, and `functions`
     are those in them.
     """
 
@@ -258,10 +258,10 @@ def _paths(code: CodeType, cells: frozenset[str]) -> tuple[tuple[str, ...], ...]
     """The variables that a function reads, those in `cells` of enclosing functions, each with the
     attributes that are taken of it; functions in it are read, too.
     """
-    found = _known.get(id(code))
-    if found is None:
-        found = _known[id(code)] = code, tuple(dict.fromkeys(_read_paths(code, cells)))
-    return found[1]
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = code, tuple(dict.fromkeys(_read_paths(code, cells)))
+    return known[1]
 
 
 def _read_paths(code: CodeType, cells: frozenset[str]) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What runs of a kernel under the sanitizers find, each problem once."""
+"""Findings of runs of a kernel under the sanitizers, each problem once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptxgen.interpreter.schedule.policies import Schedule
 
 @dataclass(frozen=True)
 class Findings:
-    """What runs under the sanitizers found: `reports` of the sanitizers, and `faults`, which ended
+    """Findings of runs under the sanitizers: `reports` of the sanitizers, and `faults`, which ended
     a run (an access outside all arrays, a deadlock); each problem once.
     """
 
@@ -21,15 +21,15 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.reports and not self.faults
 
     def __str__(self) -> str:
-        found = [*map(str, self.reports), *self.faults]
-        return "\n".join(found) if found else "nothing was found"
+        texts = [*map(str, self.reports), *self.faults]
+        return "\n".join(texts) if texts else "nothing was found"
 
     def require(self) -> None:
-        """Raise `TrapError` with all that was found, if there is anything."""
+        """Raise `TrapError` with all findings, if there are any."""
         if not self.clean:
             raise TrapError(str(self))
 
@@ -37,7 +37,7 @@ class Findings:
 def findings_of(
     run: Callable[[Schedule], Result], schedules: Iterable[Schedule]
 ) -> tuple[Findings, tuple[Result | TrapError, ...]]:
-    """What `run` finds under each schedule, and its results, or what stopped it.
+    """The findings and the results of `run` under each schedule.
 
     `run` returns its reports (`raise_on_report=False`), and raises `TrapError` if it is stopped.
     """

@@ -139,39 +139,39 @@ class KernelFunction:
 
         Takes what `build` takes. Raises what the function raises, and `ConfigError` for invalid choices.
         """
-        found = find_target(target or self._target or DEFAULT_TARGET)
-        count, values = self._choice(found, threads, statics)
-        return self._emit(found, count, values, self._asserts)[0]
+        built_for = find_target(target or self._target or DEFAULT_TARGET)
+        count, values = self._choice(built_for, threads, statics)
+        return self._emit(built_for, count, values, self._asserts)[0]
 
     def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
-        found = self._plain.get(target.name)
-        if found is None or not self._captured.is_same():
+        built = self._plain.get(target.name)
+        if built is None or not self._captured.is_same():
             self._plain.clear()
-            found = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
-        return found
+            built = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
+        return built
 
     def _specialised(
         self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
         count, values = self._choice(target, threads, statics)
         key = self._key(target, count, asserts, values)
-        found = self._built.get(key)
-        if found is None:
+        built = self._built.get(key)
+        if built is None:
             with self._lock:
                 key = self._key(target, count, asserts, values)  # another thread may have built it
-                found = self._built.get(key)
-                if found is None:
-                    found = self._verified(target, count, values, asserts)
+                built = self._built.get(key)
+                if built is None:
+                    built = self._verified(target, count, values, asserts)
                     self._captured.built()
-                    self._built[self._key(target, count, asserts, values)] = found
-        return found
+                    self._built[self._key(target, count, asserts, values)] = built
+        return built
 
     def _key(
         self, target: Target, threads: int, asserts: bool, statics: Mapping[str, Any]
     ) -> tuple[object, ...]:
-        """What a build depends on."""
+        """The key of a build: all that its text depends on."""
         try:
             chosen = tuple(map(key_of, statics.values()))
         except TypeError as error:
@@ -201,8 +201,8 @@ class KernelFunction:
             cluster=self._attributes.cluster,
             asserts=asserts,
         )
-        given = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
-        result: object = self._function(k, *given, **statics)
+        parameters = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
+        result: object = self._function(k, *parameters, **statics)
         if result is not None:
             raise ConfigError(
                 f"kernel {self.name}: the function must return nothing, got {shown(result)}; store results"
@@ -230,7 +230,7 @@ class KernelFunction:
 
     @property
     def resources(self) -> Resources:
-        """The resources of the kernel behind `ptx`."""
+        """The resources of the kernel of `ptx`."""
         return self.build().resources
 
     # ------------------------------------------------------------------------------------ launching
@@ -248,7 +248,7 @@ class KernelFunction:
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
 
-        The arguments are those of the function behind the builder, by position or name, and its
+        The arguments are those of the function after the builder, by position or name, and its
         static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
         JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array
         with strides of a multiple of 16 bytes, whose descriptor is made and kept. `threads` is another
@@ -320,10 +320,10 @@ class KernelFunction:
         """
         if ordinal is None:
             return self._target or find_target(DEFAULT_TARGET)
-        found = self._targets.get(ordinal)
-        if found is None:
-            found = self._targets[ordinal] = self._target_on(ordinal)
-        return found
+        target = self._targets.get(ordinal)
+        if target is None:
+            target = self._targets[ordinal] = self._target_on(ordinal)
+        return target
 
     def _target_on(self, ordinal: int) -> Target:
         device = self._runner.backend.device_properties(ordinal)
@@ -407,7 +407,7 @@ class KernelFunction:
         align: int | None = None,
         target: Target | str | None = None,
         threads: int | None = None,
-        **given: Any,
+        **dimensions: Any,
     ) -> Proofs:
         """Prove all accesses to memory and the barriers, for every launch of `grid` CTAs (along
         x, or a tuple) in which the arrays are dense and have the given dimensions.
@@ -416,7 +416,7 @@ class KernelFunction:
         expressions of sizes, such as `X=("rows", "columns")`. Sizes are integer parameters of the
         kernel, `"grid"`, and names in `bounds`, which has their lowest and highest values; by
         default sizes are from 1 to 2**31 - 1. `align` promises that each array and each of its rows
-        begins at a multiple of so many bytes (default: of its elements), which accesses to several
+        begins at a multiple of that many bytes (default: of its elements), which accesses to several
         elements need. Static parameters are given by name, too.
 
         >>> softmax.prove(X=("grid", "columns"), Y=("grid", "columns")).complete  # doctest: +SKIP
@@ -424,13 +424,13 @@ class KernelFunction:
 
         Raises `LaunchError` for dimensions that are missing or cannot be read.
         """
-        statics = {name: value for name, value in given.items() if name in self.signature.statics}
-        arrays = {name: dims for name, dims in given.items() if name not in statics}
+        statics = {name: value for name, value in dimensions.items() if name in self.signature.statics}
+        arrays = {name: dims for name, dims in dimensions.items() if name not in statics}
         built = self.build(target=target, threads=threads, **statics)
         return built.prove(arrays, bounds or {}, grid, align)
 
     def contract(self, **choices: Any) -> dict[str, Any]:
-        """What a host program in any language needs to launch the kernel, as plain data for JSON;
+        """The launch contract for host programs in any language, as plain data for JSON;
         `choices` are those of `build`.
         """
         return self.build(**choices).contract()

@@ -12,7 +12,7 @@ from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.launch import Call
 
 _UNSET: Final = (
-    "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
+    "What Python computes inside a loop or a branch of the GPU is unknown after it: make the variable "
     "before it, total = k.var(f32, 0), and write it inside, total += x"
 )
 
@@ -47,9 +47,9 @@ def require_not_refuted(built: BuiltFunction, call: Call) -> None:
         for name, value in zip(names, call.values, strict=True)
         if name not in call.views and isinstance(value, int)
     ]
-    found = built.refutations(tuple(numbers))
-    if found:
-        listed = "\n".join(f"* {text}" for text in found)
+    refutations = built.refutations(tuple(numbers))
+    if refutations:
+        listed = "\n".join(f"* {text}" for text in refutations)
         raise VerifyError(
             f"{built.signature.name}: the kernel's proof says that the launch goes wrong:\n{listed}\n"
             "Mend it; if the proof is wrong about your launches, @ptxgen.kernel(..., proved=False) does not "

@@ -68,29 +68,31 @@ class Call(NamedTuple):
         return self.first is not None and self.first.device != HOST
 
 
-def extents(caller: str, what: str, given: object) -> Extents:
+def extents(caller: str, what: str, value: object) -> Extents:
     """One to three positive integers as (x, y, z). Raises `LaunchError` for anything else."""
-    if type(given) is int and 0 < given <= MAX_GRID[0]:
-        return given, 1, 1
-    found = given if isinstance(given, tuple | list) else (given,)
-    whole = [integer(n, 1, most) for n, most in zip(found, MAX_GRID, strict=False)]
-    if not 1 <= len(found) <= len(MAX_GRID) or None in whole:
+    if type(value) is int and 0 < value <= MAX_GRID[0]:
+        return value, 1, 1
+    sizes = value if isinstance(value, tuple | list) else (value,)
+    whole = [integer(n, 1, most) for n, most in zip(sizes, MAX_GRID, strict=False)]
+    if not 1 <= len(sizes) <= len(MAX_GRID) or None in whole:
         raise LaunchError(
             f"{caller}: {what} must be 1 to 3 positive integers, at most {MAX_GRID[0]}, {MAX_GRID[1]} and "
-            f"{MAX_GRID[2]}, got {shown(given)}"
+            f"{MAX_GRID[2]}, got {shown(value)}"
         )
     x, y, z = (*whole, 1, 1)[: len(MAX_GRID)]
     return x or 1, y or 1, z or 1
 
 
-def checked(caller: str, parameters: Mapping[str, Type], given: Sequence[object], stream: int | None) -> Call:
+def checked(
+    caller: str, parameters: Mapping[str, Type], arguments: Sequence[object], stream: int | None
+) -> Call:
     """The arguments of a call. Raises `LaunchError` with every problem of the arguments."""
     problems: list[str] = []
     values: list[Any] = []
     views: dict[str, ArrayView] = {}
     first: ArrayView | None = None
     together = True  # whether all arrays that have elements are on the same device
-    for (name, type), value in zip(parameters.items(), given, strict=True):
+    for (name, type), value in zip(parameters.items(), arguments, strict=True):
         if isinstance(type, ScalarType):
             number = _number(type, value)
             if number is None:
@@ -215,7 +217,7 @@ def require_fit(caller: str, uses: Uses, call: Call) -> None:
         if call.views[name].pointer % nbytes:
             raise LaunchError(
                 f"{caller}: {name} must begin at a multiple of {nbytes} bytes, because the kernel accesses "
-                f"so many at once, got {call.views[name].pointer:#x}; copy it"
+                f"that many at once, got {call.views[name].pointer:#x}; copy it"
             )
 
 
@@ -254,19 +256,19 @@ class Runner:
                 f"{caller}: backend must be one of {', '.join(BACKENDS)}, got {shown(name)}"
                 f"{did_you_mean(name, BACKENDS)}"
             )
-        found = name
+        chosen = name
         if name == AUTO:
             asked = AUTO if call.is_on_gpu else backend_setting()
             if call.is_on_gpu or asked == "cuda" or (asked == AUTO and not self.backend.why_unavailable()):
-                found = "cuda"
+                chosen = "cuda"
             else:
-                found = "interpreter"
-        if found == "interpreter" and call.first is not None and call.is_on_gpu:
+                chosen = "interpreter"
+        if chosen == "interpreter" and call.first is not None and call.is_on_gpu:
             raise LaunchError(
                 f"{caller}: the interpreter runs on the host, but the arrays are on "
                 f"{call.first.device_name}; copy them to the host, or use backend='cuda'"
             )
-        return found
+        return chosen
 
     def interpret(self, built: BuiltFunction, grid: Extents, call: Call, **how: Any) -> interpreter.Result:
         """Interpret the kernel on arrays of the host, in place; `how` are further arguments of
@@ -363,9 +365,9 @@ class Runner:
 
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
         """The launch of a kernel with these values of its parameters, which are checked."""
-        found = self._plans.get((built, grid))
-        if found is not None:
-            return found.with_values(tuple(values))
+        cached = self._plans.get((built, grid))
+        if cached is not None:
+            return cached.with_values(tuple(values))
         plan = LaunchPlan(
             entry=built.kernel.name,
             grid=grid,
@@ -378,16 +380,16 @@ class Runner:
         return self._plans.keep((built, grid), plan)
 
     def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
-        found = self._loaded.get((built, ordinal))
-        if found is not None:
-            return found
+        loaded = self._loaded.get((built, ordinal))
+        if loaded is not None:
+            return loaded
         with self._lock:
             name, _, version = self.backend.version(built.target).partition(" ")
             cache = self._cache or default_cache()
             key = CacheKey(built.text, built.target.name, name, version)
             program = cache.get_or_build(key, lambda: self.backend.compile(built.text, built.target))
-            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
-            return self._loaded.keep((built, ordinal), found)
+            loaded = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            return self._loaded.keep((built, ordinal), loaded)
 
 
 def interpreted(built: BuiltFunction, call: Call) -> list[Any]:

@@ -58,37 +58,37 @@ class Signature:
         if not isinstance(function, FunctionType):
             raise ConfigError(f"kernel: a kernel must be a Python function, got {shown(function)}")
         name = function.__name__
-        found = inspect.signature(function)
-        every = list(found.parameters.values())
+        signature = inspect.signature(function)
+        every = list(signature.parameters.values())
         if not every or every[0].kind not in _BY_POSITION:
             raise ConfigError(
                 f"kernel {name}: the first parameter must be the builder, as in def {name}(k, ...)"
             )
-        given = every[1:]
+        declared = every[1:]
         scope = _scope(function)
         if _is_type(every[0].annotation, scope):
             raise ConfigError(
                 f"kernel {name}: the first parameter must be the builder, but {every[0].name} is a parameter "
                 f"of the kernel; put it first, as in def {name}(k, {every[0].name}: ..., ...)"
             )
-        parameters = {p.name: _type(name, p, scope) for p in given if p.kind in _BY_POSITION}
-        statics = [p for p in given if p.kind is p.KEYWORD_ONLY]
-        if len(parameters) + len(statics) != len(given):
+        parameters = {p.name: _type(name, p, scope) for p in declared if p.kind in _BY_POSITION}
+        statics = [p for p in declared if p.kind is p.KEYWORD_ONLY]
+        if len(parameters) + len(statics) != len(declared):
             raise ConfigError(f"kernel {name}: * and ** parameters are not possible; name each parameter")
         defaults = {p.name: p.default for p in statics if p.default is not p.empty}
         return cls(name, parameters, tuple(p.name for p in statics), defaults)
 
-    def static_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def static_values(self, statics: Mapping[str, Any]) -> dict[str, Any]:
         """The value of each static parameter, in their order. Raises TypeError for a name that is
         none, and for one without a value.
         """
-        for name in given:
+        for name in statics:
             if name not in self.statics:
                 known = (*self.statics, *self.parameters)
                 raise TypeError(
                     f"{self.name}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
                 )
-        values = {**self.defaults, **given}
+        values = {**self.defaults, **statics}
         missing = [name for name in self.statics if name not in values]
         if missing:
             raise TypeError(
@@ -109,15 +109,15 @@ class Signature:
                 "what it is built for is passed by name"
             )
         statics = dict(named)
-        found = list(arguments)
+        values = list(arguments)
         for name in names[: len(arguments)]:
             if name in statics:
                 raise TypeError(f"{self.name}() got multiple values for argument {name!r}")
         for name in names[len(arguments) :]:
             if name not in statics:
                 raise TypeError(f"{self.name}() needs the argument {name!r}")
-            found.append(statics.pop(name))
-        return found, statics
+            values.append(statics.pop(name))
+        return values, statics
 
 
 def threads_of(name: str, threads: object, target: Target) -> int:
@@ -132,7 +132,7 @@ def threads_of(name: str, threads: object, target: Target) -> int:
 
 
 def _flat(threads: object) -> str:
-    """How to write a CTA that was to have several dimensions."""
+    """The hint for threads given as several dimensions."""
     if not isinstance(threads, tuple | list) or not threads or None in [integer(n, 1, 1024) for n in threads]:
         return ""
     return (
@@ -169,13 +169,13 @@ def _scope(function: FunctionType) -> dict[str, Any]:
     """The names that an annotation may use: of the module, and of enclosing functions if the
     function uses them.
     """
-    found = dict(function.__globals__)
+    scope = dict(function.__globals__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            scope[name] = cell.cell_contents
         except ValueError:  # it is set later
             continue
-    return found
+    return scope
 
 
 def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
@@ -189,25 +189,25 @@ def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
 
 
 def _type(caller: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
-    given = parameter.annotation
+    annotation = parameter.annotation
     if parameter.default is not parameter.empty:
         raise ConfigError(
             f"kernel {caller}: {parameter.name} is a parameter of the kernel and has no default; put it "
-            "behind a * if the kernel is built for it"
+            "after a * if the kernel is built for it"
         )
-    if isinstance(given, str):
+    if isinstance(annotation, str):
         try:
-            given = eval(given, scope)  # the author's own annotation
+            annotation = eval(annotation, scope)  # the author's own annotation
         except Exception as error:
             raise ConfigError(
-                f"kernel {caller}: the annotation {given!r} of {parameter.name} cannot be evaluated "
+                f"kernel {caller}: the annotation {annotation!r} of {parameter.name} cannot be evaluated "
                 f"({error}); use names of the module"
             ) from error
-    if isinstance(given, PointerType) and given.dtype.nbytes:
-        return given
-    if isinstance(given, TensorMapType):
-        return given
-    if isinstance(given, ScalarType) and given.name not in _NOT_LOADED:
-        return given
-    got = "no annotation" if given is parameter.empty else shown(given)
+    if isinstance(annotation, PointerType) and annotation.dtype.nbytes:
+        return annotation
+    if isinstance(annotation, TensorMapType):
+        return annotation
+    if isinstance(annotation, ScalarType) and annotation.name not in _NOT_LOADED:
+        return annotation
+    got = "no annotation" if annotation is parameter.empty else shown(annotation)
     raise ConfigError(f"kernel {caller}: {parameter.name} must be annotated with {_WANTED}, got {got}")

@@ -51,7 +51,7 @@ class MapEncoder:
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
-        self._kept = Kept[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
+        self._cache = Kept[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
 
     def values(
         self,
@@ -66,19 +66,19 @@ class MapEncoder:
     def _of(self, boxes: Boxes, array: ArrayView, ordinal: int) -> bytes:
         shape, strides = tuple(array.shape), tuple(array.strides)
         key = boxes, array.pointer, shape, strides
-        found = self._kept.get(key)
-        if found is None:
+        encoded = self._cache.get(key)
+        if encoded is None:
             nbytes = numpy_type(array.dtype).itemsize
             steps = tuple(step * nbytes for step in strides[-2::-1])
             of = boxes.of(array.pointer, shape[::-1], steps)
-            found = self._kept.keep(key, self._backend.encode(of, ordinal))
-        return found
+            encoded = self._cache.keep(key, self._backend.encode(of, ordinal))
+        return encoded
 
 
 def described(
     address: str, boxes: Boxes, dims: Sequence[Expression], strides: Sequence[Expression]
 ) -> dict[str, Any]:
-    """What another host encodes for a tensor map, as plain data: the arguments of
+    """A tensor map in a launch contract, as plain data: the arguments of
     `cuTensorMapEncodeTiled`, innermost dimension first, with expressions of the array's extents
     (`dims`, elements) and of the strides of all dimensions but the innermost (bytes). `address` is the
     parameter with the address.

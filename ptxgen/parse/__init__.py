@@ -71,19 +71,19 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise ParseError(f"parse: the text must be a str, got {shown(given)}")
-    return given
+def _text(text: object) -> str:
+    if not isinstance(text, str):
+        raise ParseError(f"parse: the text must be a str, got {shown(text)}")
+    return text
 
 
-def module_of(caller: str, given: object) -> Module:
-    """The module `given` to the function `caller`: a `Module` itself, or PTX text, which is parsed on use.
+def module_of(caller: str, program: object) -> Module:
+    """The module of `program`, an argument of the function `caller`: a `Module`, or PTX text, parsed on use.
 
-    Raises `LaunchError` if `given` is neither, and `ParseError` as `parse_on_use` does.
+    Raises `LaunchError` if `program` is neither, and `ParseError` as `parse_on_use` does.
     """
-    if isinstance(given, Module):
-        return given
-    if isinstance(given, str):
-        return parse_on_use(given)
-    raise LaunchError(f"{caller}: the kernel must be PTX text or a Module, got {shown(given)}")
+    if isinstance(program, Module):
+        return program
+    if isinstance(program, str):
+        return parse_on_use(program)
+    raise LaunchError(f"{caller}: the kernel must be PTX text or a Module, got {shown(program)}")

@@ -107,7 +107,7 @@ class Bodies(Variables):
         token = self.at
         name = self.declare_label(self.name("a label"), token)
         self.want(":")
-        word = self.words[self.at]  # not `peek`: a comment behind the label is a statement
+        word = self.words[self.at]  # not `peek`: a comment after the label is a statement
         if word in _LISTS:
             self.at += 1
             self.statements.append(Targets(name, word[1:], self._targets()))
@@ -134,12 +134,12 @@ class Bodies(Variables):
             params = self.params()
         else:
             params = ()
-        noreturn, said = False, list[str]()
+        noreturn, seen = False, list[str]()
         while not self.skip(";"):
             word = self.peek()
             if word not in (".noreturn", *_PRESERVED):
                 self.fail(f"wanted ';' after a prototype, got {self.shown(word)}")
-            self.once(word, said)
+            self.once(word, seen)
             noreturn = noreturn or word == ".noreturn"
             if _PRESERVED.get(word):
                 self.count("a number of registers")
@@ -148,11 +148,11 @@ class Bodies(Variables):
     def pragma(self) -> list[str]:
         """Read a directive such as `.pragma "nounroll";`; the result is its strings."""
         self.want(".pragma")
-        found = [self.string("nounroll")]
+        texts = [self.string("nounroll")]
         while self.skip(","):
-            found.append(self.string("nounroll"))
+            texts.append(self.string("nounroll"))
         self.want(";")
-        return found
+        return texts
 
     # --------------------------------------------------------------------------------- declarations
 
@@ -207,7 +207,7 @@ class Bodies(Variables):
         return self.declare_variable(name, token, always=away)
 
     def location(self) -> None:
-        """Read a directive such as `.loc 1 20 3`: the source of the instructions behind it."""
+        """Read a directive such as `.loc 1 20 3`: the source location of the instructions after it."""
         self._locations.read(self)
 
     # --------------------------------------------------------------------------------- instructions

@@ -98,10 +98,10 @@ class Constants(Tokens):
     def whole(self, what: str) -> int:
         """Read an integer literal or expression; `what` names it in the `ParseError`."""
         token = self.at
-        found = self.constant(what)
-        if not isinstance(found, IntImm):
+        value = self.constant(what)
+        if not isinstance(value, IntImm):
             self.fail(f"wanted {what}, got a floating-point number", token)
-        return found.value
+        return value.value
 
     def summand(self, what: str) -> int | None:
         """Read an expression up to the next `+` or `-` outside brackets; None if it is a float."""
@@ -184,9 +184,9 @@ class Constants(Tokens):
         if self._depth > _DEEPEST:
             self._depth = 0
             self.fail(f"an expression may be nested {_DEEPEST} deep at most")
-        found = self._unary("a number")
+        value = self._unary("a number")
         self._depth -= 1
-        return found
+        return value
 
     def _atom(self, word: str, what: str) -> _Value:
         if word == "WARP_SZ":
@@ -230,8 +230,8 @@ class Constants(Tokens):
         if sign == "%":
             return _wrap((a & _MASK) % (b & _MASK), unsigned=False)
         if sign in ("<<", ">>"):
-            places = min(b & _MASK, 64)
-            return _wrap(a << places if sign == "<<" else a >> places, left.unsigned)
+            bits = min(b & _MASK, 64)
+            return _wrap(a << bits if sign == "<<" else a >> bits, left.unsigned)
         if sign in ("&&", "||"):
             return _Value(int((a and b) != 0) if sign == "&&" else int((a or b) != 0))
         if unsigned:

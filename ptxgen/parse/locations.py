@@ -10,7 +10,7 @@ from ptxgen.tokens import Tokens
 # Maps the path of a source, as the PTX has it, to its lines; to none if the source is not at hand.
 Sources = Callable[[str], Sequence[str]]
 
-_Place = tuple[int, int, int]  # a file's number, a line, a column
+_Position = tuple[int, int, int]  # a file's number, a line, a column
 
 
 class Locations:
@@ -24,8 +24,8 @@ class Locations:
         self._sources = sources
         self._files = files
         self._lines: dict[str, Sequence[str]] = {}
-        self._read: dict[_Place, Location] = {}  # in this body
-        self._known: dict[tuple[str, ...], tuple[_Place, _Place | None]] = {}  # by a directive's tokens
+        self._read: dict[_Position, Location] = {}  # in this body
+        self._known: dict[tuple[str, ...], tuple[_Position, _Position | None]] = {}  # by a directive's tokens
         # LLVM counts the lines of inline assembly as lines of the source, so that only the first
         # directive in it has a line that the source has: `_fixed` says that it was read.
         self._in_asm = self._fixed = False
@@ -49,7 +49,7 @@ class Locations:
         Raises `ParseError`.
         """
         self._look_for_asm(tokens)
-        place, call = self._places(tokens)
+        position, call = self._positions(tokens)
         if self._files is None:
             self._files = files_of(tokens)
         if self._fixed:
@@ -57,12 +57,12 @@ class Locations:
         self._fixed = self._in_asm
         # A call that was inlined itself has its own directive before this one.
         caller = None if call is None else self._read.get(call) or self._location(call, None)
-        self.now = self._location(place, caller)
+        self.now = self._location(position, caller)
         if self.now is not None:
-            self._read[place] = self.now
+            self._read[position] = self.now
 
-    def _places(self, tokens: Tokens) -> tuple[_Place, _Place | None]:
-        """Read a directive: its place, and that of the call if its code was inlined."""
+    def _positions(self, tokens: Tokens) -> tuple[_Position, _Position | None]:
+        """Read a directive: its source position, and that of the call if its code was inlined."""
         words, start = tokens.words, tokens.at
         end = start + (12 if words[start + 8 : start + 9] == ["inlined_at"] else 4)
         text = tuple(words[start + 1 : end])
@@ -71,24 +71,24 @@ class Locations:
             tokens.at = end
             return known
         tokens.want(".loc")
-        place = _place(tokens)
-        call: _Place | None = None
+        position = _position(tokens)
+        call: _Position | None = None
         while tokens.skip(","):
             if tokens.skip("function_name"):
                 tokens.name("a label")
                 if tokens.skip("+"):
                     tokens.count("an offset")
             elif tokens.skip("inlined_at"):
-                call = _place(tokens)
+                call = _position(tokens)
             else:
                 got = tokens.shown(tokens.peek())
                 tokens.fail(f"wanted function_name or inlined_at, got {got}")
         if tokens.at == end:
-            self._known[text] = place, call
-        return place, call
+            self._known[text] = position, call
+        return position, call
 
-    def _location(self, place: _Place, inlined_at: Location | None) -> Location | None:
-        number, line, column = place
+    def _location(self, position: _Position, inlined_at: Location | None) -> Location | None:
+        number, line, column = position
         name = (self._files or {}).get(number)
         if name is None or not line:  # compilers write line 0 for code that no line asks for
             return None
@@ -99,17 +99,17 @@ class Locations:
         return Location(name, line, column, text, inlined_at)
 
 
-def _place(tokens: Tokens) -> _Place:
+def _position(tokens: Tokens) -> _Position:
     number, line, column = (tokens.count(what) for what in ("a file's number", "a line", "a column"))
     return number, line, column
 
 
 def files_of(tokens: Tokens) -> dict[int, str]:
-    """The names of a text's files by number; nvcc writes them behind the code that names them."""
+    """The names of a text's files by number; nvcc writes them after the code that names them."""
     words = tokens.words
-    found = [n for n, word in enumerate(words) if word == ".file"]
+    starts = [n for n, word in enumerate(words) if word == ".file"]
     return {
         int(words[n + 1]): words[n + 2][1:-1]
-        for n in found
+        for n in starts
         if words[n + 1].isdecimal() and words[n + 2][:1] == '"'
     }

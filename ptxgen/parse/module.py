@@ -22,7 +22,7 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 _DYNAMIC_ALIGN: Final = 16
 _LINKAGES: Final = (".visible", ".extern", ".weak", ".common")
 _SPACES: Final = (".global", ".const", ".shared", ".local")
-# PTX ISA, section ".target": options behind the target that change nothing that is modelled.
+# PTX ISA, section ".target": options after the target that change nothing that is modelled.
 _PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 # Directives of a kernel or a function that are kept as text, and whether an integer follows.
 _AS_TEXT: Final[Mapping[str, bool]] = {
@@ -60,11 +60,11 @@ class Modules(Bodies):
     """
 
     def __init__(self, text: str, sources: Sources | None = None, *, on_use: bool = False) -> None:
-        found = list(blocks(text))
-        waiting = [block for block in found if on_use and may_wait(text, block)]
+        every = list(blocks(text))
+        waiting = [block for block in every if on_use and may_wait(text, block)]
         if len(waiting) < 2:  # the mistakes of an only kernel are seen at once
             waiting = []
-        skipped = [block for block in found if block.kind == "section" or block in waiting]
+        skipped = [block for block in every if block.kind == "section" or block in waiting]
         super().__init__(text, Locations(sources), between(skipped, len(text)))
         self._sources = sources
         inside = zip(self.cuts, skipped, strict=True)
@@ -186,7 +186,7 @@ class Modules(Bodies):
         name = self.name("the kernel's name")
         params = self.params() if self.peek() == "(" else ()
         self._refuse_registers(params)
-        said = self._directives(kernel=True)
+        directives = self._directives(kernel=True)
         if self.skip(";"):  # declared only
             return
         self.want("{")
@@ -204,13 +204,13 @@ class Modules(Bodies):
         head: dict[str, Any] = {
             "name": name,
             "params": params,
-            "threads": said.threads,
-            "min_ctas": said.min_ctas,
+            "threads": directives.threads,
+            "min_ctas": directives.min_ctas,
             "dynamic_shared": dynamic,
             "regions": tuple(regions),
-            "reqntid": said.reqntid,
-            "cluster": said.cluster,
-            "directives": tuple(said.others),
+            "reqntid": directives.reqntid,
+            "cluster": directives.cluster,
+            "directives": tuple(directives.others),
             "linkage": linkage,
         }
         self.kernels.append(
@@ -252,12 +252,12 @@ class Modules(Bodies):
         token = self.at
         name = self.name("the function's name")
         params = self.params() if self.peek() == "(" else ()
-        said = self._directives(kernel=False)
+        directives = self._directives(kernel=False)
         known = self.functions.get(name)
         if self.skip(";"):
-            noreturn = said.noreturn
-            made = Function(name, results, params, linkage=linkage, noreturn=noreturn)
-            self.functions.setdefault(name, made)
+            noreturn = directives.noreturn
+            declared = Function(name, results, params, linkage=linkage, noreturn=noreturn)
+            self.functions.setdefault(name, declared)
             return
         if known is not None and known.body is not None:
             self.fail(f"function {name!r} is defined twice", token)
@@ -266,13 +266,13 @@ class Modules(Bodies):
             if param.register:
                 self.names[param.name] = Reg(param.name, TYPES[param.type].register)
         self.body()
-        noreturn = said.noreturn or (known is not None and known.noreturn)
+        noreturn = directives.noreturn or (known is not None and known.noreturn)
         self.functions[name] = Function(
             name, results, params, *self.parts(), linkage=linkage, noreturn=noreturn
         )
 
     def _directives(self, *, kernel: bool) -> _Directives:
-        said, words = _Directives(), list[str]()
+        directives, words = _Directives(), list[str]()
         known = (*_EXTENTS, ".minnctapersm", *_AS_TEXT, ".pragma") if kernel else _OF_FUNCTIONS
         while self.peek() not in ("{", ";"):
             word = self.peek()
@@ -284,33 +284,33 @@ class Modules(Bodies):
             if rival in words:
                 self.fail(f"{word} and {rival} exclude each other; remove one")
             if word == ".pragma":
-                said.others += [f'.pragma "{text}";' for text in self.pragma()]
+                directives.others += [f'.pragma "{text}";' for text in self.pragma()]
                 continue
             if word in _ONCE:
                 self.once(word, words)
             else:
                 self.at += 1
                 words.append(word)
-            self._directive(word, said)
-        return said
+            self._directive(word, directives)
+        return directives
 
-    def _directive(self, word: str, said: _Directives) -> None:
+    def _directive(self, word: str, directives: _Directives) -> None:
         if word == ".noreturn":
-            said.noreturn = True
+            directives.noreturn = True
         elif word == ".minnctapersm":
-            said.min_ctas = self.count("a number of CTAs")
+            directives.min_ctas = self.count("a number of CTAs")
         elif word == ".maxntid":
-            said.threads = 1
+            directives.threads = 1
             for extent in self.counts("a number of threads"):
-                said.threads *= extent
+                directives.threads *= extent
         elif word == ".reqntid":
-            said.reqntid = self.counts("a number of threads")
+            directives.reqntid = self.counts("a number of threads")
         elif word == ".reqnctapercluster":
-            said.cluster = self.counts("a number of CTAs")
+            directives.cluster = self.counts("a number of CTAs")
         elif _AS_TEXT[word]:
-            said.others.append(f"{word} {self.count('a number')}")
+            directives.others.append(f"{word} {self.count('a number')}")
         else:
-            said.others.append(word)
+            directives.others.append(word)
 
 
 _ONCE: Final = (".noreturn", ".abi_preserve", ".abi_preserve_control")

@@ -77,8 +77,8 @@ class Names(Constants):
             else:
                 names[name] = old
         if scope.labels:
-            for place in range(scope.start, len(self.statements)):
-                self.statements[place] = _relabelled(self.statements[place], scope.labels)
+            for n in range(scope.start, len(self.statements)):
+                self.statements[n] = _relabelled(self.statements[n], scope.labels)
 
     def _set(self, names: dict[str, Any], name: str, value: object) -> None:
         """Set `names[name]` to `value` until the innermost scope ends."""
@@ -112,12 +112,12 @@ class Names(Constants):
         self._declare(prefix + "<" * bool(count), token, shown=prefix)
         if self._scopes:
             name = self._fresh(prefix) + ("_" if count else "")
-        made = RegisterRange(name, declared, count)
-        self.registers.append(made)
+        registers = RegisterRange(name, declared, count)
+        self.registers.append(registers)
         if not count:
             self._set(self.names, prefix, Reg(name, declared))
             return
-        self._set(self.ranges, prefix, (made, *self.ranges.get(prefix, ())))
+        self._set(self.ranges, prefix, (registers, *self.ranges.get(prefix, ())))
         if count < len(self.names):
             hidden = [f"{prefix}{i}" for i in range(count)]
         else:
@@ -158,11 +158,11 @@ class Names(Constants):
         if known is not None:
             assert not isinstance(known, (IntImm, FloatImm))  # a literal does not look like a name
             return known
-        found = self._found(word, token)
-        self._set(self.names, word, found)
-        return found
+        value = self._resolved(word, token)
+        self._set(self.names, word, value)
+        return value
 
-    def _found(self, word: str, token: int) -> Reg | Special | Symbol:
+    def _resolved(self, word: str, token: int) -> Reg | Special | Symbol:
         for prefix, number in splits(word):
             for declared in self.ranges.get(prefix, ()):
                 if is_index(number, declared.count):

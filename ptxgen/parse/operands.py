@@ -81,10 +81,10 @@ class Operands(Names):
 
     def _literal(self, word: str) -> IntImm | FloatImm:
         start = self.at
-        found = self.constant()
+        literal = self.constant()
         if self.at == start + 1 and word[0].isdigit() and not self.decimal:
-            self.names[word] = found  # the next occurrence is looked up instead of evaluated
-        return found
+            self.names[word] = literal  # the next occurrence is looked up instead of evaluated
+        return literal
 
     def _not(self) -> Not | IntImm | FloatImm:
         start = self.at
@@ -104,10 +104,10 @@ class Operands(Names):
         token = self.at
         if self.skip("_"):
             return _SINK
-        found = self.value(self.name("a register"), token)
-        if not isinstance(found, Reg):
+        register = self.value(self.name("a register"), token)
+        if not isinstance(register, Reg):
             self.fail(f"{what} must be a register", token)
-        return found
+        return register
 
     # ---------------------------------------------------------------------------------- addresses
 
@@ -222,10 +222,10 @@ class Operands(Names):
         self.at += 1
         if word == "_":
             return _SINK
-        found = self.value(word, token)
-        if isinstance(found, Special):
-            self.fail(f"wanted a register or a number in {where}, got {found.name!r}", token)
-        return found
+        item = self.value(word, token)
+        if isinstance(item, Special):
+            self.fail(f"wanted a register or a number in {where}, got {item.name!r}", token)
+        return item
 
     # ---------------------------------------------------------------------------------- adjustments
 
@@ -252,9 +252,9 @@ class Operands(Names):
         except TypeMismatchError as error:
             self.fail(str(error), token)
         operands = list(instr.operands)
-        for place, (operand, wanted) in enumerate(zip(instr.operands, op.flat, strict=False)):
+        for n, (operand, wanted) in enumerate(zip(instr.operands, op.flat, strict=False)):
             if isinstance(operand, TensorAddress) or (wanted.type is not None and wanted.type.bits == 32):
-                operands[place] = _narrowed(operand)
+                operands[n] = _narrowed(operand)
         return Instr(instr.opcode, tuple(operands), instr.guard, instr.origin)
 
 

@@ -1,4 +1,4 @@
-"""The blocks in braces of a text at module level, found without reading what is in them."""
+"""Finds the blocks in braces of a text at module level without reading their contents."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Block(NamedTuple):
 def blocks(text: str) -> Iterator[Block]:
     """The blocks at module level, in order, up to a brace that is without a partner."""
     depth = opens = after = 0
-    for found in _BRACE.finditer(text):
-        at = found.start()
+    for brace in _BRACE.finditer(text):
+        at = brace.start()
         sign = text[at]
         if sign == "{":
             if not depth:
@@ -45,7 +45,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def _kind(head: str) -> str:
-    """What a block is, by the text between the block before it and its brace."""
+    """The kind of a block, by the text between the block before it and its brace."""
     *_, kind, rest = ["", "", *_KEYWORD.split(_NO_CODE.sub(" ", head))]
     return "" if "=" in rest else kind
 
@@ -58,8 +58,8 @@ def may_wait(text: str, block: Block) -> bool:
 
 def first_of(names: Iterable[str], text: str, block: Block) -> str:
     """The first of some names that code in a block names; the empty string if it names none."""
-    found = [(at, name) for name in names if (at := _first(name, text, block)) >= 0]
-    return min(found)[1] if found else ""
+    occurrences = [(at, name) for name in names if (at := _first(name, text, block)) >= 0]
+    return min(occurrences)[1] if occurrences else ""
 
 
 def _first(name: str, text: str, block: Block) -> int:

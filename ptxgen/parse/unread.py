@@ -24,7 +24,7 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Kernel))
 
 class UnreadKernel(Kernel):
     """A kernel whose body is read when one of the fields of `Body` is first asked for, which raises
-    `ParseError` if the body is no PTX. It equals the `Kernel` that it stands for.
+    `ParseError` if the body is no PTX. It equals the `Kernel` that is read.
     """
 
     __slots__ = ("_read",)

@@ -149,14 +149,14 @@ class Variables(Operands):
 
     def params(self) -> tuple[Param, ...]:
         """Read a list of parameters or results, parentheses included."""
-        found: list[Param] = []
+        params: list[Param] = []
         self.want("(")
         if self.skip(")"):
             return ()
         while True:
-            found.append(self._param())
+            params.append(self._param())
             if self.skip(")"):
-                return tuple(found)
+                return tuple(params)
             self.want(",")
 
     def _param(self) -> Param:
@@ -193,11 +193,11 @@ class Variables(Operands):
             if align & (align - 1):
                 self.fail(f"an alignment must be a power of two, got {align}", self.at - 1)
 
-    def once(self, word: str, said: list[str]) -> None:
-        """Read the directive `word` and add it to `said`; raises `ParseError` if it is there."""
-        if word in said:
+    def once(self, word: str, seen: list[str]) -> None:
+        """Read the directive `word` and add it to `seen`; raises `ParseError` if it is there."""
+        if word in seen:
             self.fail(f"{word} is said twice; remove one")
-        said.append(word)
+        seen.append(word)
         self.at += 1
 
     # ---------------------------------------------------------------------------------- values
@@ -276,24 +276,24 @@ class Variables(Operands):
             value.pointers.append(self._masked(word, at))
             return
         token = self.at
-        found = self.constant("an initial value")
-        if isinstance(found, IntImm):
+        constant = self.constant("an initial value")
+        if isinstance(constant, IntImm):
             if type.is_float:
                 self.fail(f"wanted a floating-point number for a .{type}, got an integer", token)
-            bits = found.value
+            bits = constant.value
         else:
-            bits = self._float(found, type, token)
+            bits = self._float(constant, type, token)
         data = (bits & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")
         value.data[at : at + type.nbytes] = data
 
-    def _float(self, found: FloatImm, type: ScalarType, token: int) -> int:
+    def _float(self, number: FloatImm, type: ScalarType, token: int) -> int:
         if type.kind not in "fb" or type.bits not in (32, 64):
             self.fail(f"wanted an integer for a .{type}, got a floating-point number", token)
         if type.bits == 32:
-            return narrow(found).bits
-        if found.width == 64:
-            return found.bits
-        (single,) = struct.unpack("<f", found.bits.to_bytes(4, "little"))
+            return narrow(number).bits
+        if number.width == 64:
+            return number.bits
+        (single,) = struct.unpack("<f", number.bits.to_bytes(4, "little"))
         return int.from_bytes(struct.pack("<d", single), "little")
 
     def _pointer(self, at: int, nbytes: int, shift: int) -> Pointer:
@@ -321,15 +321,15 @@ class Variables(Operands):
 
 def merged(pointers: Sequence[Pointer]) -> Iterator[Pointer]:
     """The pointers with each eight consecutive bytes of one address merged into one pointer."""
-    place = 0
-    while place < len(pointers):
-        first = pointers[place]
+    n = 0
+    while n < len(pointers):
+        first = pointers[n]
         whole = [
             Pointer(first.offset + i, first.symbol, first.addend, first.generic, 1, 8 * i) for i in range(8)
         ]
-        if list(pointers[place : place + 8]) == whole:
+        if list(pointers[n : n + 8]) == whole:
             yield Pointer(first.offset, first.symbol, first.addend, first.generic)
-            place += 8
+            n += 8
         else:
             yield first
-            place += 1
+            n += 1

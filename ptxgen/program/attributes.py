@@ -51,7 +51,7 @@ def device_attribute(number: int, has: Target) -> int | None:
         81: has.shared_per_sm,
         82: has.registers_per_sm,
         83: 1,  # managed memory
-        87: 2,  # single precision is so many times faster than double
+        87: 2,  # single precision is this many times faster than double
         89: 1,  # the host may use managed memory while a kernel runs
         95: 1,  # cooperative launches
         97: has.shared_per_block_optin,

@@ -81,14 +81,14 @@ def calls_of_versions(text: str) -> Calls:
             continue
         call, *words = line.split()
         suffix = "" if words[0].isdigit() else words.pop(0)
-        found = []
+        of_call = []
         for since, word in zip(words[::2], words[1::2], strict=True):
             symbol, _, other = word.partition("=")
             if other:
                 same[symbol] = other
             names += [symbol, f"{symbol}_{suffix}"] if suffix else [symbol]
-            found.append(Version(int(since), symbol))
-        versions[call] = tuple(found)
+            of_call.append(Version(int(since), symbol))
+        versions[call] = tuple(of_call)
     names = list(dict.fromkeys(names))  # a function may be a version of two calls
     functions = tuple(name for name in names if name not in same and not _OF_A_THREAD.fullmatch(name))
     return Calls(functions, same | _same(names), versions)

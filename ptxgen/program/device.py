@@ -67,13 +67,13 @@ def answer(method: Answer) -> Answer:
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel that the program has looked up. `places` are the offset and the bytes of each parameter in
+    """A kernel that the program has looked up. `offsets` are the offset and the bytes of each parameter in
     the block of arguments. Shared memory is in bytes: `static` is what the kernel declares, `allowed` the
     most that a launch may have in all.
     """
 
     kernel: ProgramKernel
-    places: tuple[tuple[int, int], ...]
+    offsets: tuple[tuple[int, int], ...]
     static: int
     local: int  # bytes of a thread's local memory
     allowed: int
@@ -117,10 +117,10 @@ class Device:
         """The answer to a call. Raises `StopProgramError`, and other errors of this project for device
         code that cannot be run.
         """
-        found = _ANSWERS.get(name)
-        if found is None:
+        answer = _ANSWERS.get(name)
+        if answer is None:
             raise StopProgramError(f"{name} is not known to the interpreter's process")
-        return found(self, numbers, data)
+        return answer(self, numbers, data)
 
     @property
     def target(self) -> Target:
@@ -141,8 +141,8 @@ class Device:
     @answer
     def map(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """Allocate memory that is a file: bytes, kind -> address, path."""
-        found = self.memory.map(numbers[0], numbers[1])
-        return self._after(Reply(_NO_MEMORY) if found is None else Reply(OK, found[:1], bytes(found[1])))
+        mapped = self.memory.map(numbers[0], numbers[1])
+        return self._after(Reply(_NO_MEMORY) if mapped is None else Reply(OK, mapped[:1], bytes(mapped[1])))
 
     @answer
     def free(self, numbers: Sequence[int], _data: bytes) -> Reply:
@@ -151,7 +151,7 @@ class Device:
 
     @answer
     def memory_at(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """What is at an address -> kind (0 for no memory), the allocation's first address, its bytes."""
+        """An address in memory -> kind (0 for no memory), the allocation's first address, its bytes."""
         return Reply(numbers=self.memory.kind_at(numbers[0]))
 
     @answer
@@ -312,11 +312,11 @@ class Device:
         linked = link(module, kernel.kernel, dynamic, variables.addresses)
         static = linked.shared_bytes - linked.reserved_bytes - dynamic
         sizes = map(param_bytes, kernel.kernel.params)
-        places = tuple(zip(linked.param_offsets, sizes, strict=True))
+        offsets = tuple(zip(linked.param_offsets, sizes, strict=True))
         allowed = self.target.shared_per_block
-        self._kernels.append(_Kernel(kernel, places, static, linked.local_bytes, allowed))
-        packed = b"".join(struct.pack("<QQ", *place) for place in places)
-        return Reply(OK, (len(self._kernels) - 1, len(places), linked.param_bytes), packed)
+        self._kernels.append(_Kernel(kernel, offsets, static, linked.local_bytes, allowed))
+        packed = b"".join(struct.pack("<QQ", *offset) for offset in offsets)
+        return Reply(OK, (len(self._kernels) - 1, len(offsets), linked.param_bytes), packed)
 
     @answer
     def kernels(self, numbers: Sequence[int], _data: bytes) -> Reply:
@@ -346,7 +346,7 @@ class Device:
             if ctas > most:
                 self.tell(f"{kernel.name}: at most {most} CTAs are on the device at once, got {ctas}")
                 return Reply(_TOO_LARGE)
-        args = [data[at : at + size] for at, size in held.places]
+        args = [data[at : at + size] for at, size in held.offsets]
         try:
             outcome = kernel.run(
                 tuple(numbers[1:4]),
@@ -380,14 +380,14 @@ class Device:
         variables = module_memory(kernel.program.module, self.memory.arena)
         threads = kernel.kernel.threads or self.target.threads_per_block
         registers = resources(kernel.kernel, self.target).live_registers
-        found = (held.static, len(variables.constant), held.local, threads, registers)
+        values = (held.static, len(variables.constant), held.local, threads, registers)
         # The "PTX version" of CUDA is the virtual architecture that the PTX is for, not that of its language.
         virtual = find_target(kernel.program.module.target).sm
-        return Reply(OK, (*found, virtual, self.target.sm, held.allowed - held.static))
+        return Reply(OK, (*values, virtual, self.target.sm, held.allowed - held.static))
 
     @answer
     def allow_shared(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """Let launches have so many bytes of dynamic shared memory: kernel, bytes."""
+        """Set the most dynamic shared memory of a kernel's launches: kernel, bytes."""
         held = self._kernels[numbers[0]]
         if held.static + numbers[1] > self.target.shared_per_block_optin:
             return Reply(_INVALID_VALUE)
@@ -470,12 +470,12 @@ class Device:
     @answer
     def attribute(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """The value of a cudaDeviceAttr, which is a CUdevice_attribute, too."""
-        found = device_attribute(numbers[0], self.target)
-        if found is None:
+        value = device_attribute(numbers[0], self.target)
+        if value is None:
             raise StopProgramError(
                 f"{self.name} asks for device attribute {numbers[0]} (cudaDeviceAttr), which is not answered"
             )
-        return Reply(numbers=(found & _WORD,))
+        return Reply(numbers=(value & _WORD,))
 
     @answer
     def memory_info(self, _numbers: Sequence[int], _data: bytes) -> Reply:

@@ -1,4 +1,6 @@
-"""What an executable needs of CUDA, read from its ELF file (System V ABI, "Object Files")."""
+"""Reads the CUDA libraries and device code of an executable from its ELF file (System V ABI, "Object
+Files").
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class Executable:
 
 
 def executable(path: Path) -> Executable | None:
-    """What the ELF file needs; None for another file, such as a script. Raises `LaunchError` for one
-    that cannot be read, or that is for another kind of machine.
+    """The CUDA libraries and device code of an ELF file; None for another file, such as a script. Raises
+    `LaunchError` for one that cannot be read, or that is for another kind of machine.
     """
     try:
         with path.open("rb") as file:

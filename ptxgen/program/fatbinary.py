@@ -100,13 +100,13 @@ def _zstd(data: bytes, whole: int) -> bytes:
         ) from error
     try:
         # The decompressor believes a size in the frame before the one that it is given.
-        said = zstandard.frame_content_size(data)
-        if said > whole:
-            raise LaunchError(f"PTX compressed with zstd must have {whole} bytes, its frame says {said}")
-        found: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=whole)
+        content = zstandard.frame_content_size(data)
+        if content > whole:
+            raise LaunchError(f"PTX compressed with zstd must have {whole} bytes, its frame says {content}")
+        text: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=whole)
     except zstandard.ZstdError as error:
         raise LaunchError(f"PTX compressed with zstd is damaged: {error}") from error
-    return found
+    return text
 
 
 def lz4(data: bytes, whole: int) -> bytes:

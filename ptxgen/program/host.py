@@ -1,4 +1,4 @@
-"""`run`: a host program as a process of its own, whose CUDA calls a `Device` in this process answers."""
+"""`run`: a host program in another process, whose CUDA calls a `Device` in this process answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ANY_RUNTIME: Final = "libcudart.so"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended.
+    """The end of a program's process.
 
     `code` is its exit code, or 128 plus the number of the signal that ended it. `stopped` says why it
     was ended, if it was: it made a call that is not answered, or its device code cannot be run.
@@ -129,11 +129,11 @@ def _checked(command: Sequence[str]) -> tuple[Path, bool]:
         raise LaunchError(
             f"run: the command must be a list of the program and its arguments, got {shown(command)}"
         )
-    found = shutil.which(command[0])
-    if found is None:
+    path = shutil.which(command[0])
+    if path is None:
         why = "it is not executable" if Path(command[0]).is_file() else "there is no such program"
         raise LaunchError(f"cannot run {command[0]}: {why}")
-    file = executable(Path(found))
+    file = executable(Path(path))
     if file is not None:
         runtimes = [name for name in file.needed if name.startswith(_ANY_RUNTIME)]
         if not runtimes and file.has_device_code:
@@ -145,7 +145,7 @@ def _checked(command: Sequence[str]) -> tuple[Path, bool]:
             raise LaunchError(
                 f"{command[0]} needs {runtimes[0]}, but {RUNTIME} is answered; use nvcc of CUDA 13"
             )
-    return Path(found).absolute(), file is not None and file.has_device_code
+    return Path(path).absolute(), file is not None and file.has_device_code
 
 
 class _Server:

@@ -16,7 +16,7 @@ def encoded(numbers: Sequence[int], words: Sequence[int]) -> bytes:
     """
     type, rank, address, _, swizzle, promotion, fill = numbers[:7]
     dims, strides, box, steps = (tuple(words[n : n + rank]) for n in range(0, 20, 5))
-    made = TensorMap(
+    tensor_map = TensorMap(
         address,
         box,
         name_of("dtype", DTYPES, type),
@@ -27,4 +27,4 @@ def encoded(numbers: Sequence[int], words: Sequence[int]) -> bytes:
         name_of("oob_fill", OOB_FILLS, fill),
         name_of("l2_promotion", L2_PROMOTIONS, promotion),
     )
-    return made.encode(address)
+    return tensor_map.encode(address)

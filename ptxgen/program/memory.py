@@ -24,7 +24,7 @@ _KINDS: Final = {PINNED: "pinned memory", ON_DEVICE: "device memory", MANAGED: "
 
 class DeviceMemory:
     """Memory by device addresses. `scratch` is a folder for files of memory that is shared with the
-    program. Addresses are not reused, so that accesses to freed memory are found.
+    program. Addresses are not reused, so that accesses to freed memory are reported.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -40,7 +40,7 @@ class DeviceMemory:
         if nbytes > CAPACITY - self.used:
             return None
         data = np.zeros(max(nbytes, 1), np.uint8)
-        address = self._place(data, ON_DEVICE, None)
+        address = self._mapped(data, ON_DEVICE, None)
         self.arena.heap[address] = HeapBytes(len(data))
         return address
 
@@ -51,11 +51,11 @@ class DeviceMemory:
         path = self._scratch / f"memory-{self._count}"
         data = np.memmap(path, np.uint8, "w+", shape=(nbytes,))
         page = mmap.PAGESIZE
-        address = self._place(data, kind, -(-(self._end + RED_ZONE) // page) * page)
+        address = self._mapped(data, kind, -(-(self._end + RED_ZONE) // page) * page)
         self.arena.heap[address] = HeapBytes(nbytes, defined=True)  # the program writes it unseen
         return address, path
 
-    def _place(self, data: Any, kind: int, at: int | None) -> int:
+    def _mapped(self, data: Any, kind: int, at: int | None) -> int:
         self._count += 1
         address = self.arena.place(data, at=at, name=f"allocation {self._count} ({_KINDS[kind]})")
         self._kinds[address] = kind
@@ -117,6 +117,6 @@ class DeviceMemory:
         return [] if memory is None else memory[0].reports(memory[1], nbytes)
 
     def _state(self, address: int, nbytes: int) -> HeapBytes | None:
-        """Which of these bytes are defined; None if they are in no allocation, where all are."""
+        """A mask of the defined bytes; None if they are in no allocation, where all are defined."""
         memory = self.arena.heap_bytes(address, nbytes)
         return None if memory is None else memory[0].copied(memory[1], nbytes)

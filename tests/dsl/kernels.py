@@ -7,18 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.interpreter import run
+from ptxgen.errors import TrapError
+from ptxgen.interpreter import PCT, Result, run
 from ptxgen.parse import parse
 from ptxgen.target import target
 from ptxgen.text import render
 from ptxgen.types import TYPES, u64
 
 THREADS = 32
+LOCKSTEP = ("lockstep",)
+SCHEDULES = ("lockstep", PCT(0), PCT(1))
 
 
 def builder(name: str = "kernel", *, on: str = "sm_80", threads: int = THREADS) -> KernelBuilder:
@@ -50,6 +52,48 @@ def computed(
     return given
 
 
+def launch(
+    k: KernelBuilder,
+    *arguments: Any,
+    program: Any = None,
+    grid: Any = 1,
+    schedules: Any = SCHEDULES,
+    **how: Any,
+) -> list[Result]:
+    """The results of a kernel, or of a changed `program` of it, under all sanitizers, in each of these orders
+    of its warps. An array for a tensor map gets the kernel's boxes.
+    """
+    module, boxes = k.build(), k.tma.boxes()
+    require_valid(module)
+    args = [
+        boxes[p.name].of(a) if p.name in boxes else a
+        for p, a in zip(module.kernels[0].params, arguments, strict=True)
+    ]
+    how = {"block": k.threads, "dynamic_smem": smem(module), "sanitize": True, **how}
+    return [run(program or module, grid=grid, args=args, schedule=schedule, **how) for schedule in schedules]
+
+
+def is_noticed(k: KernelBuilder, program: str, *arguments: Any, **how: Any) -> bool:
+    """Whether a changed program of a kernel is trapped or reported in one of the orders of its warps."""
+    for schedule in SCHEDULES:
+        try:
+            (result,) = launch(
+                k, *arguments, program=program, schedules=(schedule,), raise_on_report=False, **how
+            )
+        except TrapError:
+            return True
+        if result.reports:
+            return True
+    return False
+
+
+def changed(k: KernelBuilder, pattern: str, by: str, count: int | None = None) -> str:
+    """The text of a kernel with each match replaced, of which there must be one, or `count`."""
+    text, matches = re.subn(pattern, by, render(k.build()))
+    assert matches if count is None else matches == count
+    return text
+
+
 def smem(module: ir.Module) -> int:
     return module.kernels[0].dynamic_shared_bytes
 
@@ -62,10 +106,10 @@ def _type(array: np.ndarray[Any, Any]) -> str:
     return {"u": "u", "i": "s", "f": "f"}[array.dtype.kind] + str(8 * array.dtype.itemsize)
 
 
-def refused(error: type[Exception], message: str) -> Any:
-    """Expect the error with exactly this message."""
-    return pytest.raises(error, match=rf"\A{re.escape(message)}\Z")
-
-
 def instructions(k: KernelBuilder) -> list[ir.Instr]:
     return [s for s in k.build().kernels[0].body if isinstance(s, ir.Instr)]
+
+
+def opcodes(k: KernelBuilder, *, drop_unread: bool = False) -> list[str]:
+    body = k.build(drop_unread=drop_unread).kernels[0].body
+    return [s.opcode for s in body if isinstance(s, ir.Instr)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, refused, smem
+from dsl.kernels import LOCKSTEP, builder, launch
+from error_texts import refused
 
-from ptxgen.check.verify import require_valid
 from ptxgen.errors import TypeMismatchError
-from ptxgen.interpreter import PCT, run
+from ptxgen.interpreter import PCT
 from ptxgen.parse import parse
 from ptxgen.text import render
 from ptxgen.types import TYPES, f16, s32, u32
@@ -42,18 +42,9 @@ def after(word, dtype, values, initial, space="global", schedule="lockstep", **h
         with k.when(t == 0):
             TO[0] = k.load(at)
     module = k.build()
-    require_valid(module)
     assert parse(render(module)) == module
     x, old, to = values.astype(type.dtype), np.zeros(64, type.dtype), np.array([initial], type.dtype)
-    run(
-        module,
-        grid=1,
-        block=64,
-        args=[x, old, to],
-        dynamic_smem=smem(module),
-        sanitize=True,
-        schedule=schedule,
-    )
+    launch(k, x, old, to, schedules=(schedule,))
     return to[0], old
 
 
@@ -88,7 +79,7 @@ def test_one_thread_takes_the_ticket(schedule):
     found = k.atomic.compare_exchange(LOCK.element(0), 0, t + 1, scope="cta", order="acq_rel")
     WON[t] = k.selp(1, 0, found == 0, type=u32)
     lock, won = np.zeros(1, np.uint32), np.zeros(64, np.uint32)
-    run(k.build(), grid=1, block=64, args=[lock, won], sanitize=True, schedule=schedule)
+    launch(k, lock, won, schedules=(schedule,))
     assert won.sum() == 1
     assert lock[0] == np.flatnonzero(won)[0] + 1
 
@@ -101,7 +92,7 @@ def test_exchanged_literals_have_the_type_of_the_elements():
         Q[1] = k.atomic.exchange(Q.at(0), -3)
         P[2] = k.atomic.compare_exchange(P.at(0), 2.5, 1)
     p, q = np.array([7, 0, 0], np.float32), np.array([9, 0], np.int32)
-    run(k.build(), grid=1, block=32, args=[p, q], sanitize=True)
+    launch(k, p, q, schedules=LOCKSTEP)
     assert p.tolist() == [1.0, 7.0, 2.5]
     assert q.tolist() == [-3, 9]
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, own_place, refused, smem
+from dsl.kernels import builder, computed, instructions, lanes, own_place, smem
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, ops
@@ -110,12 +111,6 @@ def test_building_twice_gives_the_same_module():
     assert k.build() == k.build()
 
 
-def test_build_inside_a_block_is_refused():
-    k = builder()
-    with k.loop(0, 3), refused(ConfigError, "kernel 'kernel': build inside 'loop'; end the block first"):
-        k.build()
-
-
 def test_registers_are_declared_as_many_as_are_used():
     k = builder()
     k.param("a", f32) + k.param("b", f32)
@@ -165,14 +160,6 @@ def test_parameters_keep_their_order_and_types():
     assert k.build().kernels[0].params == want
 
 
-@pytest.mark.parametrize("name", ["n", "smem"])
-def test_a_parameter_is_declared_once(name):
-    k = builder()
-    k.param("n", u32)
-    with refused(ConfigError, f"parameter {name!r} is declared twice in kernel 'kernel'"):
-        k.param(name, f32)
-
-
 def test_a_parameter_of_a_type_that_cannot_be_loaded_leaves_no_trace():
     k = builder()
     with pytest.raises(ModifierError, match="ld: type must be one of"):
@@ -187,9 +174,15 @@ def test_special_registers_by_name():
     assert (computed(body, lanes()) == 2 * lanes() + 32).all()
 
 
-def test_an_unknown_special_register_is_refused():
-    with refused(ModifierError, "no special register '%tidx'; did you mean '%tid.x'?"):
-        builder().special("tidx")
+def test_a_special_register_may_be_named_as_ptx_does():
+    named = [builder() for _ in range(2)]
+    for k, name in zip(named, ("ctaid.y", "%ctaid.y"), strict=True):
+        k.special(name)
+    assert named[0].build() == named[1].build()
+    for wrong, near in (("tidx", "%tid.x"), ("%ctaid.w", "%ctaid.z")):
+        message = f"no special register '%{wrong.removeprefix('%')}'; did you mean '{near}'?"
+        with refused(ModifierError, message):
+            builder().special(wrong)
 
 
 # ---------------------------------------- memory
@@ -241,40 +234,84 @@ def test_a_store_takes_numbers_and_a_vector_may_mix_them_with_values(assembler: 
     assert assembler.assemble(render(k.build()), "sm_80").cubin
 
 
-@pytest.mark.parametrize("count", [0, 3, 8, -1, True])
-def test_an_access_takes_1_2_or_4_elements(count):
-    k = builder()
-    at = k.pointer("Q")
-    message = f"load: an access takes 1, 2 or 4 elements, got {count!r}"
-    with refused(ConfigError, message):
-        k.load(at, count)
+def twice(k):
+    k.param("n", u32)
+    k.param("n", f32)
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_a_store_takes_1_2_or_4_elements(count):
-    k = builder()
-    message = f"store: an access takes 1, 2 or 4 elements, got {count}"
-    with refused(ConfigError, message):
-        k.store(k.pointer("Q"), [1.0] * count)
+def build_in_a_loop(k):
+    with k.loop(0, 3):
+        k.build()
 
 
-def test_memory_is_reached_through_a_pointer():
-    k = builder()
-    x = k.param("x", u64)
-    with refused(TypeMismatchError, "load: the first operand must be a Pointer, got Value(%rd0: u64)"):
-        k.load(x)
-    with refused(TypeMismatchError, "store: the first operand must be a Pointer, got Value(%rd0: u64)"):
-        k.store(x, 1.0)
-
-
-def test_a_store_checks_the_type_of_the_elements():
-    k = builder()
-    with refused(
-        TypeMismatchError,
+WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
+    ConfigError: {
+        "kernel 'kernel': build inside 'loop'; end the block first": build_in_a_loop,
+        "parameter 'n' is declared twice in kernel 'kernel'": twice,
+        "parameter 'smem' is declared twice in kernel 'kernel'": lambda k: k.param("smem", u32),
+    },
+    TypeMismatchError: {
+        "load: the first operand must be a Pointer, got Value(%rd0: u64)": lambda k: k.load(
+            k.param("x", u64)
+        ),
+        "store: the first operand must be a Pointer, got Value(%rd0: u64)": lambda k: k.store(
+            k.param("x", u64), 1.0
+        ),
         "st: operand a must be f32, got Value(%r0: u32); "
-        "reinterpret with .as_(f32) or convert with k.cvt(value, dtype=f32)",
-    ):
-        k.store(k.pointer("Q"), k.thread_id())
+        "reinterpret with .as_(f32) or convert with k.cvt(value, dtype=f32)": lambda k: k.store(
+            k.pointer("Q"), k.thread_id()
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "use"),
+    [(error, message, use) for error, rows in WRONG_CALLS.items() for message, use in rows.items()],
+)
+def test_a_wrong_call_is_refused(use, error, message):
+    with refused(error, message):
+        use(builder())
+
+
+def copy(k, nbytes, valid=None, *, back=False):
+    tile, array = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
+    k.copy_async(array if back else tile, tile if back else array, nbytes, valid)
+
+
+@pytest.mark.parametrize(
+    ("use", "numbers", "message"),
+    [
+        (
+            lambda k, n: k.load(k.pointer("Q"), n),
+            (0, 3, 8, -1, True),
+            "load: an access takes 1, 2 or 4 elements, got {!r}",
+        ),
+        (
+            lambda k, n: k.store(k.pointer("Q"), [1.0] * n),
+            (0, 3),
+            "store: an access takes 1, 2 or 4 elements, got {!r}",
+        ),
+        (
+            lambda k, n: k.butterfly(k.thread_id(), n),
+            (0, 3, 32, -1, 1.0),
+            "butterfly: distance must be 1, 2, 4, 8 or 16, got {!r}",
+        ),
+        (copy, (0, 2, 12, 32, 16.0), "copy_async: nbytes must be 4, 8 or 16, got {!r}"),
+        (lambda k, n: copy(k, 8, n), (-1, 9), "copy_async: valid_bytes must be 0..8, got {!r}"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(use, numbers, message):
+    for number in numbers:
+        with refused(ConfigError, message.format(number)):
+            use(builder(), number)
+
+
+@pytest.mark.parametrize(("nbytes", "row"), [(4, "cp_async_ca"), (16, "cp_async_cg")])
+def test_an_asynchronous_copy_goes_from_global_to_shared_memory(nbytes, row):
+    message = f"{row}: operand dst must point to shared memory, got Pointer(global f32 [%rd1+0])"
+    with refused(TypeMismatchError, message):
+        copy(builder(), nbytes, back=True)
 
 
 @pytest.mark.parametrize(("nbytes", "valid"), [(4, None), (8, 4), (16, None), (16, 12), (4, 0)])
@@ -299,33 +336,6 @@ def test_an_asynchronous_copy_fills_up_with_zeros(nbytes, valid):
     assert (got.view("uint8").reshape(32, 16) == want).all()
 
 
-@pytest.mark.parametrize("nbytes", [0, 2, 12, 32, 16.0])
-def test_an_asynchronous_copy_is_of_4_8_or_16_bytes(nbytes):
-    k = builder()
-    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
-    with refused(ConfigError, f"copy_async: nbytes must be 4, 8 or 16, got {nbytes!r}"):
-        k.copy_async(to, source, nbytes)
-
-
-@pytest.mark.parametrize("valid", [-1, 9])
-def test_no_more_bytes_are_valid_than_are_copied(valid):
-    k = builder()
-    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
-    with refused(ConfigError, f"copy_async: valid_bytes must be 0..8, got {valid}"):
-        k.copy_async(to, source, 8, valid)
-
-
-@pytest.mark.parametrize("nbytes", [4, 16])
-def test_an_asynchronous_copy_goes_from_global_to_shared_memory(nbytes):
-    k = builder()
-    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
-    row = "cp_async_cg" if nbytes == 16 else "cp_async_ca"
-    with refused(
-        TypeMismatchError, f"{row}: operand dst must point to shared memory, got Pointer(global f32 [%rd1+0])"
-    ):
-        k.copy_async(source, to, nbytes)
-
-
 # ---------------------------------------- small algebra
 
 
@@ -348,14 +358,6 @@ def test_divide_up():
 def test_butterfly_reads_the_lane_that_differs_in_one_bit(distance):
     got = computed(lambda k, x: k.butterfly(x, distance), lanes(threads=64), threads=64)
     assert (got == lanes(threads=64) ^ distance).all()
-
-
-@pytest.mark.parametrize("distance", [0, 3, 32, -1, 1.0])
-def test_butterfly_refuses_other_distances(distance):
-    k = builder()
-    message = f"butterfly: distance must be 1, 2, 4, 8 or 16, got {distance!r}"
-    with refused(ConfigError, message):
-        k.butterfly(k.thread_id(), distance)
 
 
 # ---------------------------------------- comments
@@ -585,16 +587,6 @@ def test_a_target_may_be_given_by_its_name():
     assert KernelBuilder("k", target="sm_90", threads=32).target is target("sm_90")
     with pytest.raises(UnsupportedTargetError, match=r"^unknown target 'sm90'; did you mean 'sm_9"):
         KernelBuilder("k", target="sm90", threads=32)
-
-
-def test_a_special_register_may_be_named_as_ptx_does():
-    named = [KernelBuilder("k", target="sm_80", threads=32) for _ in range(2)]
-    for k, name in zip(named, ("ctaid.y", "%ctaid.y"), strict=True):
-        k.special(name)
-    assert named[0].build() == named[1].build()
-    with pytest.raises(ModifierError) as caught:
-        named[0].special("%ctaid.w")
-    assert str(caught.value) == "no special register '%ctaid.w'; did you mean '%ctaid.z'?"
 
 
 class SlowReg(ir.Reg):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, refused
+from dsl.kernels import builder, computed, instructions, lanes
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.errors import ConfigError, TypeMismatchError
@@ -87,50 +88,30 @@ def test_an_empty_arm_is_allowed():
 OTHERWISE = "otherwise must follow directly after the end of a 'with k.when(...)' block"
 
 
-def test_otherwise_at_the_beginning_is_refused():
-    with refused(TypeMismatchError, OTHERWISE), builder().otherwise():
-        pass
-
-
-def test_otherwise_behind_something_else_is_refused():
+@pytest.mark.parametrize("before", ["nothing", "a note", "another otherwise", "a loop"])
+def test_otherwise_follows_a_when(before):
     k = builder()
-    with k.when(k.thread_id() < 5):
-        pass
-    k.note("between")
+    if before == "a loop":
+        with k.loop(0, 3):
+            pass
+    elif before != "nothing":
+        with k.when(k.thread_id() < 5):
+            pass
+    if before == "a note":
+        k.note("between")
+    if before == "another otherwise":
+        with k.otherwise():
+            pass
     with refused(TypeMismatchError, OTHERWISE), k.otherwise():
         pass
 
 
-def test_a_second_otherwise_is_refused():
-    k = builder()
-    with k.when(k.thread_id() < 5):
-        pass
-    with k.otherwise():
-        pass
-    with refused(TypeMismatchError, OTHERWISE), k.otherwise():
-        pass
-
-
-def test_otherwise_behind_a_loop_is_refused():
-    k = builder()
-    with k.loop(0, 3):
-        pass
-    with refused(TypeMismatchError, OTHERWISE), k.otherwise():
-        pass
-
-
-@pytest.mark.parametrize("condition", [True, 1, None])
+@pytest.mark.parametrize("condition", [True, 1, None, "Value(%r0: u32)"])
 def test_when_takes_a_predicate(condition):
-    message = f"when takes a predicate, such as row < seq_q, got {condition!r}"
-    with refused(TypeMismatchError, message), builder().when(condition):
-        pass
-
-
-def test_when_refuses_an_integer_value():
     k = builder()
-    x = k.thread_id()
-    message = "when takes a predicate, such as row < seq_q, got Value(%r0: u32)"
-    with refused(TypeMismatchError, message), k.when(x):
+    value = k.thread_id() if isinstance(condition, str) else condition
+    message = f"when takes a predicate, such as row < seq_q, got {condition}"
+    with refused(TypeMismatchError, message), k.when(value):
         pass
 
 
@@ -234,46 +215,32 @@ def test_the_head_of_a_loop_asks_the_assembler_not_to_unroll_it():
     assert labels == [ir.Label("$loop_1", "nounroll"), ir.Label("$done_2")]
 
 
-@pytest.mark.parametrize("step", [0, -1, 1.0, True, None])
-def test_the_step_of_a_loop_is_positive(step):
-    message = f"loop: step must be a positive Python integer, got {step!r}"
-    with refused(TypeMismatchError, message), builder().loop(0, 3, step=step):
-        pass
-
-
 @pytest.mark.parametrize(
-    ("start", "stop", "type", "what", "got"),
+    ("bounds", "options", "message"),
     [
-        (0.0, 3, s32, "start", "0.0"),
-        (0, True, s32, "stop", "True"),
-        (-1, 3, u32, "start", "-1"),
-        (0, 2**31, s32, "stop", "2147483648"),
-        (0, 2**32, u32, "stop", "4294967296"),
+        *(
+            ((0, 3), {"step": step}, f"step must be a positive Python integer, got {step!r}")
+            for step in (0, -1, 1.0, True, None)
+        ),
+        ((0.0, 3), {"type": s32}, "start must be s32, got 0.0"),
+        ((0, True), {"type": s32}, "stop must be s32, got True"),
+        ((-1, 3), {"type": u32}, "start must be u32, got -1"),
+        ((0, 2**31), {"type": s32}, "stop must be s32, got 2147483648"),
+        ((0, 2**32), {"type": u32}, "stop must be u32, got 4294967296"),
+        ((0, 3), {"type": f32}, "type must be an integer type such as s32, got f32"),
     ],
 )
-def test_the_bounds_of_a_loop_fit_its_type(start, stop, type, what, got):
+def test_the_bounds_of_a_loop_fit_its_type(bounds, options, message):
     k = builder()
-    message = f"loop: {what} must be {type}, got {got}"
-    with refused(TypeMismatchError, message), k.loop(start, stop, type=type):
+    with refused(TypeMismatchError, f"loop: {message}"), k.loop(*bounds, **options):
         pass
     assert k.build() == builder().build()
 
 
 def test_a_bound_of_another_type_names_the_cure():
     k = builder()
-    with (
-        refused(
-            TypeMismatchError,
-            "loop: stop must be s32, got Value(%r0: u32); reinterpret or convert it, or loop with type=u32",
-        ),
-        k.loop(0, k.thread_id(), type=s32),
-    ):
-        pass
-
-
-def test_a_loop_counts_in_integers():
-    message = "loop: type must be an integer type such as s32, got f32"
-    with refused(TypeMismatchError, message), builder().loop(0, 3, type=f32):
+    message = "loop: stop must be s32, got Value(%r0: u32); reinterpret or convert it, or loop with type=u32"
+    with refused(TypeMismatchError, message), k.loop(0, k.thread_id(), type=s32):
         pass
 
 
@@ -378,17 +345,19 @@ def test_a_barrier_of_some_threads_is_allowed_in_a_branch():
     assert (computed(body, lanes(threads=64), threads=64) == lanes(threads=64)).all()
 
 
-@pytest.mark.parametrize("number", [-1, 16, 1.0])
-def test_there_are_sixteen_barriers(number):
-    with refused(ConfigError, f"barrier: number must be 0..15, got {number!r}"):
-        builder().barrier(number)
-
-
-@pytest.mark.parametrize("threads", [0, 31, 33, -32])
-def test_a_barrier_counts_whole_warps(threads):
-    message = f"barrier: threads must be a positive multiple of 32, got {threads}"
-    with refused(ConfigError, message):
-        builder().barrier(0, threads)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(((number,), f"number must be 0..15, got {number!r}") for number in (-1, 16, 1.0)),
+        *(
+            ((0, threads), f"threads must be a positive multiple of 32, got {threads}")
+            for threads in (0, 31, 33, -32)
+        ),
+    ],
+)
+def test_there_are_sixteen_barriers_which_count_whole_warps(arguments, message):
+    with refused(ConfigError, f"barrier: {message}"):
+        builder().barrier(*arguments)
 
 
 # ---------------------------------------- a body that raises
@@ -415,48 +384,31 @@ def line_of(word: str) -> int:
     return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {word}"))
 
 
-def test_a_block_is_no_condition_of_python():
+IS_A_BLOCK = "k.{0}(...) is a block that runs on the GPU: Python cannot {1}; use 'with k.{0}(...):'"
+BRANCH = "branch on it, and 'if' would guard nothing on the GPU"
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"),
+    [
+        ("when", lambda k, x: k.when(x < 3)),
+        ("only_if", lambda k, x: k.only_if(x < 3)),
+        ("loop", lambda k, _: k.loop(0, 4)),
+    ],
+)
+def test_a_block_is_no_condition_of_python_but_may_still_be_entered(kind, block):
     k = builder()
-    x = k.param("x", u32)
-    for kind, made in (("when", k.when(x < 3)), ("only_if", k.only_if(x < 3)), ("loop", k.loop(0, 4))):
-        with pytest.raises(TypeMismatchError) as caught:
-            bool(made)
-        assert str(caught.value) == (
-            f"k.{kind}(...) is a block that runs on the GPU: Python cannot branch on it, and 'if' "
-            f"would guard nothing on the GPU; use 'with k.{kind}(...):'"
-        )
-
-
-def test_an_if_on_a_block_raises_before_anything_is_stored():
-    k = builder()
-    x, out = k.param("x", u32), k.pointer("out")
-    before = len(instructions(k))
-
-    def guarded():
-        if k.when(x < 3):
-            k.store(out, 1.0)
-
-    with pytest.raises(TypeMismatchError, match=r"^k\.when\(\.\.\.\) is a block"):
-        guarded()
-    assert [i for i in instructions(k)[before:] if i.opcode.startswith("st")] == []
-
-
-def test_a_block_that_was_no_condition_may_still_be_entered():
-    k = builder()
-    made = k.when(k.param("x", u32) < 3)
-    with pytest.raises(TypeMismatchError, match=r"^k\.when\(\.\.\.\) is a block"):
-        bool(made)
-    with made:
+    entered = block(k, k.param("x", u32))
+    before = len(instructions(builder()))
+    with refused(TypeMismatchError, IS_A_BLOCK.format(kind, BRANCH)):
+        if entered:
+            k.store(k.pointer("out"), 1.0)
+    with refused(TypeMismatchError, IS_A_BLOCK.format(kind, "iterate over it")):
+        list(entered)
+    with entered:
         pass
-    assert k.build()
-
-
-def test_a_block_is_not_iterated_by_python():
-    with pytest.raises(TypeMismatchError) as caught:
-        list(builder().loop(0, 4))
-    assert str(caught.value) == (
-        "k.loop(...) is a block that runs on the GPU: Python cannot iterate over it; use 'with k.loop(...):'"
-    )
+    assert len(instructions(k)) > before
+    assert [i for i in instructions(k) if i.opcode.startswith("st")] == []
 
 
 def test_build_refuses_blocks_that_were_never_entered():
@@ -476,14 +428,12 @@ def test_build_refuses_blocks_that_were_never_entered():
 
 def test_a_block_begins_once():
     k = builder()
-    made = k.when(k.param("x", u32) < 3)
-    with made:
+    block = k.when(k.param("x", u32) < 3)
+    with block:
         pass
-    with pytest.raises(TypeMismatchError) as caught, made:
+    message = "this block of k.when has been entered before; make another one with k.when(...)"
+    with refused(TypeMismatchError, message), block:
         pass
-    assert str(caught.value) == (
-        "this block of k.when has been entered before; make another one with k.when(...)"
-    )
     assert k.build()
 
 

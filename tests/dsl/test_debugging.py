@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, refused
+from dsl.kernels import builder
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.check.verify import require_valid

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, refused, smem
+from dsl.kernels import LOCKSTEP, builder, computed, instructions, lanes, launch, opcodes
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.check.prove import prove
@@ -18,10 +19,6 @@ from ptxgen.text import render
 from ptxgen.types import TYPES, bf16, f16, f32, pred, s32, s64, u16, u32, u64
 
 TYPES_OF_INDICES = [u32, s32, u64, s64]
-
-
-def opcodes(k):
-    return [i.opcode for i in instructions(k)]
 
 
 @pytest.mark.parametrize("index", TYPES_OF_INDICES)
@@ -49,22 +46,14 @@ def test_a_row_of_a_matrix_has_an_offset_of_64_bits(index):
     assert len(opcodes(k)[before:]) == 3  # the two of an element at a 64-bit index, and ret
 
 
-def test_a_row_may_have_a_fixed_number_of_columns():
-    k = builder()
+@pytest.mark.parametrize("columns", [1 << 12, u32])
+def test_a_row_may_begin_beyond_4_gib(columns):
+    k = builder(threads=1)
     P, Out = k.pointer("P"), k.pointer("Out", u64)
-    k.store(Out, P.row(k.mov(1 << 20, type=u32), 1 << 12).value - P.value)
+    columns = k.mov(1 << 12, type=u32) if columns is u32 else columns
+    k.store(Out, P.row(k.mov(1 << 20, type=u32), columns).value - P.value)
     out = np.zeros(1, np.uint64)
     run(k.build(), grid=1, block=1, args=[np.zeros(1, np.float32), out])
-    assert out[0] == 1 << 34
-
-
-def test_a_row_behind_4_gib_is_found():
-    k = builder(threads=1)
-    P, Out = k.pointer("P", u32), k.pointer("Out", u64)
-    apart = P.row(k.mov(1 << 20, type=u32), k.mov(1 << 12, type=u32)).value - P.value
-    k.store(Out, apart)
-    out = np.zeros(1, np.uint64)
-    run(k.build(), grid=1, block=1, args=[np.zeros(1, np.uint32), out])
     assert out[0] == 1 << 34
 
 
@@ -202,62 +191,41 @@ def test_a_tile_of_one_element_needs_no_index_of_the_gpu():
     with k.when(k.thread_id() == 0):
         tile[1, 1] = 2.5
         out[0] = tile[1, 1]
-    module = k.build()
     given = np.zeros(1, np.float32)
-    run(module, grid=1, block=32, args=[given], dynamic_smem=smem(module), sanitize=True)
+    launch(k, given, schedules=LOCKSTEP)
     assert given.tolist() == [2.5]
 
 
 # ---------------------------------------- refused
 
 
-@pytest.mark.parametrize("index", [1.0, True, None, "i", slice(0, 3), (1, 2)])
-def test_an_index_of_python_is_an_int(index):
+@pytest.mark.parametrize(
+    "index", [1.0, True, None, "i", slice(0, 3), (1, 2), u16, f32, TYPES["b32"], pred], ids=str
+)
+def test_an_index_is_an_integer(index):
     k = builder()
     P = k.pointer("P")
+    value = k.fresh(index) if isinstance(index, type(u16)) else index
     message = (
         "the index of an element in global memory must be a Python int or an integer of 32 or 64 bits, "
-        f"got {index!r}"
+        f"got {value!r}"
     )
     if isinstance(index, tuple):
         message += "; P.row(i, columns)[j] is an element of a matrix"
     with refused(TypeMismatchError, message):
-        P[index]
-
-
-@pytest.mark.parametrize("type", [u16, f32, TYPES["b32"], pred])
-def test_an_index_on_the_gpu_is_an_integer(type):
-    k = builder()
-    P = k.pointer("P")
-    index = k.fresh(type)
-    message = (
-        "the index of an element in global memory must be a Python int or an integer of 32 or 64 bits, "
-        f"got {index!r}"
-    )
+        P[value]
     with refused(TypeMismatchError, message):
-        P[index] = 1.0
+        P[value] = 1.0
 
 
 def test_an_index_of_shared_memory_has_32_bits():
     k = builder()
-    tile = k.shared("T", (2, 2))
     with refused(
         TypeMismatchError,
         "the index of an element in shared memory must be a Python int or an integer of 32 bits, "
         "got Value(%rd0: u64)",
     ):
-        tile.pointer()[k.param("n", u64)]
-
-
-def test_what_is_stored_has_the_type_of_the_elements():
-    k = builder()
-    P, i = k.pointer("P"), k.thread_id()
-    with refused(
-        TypeMismatchError,
-        "st: operand a must be f32, got Value(%r0: u32); reinterpret with .as_(f32) or convert with "
-        "k.cvt(value, dtype=f32)",
-    ):
-        P[i] = i
+        k.shared("T", (2, 2)).pointer()[k.param("n", u64)]
 
 
 @pytest.mark.parametrize("type", [u16, TYPES["bf16"], TYPES["b16"]])

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, instructions, refused
+from dsl.kernels import builder, instructions
+from error_texts import refused
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
@@ -52,16 +53,14 @@ def log_bound(x):
     return np.where((x > 0.5) & (x < 2), 2.0**-22, 1.3 * 2.0**-22 * np.abs(exact))
 
 
-def test_the_exponential_errs_by_no_more_than_its_bound():
-    x = exponents()
-    error = np.abs(computed("exp", x) - np.exp(x.astype(np.float64)))
-    assert (error <= exp_bound(x.astype(np.float64))).all()
-
-
-def test_the_logarithm_errs_by_no_more_than_its_bound():
-    x = positives()
-    error = np.abs(computed("log", x) - np.log(x.astype(np.float64)))
-    assert (error <= log_bound(x.astype(np.float64))).all()
+@pytest.mark.parametrize(
+    ("word", "numbers", "exact", "bound"),
+    [("exp", exponents, np.exp, exp_bound), ("log", positives, np.log, log_bound)],
+)
+def test_a_function_errs_by_no_more_than_its_bound(word, numbers, exact, bound):
+    x = numbers()
+    wide = x.astype(np.float64)
+    assert (np.abs(computed(word, x) - exact(wide)) <= bound(wide)).all()
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

@@ -22,12 +22,12 @@ FALSE = (
 )
 SHARE = (
     "lanes of a warp whose share has ended never arrive; move it out, or loop with k.loop(start, stop) and "
-    "bounds on which the lanes of a warp agree, and give those behind the end a neutral element, such as "
+    "bounds on which the lanes of a warp agree, and give those after the end a neutral element, such as "
     "k.selp(value, 0, i < n)"
 )
 FEWER = (
     "inside 'loop': lanes of a warp that have fewer iterations never arrive; move it out, or take bounds on "
-    "which the lanes of a warp agree, and give those behind the end a neutral element, such as "
+    "which the lanes of a warp agree, and give those after the end a neutral element, such as "
     "k.selp(value, 0, i < n)"
 )
 LEFT = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dsl.kernels import LOCKSTEP, SCHEDULES, launch, smem
+from error_texts import refused
 
-from ptxgen import interpreter
-from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.text import render
@@ -56,21 +56,15 @@ def negated_product(threads: int = 384, *, pinned: bool = True) -> KernelBuilder
 
 def test_tiles_are_changed_where_they_arrive_and_their_memory_is_used_again() -> None:
     k = negated_product()
-    module, boxes = k.build(), k.tma.boxes()
-    assert not verify(module)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-4, 5, (128, 64)).astype(np.float16), rng.integers(-4, 5, (64, 32)).astype(np.float16)
     c, d = np.zeros((2, 128, 32), np.float16)
-    given = [boxes["A"].of(a), boxes["B"].of(b), boxes["C"].of(c), c, d]
-    shared = module.kernels[0].dynamic_shared_bytes
-    for schedule in ("lockstep", interpreter.PCT(0)):
-        interpreter.run(
-            module, grid=1, block=384, args=given, dynamic_smem=shared, sanitize=True, schedule=schedule
-        )
+    for schedule in SCHEDULES[:2]:
+        launch(k, a, b, c, c, d, schedules=(schedule,))
         wanted = 2 - a.astype(np.float32) @ b.astype(np.float32)
         assert np.array_equal(c, wanted)
         assert np.array_equal(d, wanted)
-    assert shared < (128 * 64 + 64 * 32) * 2 + 1024  # out has no memory of its own
+    assert smem(k.build()) < (128 * 64 + 64 * 32) * 2 + 1024  # out has no memory of its own
 
 
 def test_a_wait_behind_arithmetic_has_a_store_that_depends_on_it() -> None:
@@ -112,24 +106,20 @@ def stored_from(start: int, count: int, *, known: bool = True) -> KernelBuilder:
 @pytest.mark.parametrize("start", [0, 64, 128])
 def test_columns_of_a_tile_are_a_tile(start: int, known: bool) -> None:
     k = stored_from(start, 128, known=known)
-    module, boxes = k.build(), k.tma.boxes()
-    assert not verify(module)
     a = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float16)
     b = np.zeros((16, 128), np.float16)
-    shared = module.kernels[0].dynamic_shared_bytes
-    given = [boxes["A"].of(a), boxes["B"].of(b)]
-    interpreter.run(module, grid=1, block=256, args=given, dynamic_smem=shared, sanitize=True)
+    launch(k, a, b, schedules=LOCKSTEP)
     np.testing.assert_array_equal(b, a[:, start : start + 128])
 
 
 @pytest.mark.parametrize(("start", "count"), [(32, 64), (64, 32), (192, 128), (0, 0)])
 def test_columns_of_a_tile_begin_with_a_slab(start: int, count: int) -> None:
-    with pytest.raises(ConfigError) as error:
-        stored_from(start, count)
-    assert str(error.value) == (
+    message = (
         "tile 'a': a part of its columns begins at a multiple of the 64 columns of a slab, a u32 value or an "
         f"int, and has a multiple of 64, of 256 in all; got start={start}, count={count}"
     )
+    with refused(ConfigError, message):
+        stored_from(start, count)
 
 
 def gathered(places: Any, tile: tuple[int, ...] = (32, 64), maps: str = "AB") -> tuple[KernelBuilder, Any]:
@@ -148,47 +138,40 @@ def gathered(places: Any, tile: tuple[int, ...] = (32, 64), maps: str = "AB") ->
 def test_a_box_begins_at_a_multiple_of_16_bytes() -> None:
     rule = "the innermost coordinate of a box must be a multiple of 16 bytes, 8 elements of f16, got"
     for places in (lambda of: of["A"][1, 2, 4], lambda of: [of["A"][0, 0, 8], of["A"][0, 0, 4]]):
-        with pytest.raises(ConfigError) as error:
+        with refused(ConfigError, f"tma.load: A: {rule} 4"):
             gathered(places)
-        assert str(error.value) == f"tma.load: A: {rule} 4"
     k = KernelBuilder("stored", target="sm_90a", threads=128)
     place, tile = k.tma.tensor_map("B", f16)[3, -1], k.tma.tile("tile", (8, 64), f16)
-    with pytest.raises(ConfigError) as error:
+    with refused(ConfigError, f"tma.store: B: {rule} -1"):
         k.tma.store(tile, place)
-    assert str(error.value) == f"tma.store: B: {rule} -1"
     assert gathered(lambda of: of["A"][1, 2, -8])[0].tma.boxes()["A"].loads
 
 
 def test_a_tile_may_be_loaded_from_several_places() -> None:
     pages = [3, 0, 2, 2]
     k, _ = gathered(lambda of: [of["A"][page, 8 * (n % 2), 0] for n, page in enumerate(pages)])
-    module, boxes = k.build(), k.tma.boxes()
-    assert not verify(module)
+    boxes = k.tma.boxes()
     assert (boxes["A"].box, boxes["B"].box) == ((64, 8, 1), (64, 32, 1))
     a = np.random.default_rng(0).standard_normal((4, 16, 64)).astype(np.float16)
     b = np.zeros((1, 32, 64), np.float16)
-    shared = module.kernels[0].dynamic_shared_bytes
-    given = [boxes["A"].of(a), boxes["B"].of(b)]
-    interpreter.run(module, grid=1, block=256, args=given, dynamic_smem=shared, sanitize=True)
+    launch(k, a, b, schedules=LOCKSTEP)
     wanted = [a[page, 8 * (n % 2) : 8 * (n % 2) + 8] for n, page in enumerate(pages)]
     np.testing.assert_array_equal(b[0], np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(
-    ("places", "said"),
-    [
-        (lambda _: [], "tma.load: it takes a tile and a place in a tensor, such as A[row, column], got"),
-        (lambda of: [of["A"][0, 0, 0], 3], "tma.load: it takes a tile and a place in a tensor"),
-        (lambda of: [of["A"][0, 0, 0], of["C"][0, 0, 0]], "the places of a tile must be in one tensor"),
-        (
-            lambda of: [of["A"][0, 0, 0]] * 3,
-            "each of 3 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]",
+    ("said", "places"),
+    {
+        "tma.load: it takes a tile and a place in a tensor, such as A[row, column], got": lambda _: [],
+        "tma.load: it takes a tile and a place in a tensor": lambda of: [of["A"][0, 0, 0], 3],
+        "the places of a tile must be in one tensor": lambda of: [of["A"][0, 0, 0], of["C"][0, 0, 0]],
+        "each of 3 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]": lambda of: (
+            [of["A"][0, 0, 0]] * 3
         ),
-        (
-            lambda of: [of["A"][0, 0, 0]] * 8,
-            "each of 8 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]",
+        "each of 8 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]": lambda of: (
+            [of["A"][0, 0, 0]] * 8
         ),
-    ],
+    }.items(),
 )
 def test_places_of_a_tile_give_equal_shares_of_one_tensor(places: Any, said: str) -> None:
     with pytest.raises((ConfigError, TypeMismatchError), match=re.escape(said)):
@@ -202,7 +185,7 @@ def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
     with consumer:
         stage = ring.peek()
         stage.close()
-        with pytest.raises(TypeMismatchError, match="tile 'a' of ring 'ring_1' is used behind its drain"):
+        with pytest.raises(TypeMismatchError, match="tile 'a' of ring 'ring_1' is used after its drain"):
             _ = stage.a
         with pytest.raises(TypeMismatchError, match="wait: after must be f32 values, got 3"):
             k.wgmma.wait(after=[3])
@@ -233,19 +216,9 @@ def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder
 
 @pytest.mark.parametrize("warpgroups", [2, 3])
 def test_warpgroups_take_turns_in_their_order(warpgroups: int) -> None:
-    module = in_turns(warpgroups, 4).build()
-    assert not verify(module)
-    for schedule in ("lockstep", interpreter.PCT(0), interpreter.PCT(1)):
+    for schedule in SCHEDULES:
         found = np.full(4 * warpgroups, 99, np.uint32)
-        interpreter.run(
-            module,
-            grid=1,
-            block=128 * (warpgroups + 1),
-            args=[found],
-            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
-            sanitize=True,
-            schedule=schedule,
-        )
+        launch(in_turns(warpgroups, 4), found, schedules=(schedule,))
         assert found.tolist() == list(range(warpgroups)) * 4
 
 

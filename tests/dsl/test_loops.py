@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, lanes, refused, smem
+from dsl.kernels import SCHEDULES, builder, computed, lanes, launch
+from error_texts import refused
 
 from ptxgen.errors import TypeMismatchError
-from ptxgen.interpreter import PCT, run
 from ptxgen.types import s32, u32
 
 
@@ -42,7 +42,7 @@ def test_a_thread_leaves_the_innermost_loop_where_the_condition_holds():
     assert computed(body, lanes("int32")).tolist() == wanted
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", PCT(0), PCT(1)])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_barriers_stand_in_loops_on_which_all_threads_agree(schedule):
     k = builder(threads=64)
     P = k.pointer("P", u32)
@@ -60,12 +60,11 @@ def test_barriers_stand_in_loops_on_which_all_threads_agree(schedule):
         rounds.set(rounds + 1)
     P[t] = tile[0, t]
     p = np.zeros(64, np.uint32)
-    module = k.build()
-    run(module, grid=1, block=64, args=[p], dynamic_smem=smem(module), sanitize=True, schedule=schedule)
+    launch(k, p, schedules=(schedule,))
     assert p.tolist() == [(t + 3) % 64 for t in range(64)]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", PCT(0), PCT(1)])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_condition_may_be_a_sum_over_the_cta(schedule):
     k = builder(threads=128)
     P = k.pointer("P", u32)
@@ -74,8 +73,7 @@ def test_a_condition_may_be_a_sum_over_the_cta(schedule):
         value.set(value + 1)
     P[k.thread_id()] = value
     p = np.zeros(128, np.uint32)
-    module = k.build()
-    run(module, grid=1, block=128, args=[p], dynamic_smem=smem(module), sanitize=True, schedule=schedule)
+    launch(k, p, schedules=(schedule,))
     assert p.tolist() == [t + 8 for t in range(128)]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, instructions, refused
+from dsl.kernels import builder, instructions
+from error_texts import refused
 
 import ptxgen as px
 from ptxgen import Pointer, f16, f32, u32
@@ -93,6 +94,7 @@ def check_product(
 # ------------------------------------------------------------------------------------- products
 
 
+@pytest.mark.sample(4, gate=8)
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_both_operands_may_be_transposed(transposed: tuple[bool, bool], dtype: Any) -> None:
@@ -122,6 +124,7 @@ def test_f32_is_rounded_to_tf32_ties_away() -> None:
     assert np.array_equal(c, exact)
 
 
+@pytest.mark.sample(4, gate=9)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_the_stages_of_a_pipeline_do_not_overtake_each_other(stages: int, schedule: str) -> None:
@@ -162,6 +165,7 @@ def test_narrow_copies_of_bytes_go_through_registers() -> None:
     check_product((17, 9, 37), (32, 32, 32), types=(s8, s8, s32), transposed=(False, True), width=1)
 
 
+@pytest.mark.sample(5, gate=14)
 @pytest.mark.parametrize(
     ("threads", "tile", "warps"),
     [
@@ -481,123 +485,38 @@ def operands(k: Any, a: Any = (64, 32), b: Any = (32, 64), types: Any = (f16, f1
     return [k.swizzled(name, shape, dtype) for name, shape, dtype in zip("AB", (a, b), types, strict=True)]
 
 
+MULTIPLIES = "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got"
+A_TIMES_B = "A (64 x 32 f16) times B (32 x 64 f16)"
+
+
 @pytest.mark.parametrize(
-    ("a", "b", "types", "message"),
-    [
-        (
-            (64, 32),
-            (64, 64),
-            (f16, f16),
-            "mma: A (64 x 32 f16) times B (64 x 64 f16): the columns of a must be the rows of b",
+    ("message", "use"),
+    {
+        "mma: A (64 x 32 f16) times B (64 x 64 f16): the columns of a must be the rows of b": lambda k: k.mma(
+            *operands(k, b=(64, 64))
         ),
-        (
-            (64, 32),
-            (32, 64),
-            (f16, bf16),
-            "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got f16 and "
-            "bf16",
+        f"{MULTIPLIES} f16 and bf16": lambda k: k.mma(*operands(k, types=(f16, bf16))),
+        f"{MULTIPLIES} f64 and f64": lambda k: k.mma(*operands(k, types=(f64, f64))),
+        "mma: B (32 x 64 f32): elements of f32 must lie in memory along the depth of the product, so "
+        "that A is row-major and B is the transpose of a row-major block, b.T": lambda k: k.mma(
+            *operands(k, types=(f32, f32))
         ),
-        (
-            (64, 32),
-            (32, 64),
-            (f64, f64),
-            "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got f64 and "
-            "f64",
+        f"mma: {A_TIMES_B} is 64 x 64, which does not fit the accumulator of 64 x 128": lambda k: (
+            k.accumulator((64, 128)).mma(*operands(k))
         ),
-        (
-            (64, 32),
-            (32, 64),
-            (f32, f32),
-            "mma: B (32 x 64 f32): elements of f32 must lie in memory along the depth of the product, so "
-            "that A is row-major and B is the transpose of a row-major block, b.T",
+        f"mma: the sums of {A_TIMES_B} are f32, got RegisterTile(64 x 64 s32)": lambda k: k.accumulator(
+            (64, 64), s32
+        ).mma(*operands(k)),
+        "mma: RegisterTile(64 x 64 f32) is a result, which is written once; make what a loop changes "
+        "with k.accumulator or tile.per_row": lambda k: (k.accumulator((64, 64)) + 1).mma(*operands(k)),
+        "mma: A (64 x 24 f16): the depth of a product of f16 must be a multiple of 16": lambda k: k.mma(
+            StagedTile(tile := k.swizzled("A", (24, 64), f16)).T, tile
         ),
-    ],
+    }.items(),
 )
-def test_factors_fit(a: Any, b: Any, types: Any, message: str) -> None:
-    k = builder()
-    left, right = operands(k, a, b, types)
+def test_factors_and_sums_fit(use: Callable[..., Any], message: str) -> None:
     with refused(TypeMismatchError, message):
-        k.mma(left, right)
-
-
-def test_the_sums_fit_the_accumulator() -> None:
-    k = builder()
-    a, b = operands(k)
-    wide, whole = k.accumulator((64, 128)), k.accumulator((64, 64), s32)
-    with refused(
-        TypeMismatchError,
-        "mma: A (64 x 32 f16) times B (32 x 64 f16) is 64 x 64, which does not fit the accumulator of "
-        "64 x 128",
-    ):
-        wide.mma(a, b)
-    with refused(
-        TypeMismatchError,
-        "mma: the sums of A (64 x 32 f16) times B (32 x 64 f16) are f32, got RegisterTile(64 x 64 s32)",
-    ):
-        whole.mma(a, b)
-    result = k.mma(a, b) + 1
-    with refused(
-        TypeMismatchError,
-        "mma: RegisterTile(64 x 64 f32) is a result, which is written once; make what a loop changes with "
-        "k.accumulator or tile.per_row",
-    ):
-        result.mma(a, b)
-
-
-def test_a_depth_that_mma_does_not_divide_is_refused() -> None:
-    k = builder()
-    tile = k.swizzled("A", (24, 64), f16)
-    with refused(
-        TypeMismatchError, "mma: A (64 x 24 f16): the depth of a product of f16 must be a multiple of 16"
-    ):
-        k.mma(StagedTile(tile).T, tile)
-
-
-@pytest.mark.parametrize(
-    ("threads", "shape", "warps", "message"),
-    [
-        (48, (64, 64), None, "accumulator: products take whole warps, and the kernel has 48 threads"),
-        (
-            128,
-            (16, 32),
-            None,
-            "accumulator: 16 x 32 cannot be dealt to 4 x 1 or 2 x 2 or 1 x 4 warps: each warp takes a "
-            "multiple of 16 rows and of 16 columns",
-        ),
-        (
-            128,
-            (64, 64),
-            (3, 1),
-            "accumulator: warps must be (warps along the rows, warps along the columns) with the product "
-            "4, got (3, 1)",
-        ),
-        (128, (64,), None, "accumulator: the shape must be (rows, columns), got (64,)"),
-        (128, (64, 0), None, "accumulator: rows and columns must be positive integers, got (64, 0)"),
-    ],
-)
-def test_a_shape_is_dealt_to_whole_warps(threads: int, shape: Any, warps: Any, message: str) -> None:
-    with refused(ConfigError, message):
-        builder(threads=threads).accumulator(shape, warps=warps)
-
-
-@pytest.mark.parametrize(
-    ("columns", "dtype", "message"),
-    [
-        (
-            24,
-            f16,
-            "swizzled tile 'T': no swizzle fits rows of 24 f16 (48 bytes); make them a multiple of 32 bytes",
-        ),
-        (
-            4,
-            f32,
-            "swizzled tile 'T': no swizzle fits rows of 4 f32 (16 bytes); make them a multiple of 32 bytes",
-        ),
-    ],
-)
-def test_a_tile_that_no_swizzle_fits_is_refused(columns: int, dtype: Any, message: str) -> None:
-    with refused(ConfigError, message):
-        builder().swizzled("T", (16, columns), dtype)
+        use(builder())
 
 
 @pytest.mark.parametrize(("row", "column"), [(16, 0), (0, -1), (0, 1.5), ("x", 0)])
@@ -664,6 +583,13 @@ def test_copies_are_not_started_by_some_threads(word: str) -> None:
         use[word]()
 
 
+def tile(k: Any, columns: int = 32, warps: tuple[int, int] | None = (2, 1), rows: int = 32) -> Any:
+    return k.accumulator((rows, columns), warps=warps)
+
+
+DIFFERENT = "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes"
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -682,45 +608,28 @@ def test_copies_are_not_started_by_some_threads(word: str) -> None:
         ),
         (lambda _k, X: X.store(3), "store: takes a tile of registers, got 3"),
         (
-            lambda k, X: X.store(k.accumulator((32, 32))),
+            lambda k, X: X.store(tile(k)),
             "store: the elements of the matrix are f16, got RegisterTile(32 x 32 f32); convert them with "
             "tile.to(f16) or tile.map(...)",
         ),
+        (lambda k, _X: tile(k).to(f32), "to: f32 becomes f16 or bf16, got RegisterTile(32 x 32 f32) and "),
         (
-            lambda k, _X: k.accumulator((32, 32)).to(f32),
-            "to: f32 becomes f16 or bf16, got RegisterTile(32 x 32 f32) and ",
-        ),
-        (
-            lambda k, _X: k.accumulator((32, 32)).map(lambda _x: 3),
+            lambda k, _X: tile(k).map(lambda _x: 3),
             "map: the function must return a value of the kernel, got 3",
         ),
+        (lambda k, _X: tile(k) + tile(k, 64), DIFFERENT),
+        (lambda k, _X: tile(k).per_row(0).map(lambda a, _b, _c: a, tile(k), tile(k, 64)), DIFFERENT),
         (
-            lambda k, _X: k.accumulator((32, 32)) + k.accumulator((32, 64), warps=(2, 1)),
-            "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
-        ),
-        (
-            lambda k, _X: (
-                k.accumulator((32, 32), warps=(2, 1))
-                .per_row(0)
-                .map(
-                    lambda a, _b, _c: a,
-                    k.accumulator((32, 32), warps=(2, 1)),
-                    k.accumulator((32, 64), warps=(2, 1)),
-                )
-            ),
-            "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
-        ),
-        (
-            lambda k, _X: k.accumulator((32, 32), warps=(1, 2)) + k.accumulator((32, 32), warps=(2, 1)),
+            lambda k, _X: tile(k, warps=(1, 2)) + tile(k),
             "RegisterTile(32 x 32 f32) is on 1 x 2 warps and RegisterTile(32 x 32 f32) on 2 x 1; give both "
             "the same warps=",
         ),
         (
-            lambda k, _X: k.accumulator((32, 32)).set(k.accumulator((32, 32)).per_row(0)),
+            lambda k, _X: tile(k).set(tile(k).per_row(0)),
             "set: RegisterTile(32 x 32 f32) cannot take RegisterTile(32 x 1 f32)",
         ),
         (
-            lambda k, _X: k.accumulator((32, 32)) + "x",
+            lambda k, _X: tile(k) + "x",
             "RegisterTile(32 x 32 f32) is combined with tiles of registers and numbers, got 'x'",
         ),
         (
@@ -761,18 +670,26 @@ def test_wrong_operands_are_refused(use: Callable[..., Any], message: str) -> No
             lambda k, _X: k.swizzled("T", (32, 32), f16, stages=0),
             "swizzled tile 'T': rows, columns and stages must be positive integers, got (32, 32), stages 0",
         ),
+        *(
+            (
+                lambda k, _X, columns=columns, dtype=dtype: k.swizzled("T", (16, columns), dtype),
+                f"swizzled tile 'T': no swizzle fits rows of {columns} {dtype} ({columns * dtype.nbytes} "
+                "bytes); make them a multiple of 32 bytes",
+            )
+            for columns, dtype in ((24, f16), (4, f32))
+        ),
         (
-            lambda k, _X: k.accumulator((64, 32), warps=(1, 2)).row_max(),
+            lambda k, _X: tile(k, rows=64, warps=(1, 2)).row_max(),
             "row_max: each row must be in one warp, but the columns of RegisterTile(64 x 32 f32) are dealt "
             "to 2 warps; make it with warps=(2, 1)",
         ),
         (
-            lambda k, _X: k.accumulator((64, 32)).per_row(0).row_sum(),
+            lambda k, _X: tile(k, rows=64).per_row(0).row_sum(),
             "row_sum takes a whole tile, got RegisterTile(64 x 1 f32)",
         ),
         (
             lambda k, _X: k.mma(
-                k.accumulator((64, 32), warps=(1, 2)).to(f16), k.swizzled("T", (32, 32), f16), warps=(1, 2)
+                tile(k, rows=64, warps=(1, 2)).to(f16), k.swizzled("T", (32, 32), f16), warps=(1, 2)
             ),
             "mma: each row of PackedTile(64 x 32 f16) and of the sums must be in one warp; make both with "
             "warps=(2, 1)",
@@ -782,19 +699,35 @@ def test_wrong_operands_are_refused(use: Callable[..., Any], message: str) -> No
             "mma: T (32 x 96 f16): warps that share its columns would begin inside a panel of the swizzle; "
             "give them all to one warp with warps=, or make the columns a multiple of 64",
         ),
+        (
+            lambda _k, _X: tile(builder(threads=48), 64, None, 64),
+            "accumulator: products take whole warps, and the kernel has 48 threads",
+        ),
+        (
+            lambda _k, _X: tile(builder(threads=128), 32, None, 16),
+            "accumulator: 16 x 32 cannot be dealt to 4 x 1 or 2 x 2 or 1 x 4 warps: each warp takes a "
+            "multiple of 16 rows and of 16 columns",
+        ),
+        (
+            lambda _k, _X: tile(builder(threads=128), 64, (3, 1), 64),
+            "accumulator: warps must be (warps along the rows, warps along the columns) with the product "
+            "4, got (3, 1)",
+        ),
+        (lambda k, _X: k.accumulator((64,)), "accumulator: the shape must be (rows, columns), got (64,)"),
+        (
+            lambda k, _X: k.accumulator((64, 0)),
+            "accumulator: rows and columns must be positive integers, got (64, 0)",
+        ),
+        (
+            lambda _k, _X: (k := builder(threads=32)).staged(given(k).block((32, 64))),
+            "block_1: copies into rows of 64 f16 take a multiple of 64 threads, and the kernel has 32",
+        ),
     ],
 )
 def test_wrong_choices_are_refused(use: Callable[..., Any], message: str) -> None:
     k = builder(threads=64)
     with refused(ConfigError, message):
         use(k, given(k))
-
-
-def test_copies_need_threads_for_whole_rows() -> None:
-    k = builder(threads=32)
-    message = "block_1: copies into rows of 64 f16 take a multiple of 64 threads, and the kernel has 32"
-    with refused(ConfigError, message):
-        k.staged(given(k).block((32, 64)))
 
 
 def test_a_target_without_asynchronous_copies_is_refused_at_the_line() -> None:
@@ -825,6 +758,7 @@ def gemm(
     accumulate(k, (A, B, C), (m, n, depth), tile, transposed, width=width, stages=stages, warps=warps)
 
 
+@pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize(
     ("align", "choices"),
     [

@@ -5,7 +5,8 @@ import rlcompleter
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, refused
+from dsl.kernels import builder, computed, instructions, lanes
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder
@@ -45,18 +46,11 @@ def test_a_word_that_does_not_exist_is_no_attribute():
     k = builder()
     assert not hasattr(k, "fmaa")
     assert getattr(k, "fmaa", 3) == 3
-    with refused(AttributeError, "no instruction 'fmaa'; did you mean 'fma'?"):
-        k.fmaa  # noqa: B018
-
-
-def test_an_unknown_instruction_names_the_nearest():
-    with refused(UnknownInstructionError, "no instruction 'fmaa'; did you mean 'fma'?"):
-        builder().fmaa(1, 2, 3)
-
-
-def test_an_unknown_instruction_may_mean_a_method_of_the_builder():
+    for error in (AttributeError, UnknownInstructionError, ModifierError):
+        with refused(error, "no instruction 'fmaa'; did you mean 'fma'?"):
+            k.fmaa  # noqa: B018
     with refused(ModifierError, "no instruction 'barier'; did you mean 'barrier'?"):
-        builder().barier()
+        k.barier  # noqa: B018
 
 
 @pytest.mark.parametrize(("name", "ours"), OTHER_NAMES.items())
@@ -66,29 +60,6 @@ def test_a_name_of_another_language_says_what_it_is_here(name, ours):
         getattr(k, name)
     for word, member in re.findall(r"\bk\.([a-z_0-9]+)(?:\.([a-z_]+))?", ours):
         assert callable(getattr(getattr(k, word), member)) if member else hasattr(k, word)
-
-
-def test_a_type_is_given_by_name():
-    k = builder()
-    with refused(
-        TypeMismatchError,
-        "cvt takes a, got 2 operand(s) (syntax: cvt.dtype.atype d:dtype, a:atype); "
-        "a type is given by name, dtype=f32",
-    ):
-        k.cvt(k.thread_id(), f32)
-
-
-def test_two_numbers_have_no_type():
-    k = builder()
-    with refused(TypeMismatchError, "selp: operand a must be b32, got 1.0; name the type, such as type=f32"):
-        k.selp(1.0, 0.0, k.thread_id() == 0)
-
-
-@pytest.mark.parametrize(("number", "cure"), [(np.float32(3), "float"), (np.int64(3), "int")])
-def test_a_number_of_numpy_is_converted_by_the_caller(number, cure):
-    k = builder()
-    with refused(TypeMismatchError, f"add: operand b must be u32, got {number!r}; convert with {cure}(...)"):
-        k.thread_id() + number
 
 
 def test_an_unknown_private_name_is_an_attribute_error():
@@ -106,41 +77,40 @@ def test_modifiers_choose_the_opcode():
     assert instructions(k)[-2].opcode == "fma.rz.ftz.sat.f32"
 
 
-def test_an_unknown_modifier_names_the_nearest():
+OF_FMA = "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"
+OF_CVT = "(syntax: cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype)"
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda k, x: k.fma(x, x, x, rmd="rz"), f"fma has no modifier 'rmd'; did you mean 'rnd'? {OF_FMA}"),
+        (lambda k, x: k.fma(x, x, x, rnd="rx"), f"fma: rnd must be one of rn, rz, rm, rp, got rx {OF_FMA}"),
+        (  # which cannot be a key
+            lambda k, x: k.fma(x, x, x, rnd=["rn"]),
+            f"fma: rnd must be one of rn, rz, rm, rp, got ['rn'] {OF_FMA}",
+        ),
+        (lambda k, _: k.mov(0.0, type="f32"), "mov: type must be a type of ptxgen.types, got the text 'f32'"),
+        (  # of the row with these types
+            lambda k, x: k.cvt(x, dtype=s32, rnd="rm"),
+            f"cvt: rnd must be one of rni, rzi, rmi, rpi, got rm; did you mean 'rmi'? {OF_CVT}",
+        ),
+        (
+            lambda k, x: k.cvt(x, dtype=u32, round="rni"),
+            f"cvt has no modifier 'round'; did you mean 'rnd'? {OF_CVT}",
+        ),
+        (
+            lambda k, _: k.param("y", b32) * 2,
+            "mul: type must be one of u32, s32, u64, s64, u16, s16, got b32; did you mean 'u32'? "
+            "(syntax: mul.mode.type d, a, b)",
+        ),
+    ],
+)
+def test_a_wrong_modifier_is_refused(use, message):
     k = builder()
     x = k.param("x", f32)
-    with refused(
-        ModifierError,
-        "fma has no modifier 'rmd'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
-    ):
-        k.fma(x, x, x, rmd="rz")
-
-
-def test_an_unknown_choice_lists_the_legal_ones():
-    k = builder()
-    x = k.param("x", f32)
-    with refused(
-        ModifierError,
-        "fma: rnd must be one of rn, rz, rm, rp, got rx (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
-    ):
-        k.fma(x, x, x, rnd="rx")
-
-
-def test_a_choice_that_cannot_be_a_key_is_refused_alike():
-    k = builder()
-    x = k.param("x", f32)
-    with refused(
-        ModifierError,
-        "fma: rnd must be one of rn, rz, rm, rp, got ['rn'] (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
-    ):
-        k.fma(x, x, x, rnd=["rn"])
-
-
-def test_a_type_as_text_is_refused():
-    k = builder()
-    message = "mov: type must be a type of ptxgen.types, got the text 'f32'"
     with refused(ModifierError, message):
-        k.mov(0.0, type="f32")
+        use(k, x)
 
 
 def test_one_counts_as_true():
@@ -161,111 +131,61 @@ def test_a_choice_with_a_gate_of_its_own_may_be_switched_off():
 # ---------------------------------------- operands
 
 
-def test_a_missing_operand_is_named():
-    k = builder()
-    x = k.param("x", f32)
-    with refused(
-        TypeMismatchError,
-        "fma takes a and b and c, got 2 operand(s) (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
-    ):
-        k.fma(x, x)
-
-
-def test_a_surplus_operand_is_counted():
-    with refused(TypeMismatchError, "exit takes no operands, got 1 operand(s) (syntax: exit)"):
-        builder().exit(1)
-
-
-def test_the_error_is_of_the_row_that_came_nearest():
-    k = builder()
-    x, y = k.param("x", f64), k.param("y", u32)
-    with refused(
-        TypeMismatchError,
-        "fma: operand c must be f64, got Value(%r0: u32); convert with k.cvt(value, dtype=f64)",
-    ):
-        k.fma(x, x, y)
+SHARED_ADDRESS = "operand addr must point to global memory, got Pointer(shared f32 [%r0+0])"
 
 
 @pytest.mark.parametrize(
-    ("modifiers", "message"),
+    ("use", "message"),
     [
-        ({"dtype": s32, "rnd": "rm"}, "rnd must be one of rni, rzi, rmi, rpi, got rm; did you mean 'rmi'?"),
-        ({"dtype": u32, "round": "rni"}, "no modifier 'round'; did you mean 'rnd'?"),
+        (lambda k: k.fma(k.param("x", f32), 1.0), f"fma takes a and b and c, got 2 operand(s) {OF_FMA}"),
+        (lambda k: k.exit(1), "exit takes no operands, got 1 operand(s) (syntax: exit)"),
+        (
+            lambda k: k.cvt(k.thread_id(), f32),
+            "cvt takes a, got 2 operand(s) (syntax: cvt.dtype.atype d:dtype, a:atype); "
+            "a type is given by name, dtype=f32",
+        ),
+        (  # of the row that comes nearest
+            lambda k: k.fma(k.param("x", f64), 1.0, k.param("y", u32)),
+            "fma: operand c must be f64, got Value(%r0: u32); convert with k.cvt(value, dtype=f64)",
+        ),
+        (
+            lambda k: k.selp(1.0, 0.0, k.thread_id() == 0),
+            "selp: operand a must be b32, got 1.0; name the type, such as type=f32",
+        ),
+        (
+            lambda k: k.thread_id() + np.float32(3),
+            f"add: operand b must be u32, got {np.float32(3)!r}; convert with float(...)",
+        ),
+        (
+            lambda k: k.thread_id() + np.int64(3),
+            f"add: operand b must be u32, got {np.int64(3)!r}; convert with int(...)",
+        ),
+        (lambda k: k.selp(k.thread_id(), 0, 1), "selp: operand c must be pred, got 1"),
+        (
+            lambda k: k.mov(k.thread_id() < 3, type=u32),
+            "mov: operand a must be u32, got Value(%p0: pred); convert with k.cvt(value, dtype=u32)",
+        ),
+        (
+            lambda k: k.prefetch(k.param("x", u64)),
+            "prefetch: operand addr must be a Pointer, got Value(%rd0: u64) "
+            "(syntax: prefetch.global.level [addr:u64])",
+        ),
+        (lambda k: k.bra("end"), "bra: operand target must be a label, got 'end'"),
+        *(
+            (
+                lambda k, number=number: k.cp_async_wait_group(number),
+                f"cp_async_wait_group: operand n must be an integer, got {number!r}",
+            )
+            for number in (1.0, None, True)
+        ),
+        (lambda k: k.pack((k.param("x", u32),)), "pack: operand a must be 2 values, got (Value(%r0: u32),)"),
+        (lambda k: k.ld_nc(k.shared("T", (4, 4)).pointer(), type=f32), f"ld_nc: {SHARED_ADDRESS}"),
+        (lambda k: k.ld(k.shared("T", (4, 4)).pointer(), space="global", type=f32), f"ld: {SHARED_ADDRESS}"),
     ],
 )
-def test_a_wrong_modifier_is_told_of_the_row_with_these_types(modifiers, message):
-    k = builder()
-    x = k.var(f32, 1.0)
-    with pytest.raises(ModifierError) as error:
-        k.cvt(x, **modifiers)
-    said = f"cvt has {message}" if message.startswith("no ") else f"cvt: {message}"
-    assert str(error.value) == f"{said} (syntax: cvt.rnd{{.ftz}}{{.sat}}.dtype.atype d:dtype, a:atype)"
-
-
-def test_bits_are_not_multiplied():
-    k = builder()
-    bits = k.param("x", b32)
-    with refused(
-        ModifierError,
-        "mul: type must be one of u32, s32, u64, s64, u16, s16, got b32; "
-        "did you mean 'u32'? (syntax: mul.mode.type d, a, b)",
-    ):
-        bits * 2
-
-
-def test_a_predicate_has_no_literal():
-    k = builder()
-    with refused(TypeMismatchError, "selp: operand c must be pred, got 1"):
-        k.selp(k.thread_id(), 0, 1)
-
-
-def test_a_predicate_is_no_number():
-    k = builder()
-    condition = k.thread_id() < 3
-    with refused(
-        TypeMismatchError,
-        "mov: operand a must be u32, got Value(%p0: pred); convert with k.cvt(value, dtype=u32)",
-    ):
-        k.mov(condition, type=u32)
-
-
-def test_an_address_is_a_pointer():
-    k = builder()
-    with refused(
-        TypeMismatchError,
-        "prefetch: operand addr must be a Pointer, got Value(%rd0: u64) "
-        "(syntax: prefetch.global.level [addr:u64])",
-    ):
-        k.prefetch(k.param("x", u64))
-
-
-def test_a_label_is_a_symbol():
-    with refused(TypeMismatchError, "bra: operand target must be a label, got 'end'"):
-        builder().bra("end")
-
-
-@pytest.mark.parametrize("number", [1.0, None, True])
-def test_an_immediate_is_an_integer(number):
-    message = f"cp_async_wait_group: operand n must be an integer, got {number!r}"
+def test_a_wrong_operand_is_refused(use, message):
     with refused(TypeMismatchError, message):
-        builder().cp_async_wait_group(number)
-
-
-def test_a_vector_has_as_many_values_as_its_operand():
-    k = builder()
-    x = k.param("x", u32)
-    with refused(TypeMismatchError, "pack: operand a must be 2 values, got (Value(%r0: u32),)"):
-        k.pack((x,))
-
-
-def test_a_pointer_must_point_where_the_instruction_reads():
-    k = builder()
-    at = k.shared("T", (4, 4)).pointer()
-    message = "{}: operand addr must point to global memory, got Pointer(shared f32 [%r0+0])"
-    with refused(TypeMismatchError, message.format("ld_nc")):
-        k.ld_nc(at, type=f32)
-    with refused(TypeMismatchError, message.format("ld")):
-        k.ld(at, space="global", type=f32)
+        use(builder())
 
 
 def test_the_space_of_a_pointer_chooses_the_space():
@@ -332,75 +252,54 @@ def test_into_gives_the_result_to_a_variable():
     assert (computed(body, lanes()) == lanes() + 5).all()
 
 
-def test_into_names_a_variable_of_the_results_type():
-    k = builder()
-    x, v = k.param("x", f32), k.var(u32, 0)
-    with refused(TypeMismatchError, "add: the result is f32, but into= names Var(%r0: u32)"):
-        k.add(x, x, into=v)
+def product(k, into=None):
+    """A product of tensor cores added to four variables, %f0 to %f3."""
+    total = [k.var(f32, 0.0) for _ in range(4)]
+    a, b = [k.param(f"a{i}", u32) for i in range(4)], [k.param(f"b{i}", u32) for i in range(2)]
+    return total, k.mma_f32_f16(a, b, total, shape="m16n8k16", into=into(k) if into else total)
 
 
-@pytest.mark.parametrize("what", ["a value", "a text"])
-def test_into_names_a_variable_only(what):
-    k = builder()
-    x = k.param("x", f32)
-    into = x if what == "a value" else "x"
-    message = f"add: into= must be a Var, made by k.var, got {into!r}"
+@pytest.mark.parametrize(
+    ("message", "use"),
+    {
+        "add: the result is f32, but into= names Var(%r0: u32)": lambda k: k.add(
+            k.param("x", f32), 1.0, into=k.var(u32, 0)
+        ),
+        "add: into= must be a Var, made by k.var, got Value(%f1: f32)": lambda k: k.add(
+            k.param("x", f32), 1.0, into=k.mov(2.0, type=f32)
+        ),
+        "add: into= must be a Var, made by k.var, got 'x'": lambda k: k.add(k.param("x", f32), 1.0, into="x"),
+        "add: Var(%f0: f32) belongs to kernel 'theirs', not to 'kernel'; "
+        "a value lives in the KernelBuilder that made it": lambda k: k.add(
+            k.param("x", f32), 1.0, into=builder("theirs").var(f32, 0.0)
+        ),
+        "shfl_pred: into= is for a single result (got Var(%r1: u32))": lambda k: k.shfl_pred(
+            k.var(u32, 0), 1, 31, -1, into=k.var(u32, 0)
+        ),
+        "membar: into= is for a single result (got Var(%r0: u32))": lambda k: k.membar(into=k.var(u32, 0)),
+        "mma_f32_f16: the result is a vector, so into= must be 4 variables, got Var(%f4: f32)": lambda k: (
+            product(k, lambda k: k.var(f32, 0.0))
+        ),
+        "mma_f32_f16: the result is a vector, so into= must be 4 variables, got [Var(%f4: f32)]": lambda k: (
+            product(k, lambda k: [k.var(f32, 0.0)])
+        ),
+        "mma_f32_f16: the result is f32, but into= names Var(%r6: u32)": lambda k: product(
+            k, lambda k: [k.var(u32, 0)] * 4
+        ),
+        "mma_f32_f16: into= must be a Var, made by k.var, got 1.0": lambda k: product(k, lambda _: [1.0] * 4),
+    }.items(),
+)
+def test_into_names_variables_of_this_kernel_and_of_the_results_type(use, message):
     with refused(TypeMismatchError, message):
-        k.add(x, x, into=into)
-
-
-def test_into_names_a_variable_of_this_kernel():
-    k, other = builder("mine"), builder("theirs")
-    x, v = k.param("x", f32), other.var(f32, 0.0)
-    with refused(
-        TypeMismatchError,
-        "add: Var(%f0: f32) belongs to kernel 'theirs', not to 'mine'; "
-        "a value lives in the KernelBuilder that made it",
-    ):
-        k.add(x, x, into=v)
-
-
-def test_into_is_for_a_single_result():
-    k = builder()
-    v = k.var(u32, 0)
-    message = "{}: into= is for a single result (got Var(%r0: u32))"
-    with refused(TypeMismatchError, message.format("shfl_pred")):
-        k.shfl_pred(v, 1, 31, -1, into=v)
-    with refused(TypeMismatchError, message.format("membar")):
-        k.membar(into=v)
+        use(builder())
 
 
 def test_into_takes_the_elements_of_a_vector():
     k = builder()
-    total = [k.var(f32, 0.0) for _ in range(4)]
-    a, b = [k.param(f"a{i}", u32) for i in range(4)], [k.param(f"b{i}", u32) for i in range(2)]
-    results = k.mma_f32_f16(a, b, total, shape="m16n8k16", into=total)
+    total, results = product(k)
     assert list(results) == total
     written, _, _, added = k.build().kernels[0].body[-2].operands
     assert written == added == ir.Vector(tuple(v.reg for v in total))
-
-
-@pytest.mark.parametrize(
-    ("into", "message"),
-    [
-        (
-            lambda k: k.var(f32, 0.0),
-            "mma_f32_f16: the result is a vector, so into= must be 4 variables, got Var(%f4: f32)",
-        ),
-        (
-            lambda k: [k.var(f32, 0.0)],
-            "mma_f32_f16: the result is a vector, so into= must be 4 variables, got [Var(%f4: f32)]",
-        ),
-        (lambda k: [k.var(u32, 0)] * 4, "mma_f32_f16: the result is f32, but into= names Var(%r6: u32)"),
-        (lambda _: [1.0] * 4, "mma_f32_f16: into= must be a Var, made by k.var, got 1.0"),
-    ],
-)
-def test_into_must_be_variables_for_each_element(into, message):
-    k = builder()
-    total = [k.var(f32, 0.0) for _ in range(4)]
-    a, b = [k.param(f"a{i}", u32) for i in range(4)], [k.param(f"b{i}", u32) for i in range(2)]
-    with refused(TypeMismatchError, message):
-        k.mma_f32_f16(a, b, total, shape="m16n8k16", into=into(k))
 
 
 # ---------------------------------------- the stub

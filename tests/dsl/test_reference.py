@@ -42,42 +42,15 @@ from ptxgen.isa.table import rows
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
 WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
+OF_BUILDER = (
+    "add_role_user append arrive_in_cluster block_depth cluster_barrier dealt divided emit end_roles "
+    "flight fresh innermost_loop is_in_block ordered origin placed present_role refuse_breaks "
+    "refuse_predicated remainder repeat_until require_all_threads require_lanes require_predicate "
+    "require_present require_role require_roles_entered require_whole_role role_block scratch "
+    "set_registers take_barriers warp_index"
+)
 INNER = {  # what the parts of the DSL use of each other
-    KernelBuilder: {
-        "add_role_user",
-        "append",
-        "divided",
-        "arrive_in_cluster",
-        "block_depth",
-        "emit",
-        "fresh",
-        "is_in_block",
-        "cluster_barrier",
-        "end_roles",
-        "flight",
-        "origin",
-        "placed",
-        "present_role",
-        "refuse_predicated",
-        "remainder",
-        "repeat_until",
-        "innermost_loop",
-        "keep_innermost_loop",
-        "ordered",
-        "require_all_threads",
-        "require_lanes",
-        "require_predicate",
-        "require_role",
-        "require_whole_role",
-        "require_roles_entered",
-        "role_block",
-        "set_registers",
-        "warp_index",
-        "scratch",
-        "take_barriers",
-        "dealt",
-        "require_present",
-    },
+    KernelBuilder: set(OF_BUILDER.split()),
     type(builder().warp): {"joined", "scanned"},
     type(builder().atomic): set(),
     Vectors: set(),

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dsl.kernels import LOCKSTEP, launch
+from error_texts import refused
 
 import ptxgen as px
 from ptxgen import TensorMap, interpreter
 from ptxgen.arrays.elements import numpy_type
-from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ConfigError, TrapError, TypeMismatchError
 from ptxgen.runtime.assembler import find_assembler
@@ -140,9 +141,6 @@ def one_by_one(op: str, old: Any, new: Any) -> Any:
 
 @pytest.mark.parametrize("op", list(OPERATIONS))
 def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None:
-    k = combined(op)
-    module, boxes = k.build(), k.tma.boxes()
-    assert not verify(module)
     given, wanted, held = [], [], []
     for seed, dtype in enumerate(OPERATIONS[op]):
         x, tiles = operands(op, dtype, seed)
@@ -152,17 +150,10 @@ def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None
                 at = row, 16 * cta + column
                 if at[1] < x.shape[1]:
                     right[at] = one_by_one(op, right[at], tiles[cta, row + 2, column])
-        given += [boxes[f"X_{dtype}"].of(x), tiles]
+        given += [x, tiles]
         held.append(x)
         wanted.append(right)
-    interpreter.run(
-        module,
-        grid=2,
-        block=64,
-        args=given,
-        dynamic_smem=module.kernels[0].dynamic_shared_bytes,
-        sanitize=True,
-    )
+    launch(combined(op), *given, grid=2, schedules=LOCKSTEP)
     for got, right in zip(held, wanted, strict=True):
         assert np.array_equal(got, right), right.dtype
 
@@ -170,11 +161,9 @@ def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None
 def reports(second: str) -> list[Any]:
     k = combined("add", (f32,), second=second)
     x, tiles = operands("add", f32, 0)
-    given = [k.tma.boxes()["X_f32"].of(x), tiles, *([x] if second == "load" else [])]
-    module = k.build()
-    shared = module.kernels[0].dynamic_shared_bytes
-    how: dict[str, Any] = {"dynamic_smem": shared, "sanitize": True, "raise_on_report": False}
-    return list(interpreter.run(module, grid=2, block=64, args=given, **how).reports)
+    given = [x, tiles, *([x] if second == "load" else [])]
+    (result,) = launch(k, *given, grid=2, schedules=LOCKSTEP, raise_on_report=False)
+    return list(result.reports)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +200,8 @@ def test_reductions_of_two_ctas_race_with_loads_and_stores_alone(second: str, sa
 def test_an_operation_that_elements_do_not_have_is_refused(op: Any, dtype: Any, said: str) -> None:
     k = KernelBuilder("refused", target="sm_90", threads=32)
     X, tile = k.tma.tensor_map("X", dtype), k.tma.tile("tile", (8, 32), dtype)
-    with pytest.raises((ConfigError, TypeMismatchError)) as error:
+    with refused((ConfigError, TypeMismatchError), said):
         k.tma.reduce(tile, X[0, 0], op)
-    assert str(error.value) == said
 
 
 def test_the_interpreter_stops_where_the_map_has_other_elements() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, computed, instructions, lanes, refused
+from dsl.kernels import builder, computed, instructions, lanes
+from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.errors import ConfigError, TypeMismatchError
@@ -41,35 +42,33 @@ def test_a_kernel_without_tiles_declares_no_shared_memory():
 
 
 @pytest.mark.parametrize(
-    ("shape", "pitch"),
-    [((0, 4), None), ((4, 0), None), ((-1, 4), None), ((4, 4), 3), ((4, 2.5), None), ((4, True), 1)],
+    ("arguments", "message"),
+    [
+        *(
+            (
+                {"shape": shape, "pitch": pitch},
+                ": rows and columns must be positive and pitch >= columns, "
+                f"got {shape}, pitch {shape[1] if pitch is None else pitch}",
+            )
+            for shape, pitch in (
+                *(((0, 4), None), ((4, 0), None), ((-1, 4), None)),
+                *(((4, 4), 3), ((4, 2.5), None), ((4, True), 1)),
+            )
+        ),
+        *(
+            ({"align": align}, f": align must be a power of two (bytes), got {align!r}")
+            for align in (0, 3, -16, 1.0)
+        ),
+        ({"dtype": pred}, ": pred has no size in memory"),
+        ({"name": "B"}, " is declared twice in kernel 'kernel'"),
+    ],
 )
-def test_a_tile_has_rows_and_columns(shape, pitch):
-    message = (
-        "shared tile 'A': rows and columns must be positive and pitch >= columns, "
-        f"got {shape}, pitch {shape[1] if pitch is None else pitch}"
-    )
-    with refused(ConfigError, message):
-        builder().shared("A", shape, pitch=pitch)
-
-
-@pytest.mark.parametrize("align", [0, 3, -16, 1.0])
-def test_the_alignment_is_a_power_of_two(align):
-    message = f"shared tile 'A': align must be a power of two (bytes), got {align!r}"
-    with refused(ConfigError, message):
-        builder().shared("A", (4, 4), align=align)
-
-
-def test_a_tile_of_predicates_is_refused():
-    with refused(ConfigError, "shared tile 'A': pred has no size in memory"):
-        builder().shared("A", (4, 4), pred)
-
-
-def test_a_tile_is_declared_once():
+def test_a_wrong_tile_is_refused(arguments, message):
     k = builder()
-    k.shared("A", (4, 4))
-    with refused(ConfigError, "shared tile 'A' is declared twice in kernel 'kernel'"):
-        k.shared("A", (4, 4))
+    k.shared("B", (4, 4))
+    named = {"name": "A", "shape": (4, 4), **arguments}
+    with refused(ConfigError, f"shared tile {named['name']!r}{message}"):
+        k.shared(**named)
 
 
 @pytest.mark.parametrize("block", ["loop", "when", "only_if"])
@@ -115,28 +114,35 @@ def test_static_places_cost_no_instruction():
     assert len(instructions(k)) == before
 
 
-@pytest.mark.parametrize("index", [1.5, True, None])
-def test_a_row_is_an_integer(index):
-    tile = builder().shared("A", (4, 8))
-    message = f"shared tile 'A': row must be an integer of 32 bits, got {index!r}"
-    with refused(TypeMismatchError, message):
-        tile.pointer(index)
-
-
-def test_a_column_known_on_the_gpu_is_an_integer_of_32_bits():
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        *(
+            (
+                lambda _, tile, row=row: tile.pointer(row),
+                f"shared tile 'A': row must be an integer of 32 bits, got {row!r}",
+            )
+            for row in (1.5, True, None)
+        ),
+        (
+            lambda k, tile: tile.pointer(0, k.param("x", f32)),
+            "shared tile 'A': column must be an integer of 32 bits, got Value(%f0: f32)",
+        ),
+        (
+            lambda k, tile: tile.pointer().step(k.thread_id()),
+            "the offset of a pointer must be a Python int, got Value(%r1: u32); what is known only on the "
+            "GPU goes into pointer.element(index) or tile.pointer(row, column)",
+        ),
+        (
+            lambda _, tile: tile.pointer(1).advance(1),
+            "advance moves a cursor; make one with cursor(), got Pointer(shared f32 [%r0+32])",
+        ),
+    ],
+)
+def test_a_wrong_pointer_into_a_tile_is_refused(use, message):
     k = builder()
-    tile, x = k.shared("A", (4, 8)), k.param("x", f32)
-    message = "shared tile 'A': column must be an integer of 32 bits, got Value(%f0: f32)"
     with refused(TypeMismatchError, message):
-        tile.pointer(0, x)
-
-
-def test_a_step_known_only_on_the_gpu_is_refused():
-    k = builder()
-    at = k.shared("A", (4, 8)).pointer()
-    x = k.thread_id()
-    with pytest.raises(TypeMismatchError, match="the offset of a pointer must be a Python int"):
-        at.step(x)
+        use(k, k.shared("A", (4, 8)))
 
 
 def test_a_cursor_walks_and_leaves_its_origin_alone():
@@ -166,14 +172,6 @@ def test_a_step_from_a_cursor_moves_with_it():
         return k.load(ahead)
 
     assert (computed(body, lanes()) == lanes() + 300).all()
-
-
-def test_only_a_cursor_advances():
-    k = builder()
-    at = k.shared("A", (4, 8)).pointer(1)
-    message = "advance moves a cursor; make one with cursor(), got Pointer(shared f32 [%r0+32])"
-    with refused(TypeMismatchError, message):
-        at.advance(1)
 
 
 # ---------------------------------------- fragments

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from dsl.kernels import builder, opcodes
 
 from ptxgen.dsl import KernelBuilder, Pointer
 from ptxgen.interpreter import run
-from ptxgen.ir import Instr, Module
 from ptxgen.text import render
 from ptxgen.types import s32, u32, u64
 from tools.campaign.kernels import subjects
@@ -18,44 +18,36 @@ from tools.campaign.kernels import subjects
 _NAME = re.compile(r"%[a-z]+\d+")
 
 
-def _builder(name: str = "kernel") -> KernelBuilder:
-    return KernelBuilder(name, target="sm_80", threads=32)
-
-
-def _opcodes(module: Module) -> list[str]:
-    return [statement.opcode for statement in module.kernels[0].body if isinstance(statement, Instr)]
-
-
 def test_what_only_dropped_instructions_read_is_dropped_with_them() -> None:
-    k = _builder()
+    k = builder()
     k.pointer("X").element(k.thread_id() * 3 + 1)
-    assert _opcodes(k.build()) != ["ret"]
-    assert _opcodes(k.build(drop_unread=True)) == ["ret"]
+    assert opcodes(k) != ["ret"]
+    assert opcodes(k, drop_unread=True) == ["ret"]
 
 
 def test_parameters_are_declared_as_before() -> None:
-    k = _builder()
+    k = builder()
     k.pointer("X")
     k.param("n", u32)
     assert k.build(drop_unread=True).kernels[0].params == k.build().kernels[0].params
 
 
 def test_a_sum_of_a_loop_that_nothing_reads_is_dropped_and_its_counter_is_not() -> None:
-    k = _builder()
+    k = builder()
     total = k.var(s32, 0)
     with k.loop(0, 3) as i:
         total.set(total + i)
-    whole, needed = _opcodes(k.build()), _opcodes(k.build(drop_unread=True))
+    whole, needed = opcodes(k), opcodes(k, drop_unread=True)
     assert [opcode for opcode in whole if opcode not in needed] == []
     assert len(whole) - len(needed) == 3  # the 0, the addition, and the copy of its result
     run(k.build(drop_unread=True), grid=1, block=32, args=[])
 
 
 def test_accesses_to_memory_stay_with_their_addresses() -> None:
-    k = _builder()
+    k = builder()
     X = k.pointer("X", u32)
     k.ld(X.element(k.thread_id()))
-    assert _opcodes(k.build(drop_unread=True)) == _opcodes(k.build())
+    assert opcodes(k, drop_unread=True) == opcodes(k)
 
 
 def _guarded(k: KernelBuilder, X: Pointer) -> None:
@@ -80,9 +72,9 @@ def _exchanged(k: KernelBuilder, X: Pointer) -> None:
 def test_what_is_read_by_way_of_guards_and_flags_stays(
     body: Callable[[KernelBuilder, Pointer], None],
 ) -> None:
-    k = _builder()
+    k = builder()
     body(k, k.pointer("X", u64 if body is _exchanged else u32))
-    assert _opcodes(k.build(drop_unread=True)) == _opcodes(k.build())
+    assert opcodes(k, drop_unread=True) == opcodes(k)
 
 
 @pytest.mark.parametrize("name", ["f32-sm_80", "f16-sm_80-dq-parts", "f16-sm_90a", "f16-sm_80-merge"])
@@ -109,12 +101,12 @@ def _has_another_effect(register: str, instructions: list[str]) -> bool:
 
 
 def test_a_kernel_computes_the_same_without_them() -> None:
-    k = _builder()
+    k = builder()
     X = k.pointer("X", u32)
     unread = X.element(k.thread_id() * 7)
     del unread
     k.st(X.element(k.thread_id()), k.thread_id() * 2)
-    assert len(_opcodes(k.build(drop_unread=True))) < len(_opcodes(k.build()))
+    assert len(opcodes(k, drop_unread=True)) < len(opcodes(k))
     x = np.zeros(32, np.uint32)
     run(k.build(drop_unread=True), grid=1, block=32, args=[x])
     assert x.tolist() == [2 * i for i in range(32)]

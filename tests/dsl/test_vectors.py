@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dsl.kernels import builder, refused, smem
+from dsl.kernels import LOCKSTEP, builder, launch
+from error_texts import refused
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
@@ -35,8 +36,7 @@ def test_vectors_in_shared_memory():
     k.barrier()
     P[t] = tile[0, 127 - t]
     p = np.arange(128, dtype=np.float32)
-    module = k.build()
-    run(module, grid=1, block=32, args=[p], dynamic_smem=smem(module), sanitize=True)
+    launch(k, p, schedules=LOCKSTEP)
     assert p[:32].tolist() == list(range(127, 95, -1))
 
 

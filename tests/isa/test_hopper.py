@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from error_texts import refused
 from isa import cases_hopper
 from isa.test_rows import LANES, ROWS, call, ops_of
 
@@ -222,12 +223,10 @@ def test_the_last_arrival_may_be_dropped_and_then_nobody_is_awaited(count: int) 
     word = int(barrier.word[0])
     assert (phase, word >> mbarrier_word.PHASE_BIT) == (0, 1)
     assert mbarrier_word.awaited(word) == (0, 0)
-    with pytest.raises(TrappedError) as trapped:
+    with refused(TrappedError, "1 arrival at an mbarrier whose phase waits for none more; its count is 0"):
         barrier.do("mbarrier.arrive.b64")
-    assert str(trapped.value) == ("1 arrival at an mbarrier whose phase waits for none more; its count is 0")
-    with pytest.raises(TrappedError) as trapped:
+    with refused(TrappedError, "1 arrival dropped from an mbarrier whose count is 0"):
         barrier.do("mbarrier.arrive_drop.b64")
-    assert str(trapped.value) == "1 arrival dropped from an mbarrier whose count is 0"
 
 
 def test_all_arrivals_of_a_phase_may_be_dropped_at_once() -> None:
@@ -267,9 +266,8 @@ def test_misuse_of_an_mbarrier_is_reported(
     barrier = Barrier()
     if count:
         barrier.do("mbarrier.init.b64", count=count)
-    with pytest.raises(TrappedError) as trapped:
+    with refused(TrappedError, message):
         barrier.do(f"mbarrier.{opcode}", **operands)
-    assert str(trapped.value) == message
 
 
 def test_more_arrivals_than_are_awaited_and_use_after_the_end_are_reported() -> None:
@@ -277,14 +275,12 @@ def test_more_arrivals_than_are_awaited_and_use_after_the_end_are_reported() -> 
     barrier.do("mbarrier.init.b64", count=1)
     barrier.do("mbarrier.expect_tx.b64", tx=16)
     barrier.do("mbarrier.arrive.b64")
-    with pytest.raises(TrappedError) as trapped:
+    with refused(TrappedError, "1 arrival at an mbarrier whose phase waits for none more; its count is 1"):
         barrier.do("mbarrier.arrive.b64")
-    assert str(trapped.value) == ("1 arrival at an mbarrier whose phase waits for none more; its count is 1")
     barrier.do("mbarrier.inval.b64")
     assert barrier.word[0] == 0x7FC0DEAD7FC0DEAD
-    with pytest.raises(TrappedError) as trapped:
+    with refused(TrappedError, "there is no mbarrier: mbarrier.init must come first"):
         barrier.do("mbarrier.inval.b64")
-    assert str(trapped.value) == "there is no mbarrier: mbarrier.init must come first"
 
 
 def test_neither_zeros_nor_other_numbers_are_an_mbarrier() -> None:
@@ -433,7 +429,7 @@ def chosen(row: Inst) -> list[Op]:
     return [op for op in row.all_ops() if str(op.modifiers["shape"]).rpartition("k")[0] in widths]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4, gate=10)
 @pytest.mark.parametrize("syntax", sorted(cases_hopper.WGMMA))
 def test_a_warpgroup_multiplies_as_plain_python_says(syntax: str) -> None:
     row = OURS[syntax]

@@ -1,4 +1,4 @@
-"""What kernels for sm_90 and later have of their own: copies of tensors by the tensor memory
+"""Features of sm_90 and later: copies of tensors by the tensor memory
 accelerator, rings of mbarriers, roles of warps, matrix products of warpgroups, and clusters.
 """
 

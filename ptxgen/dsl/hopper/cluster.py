@@ -17,20 +17,24 @@ _DIMENSIONS = 3
 Extents = tuple[int, int, int]
 
 
-def cluster_of(caller: str, given: object, target: Target | None = None) -> Extents:
+def cluster_of(caller: str, cluster: object, target: Target | None = None) -> Extents:
     """The extents of a cluster along x, y and z; (1, 1, 1) for None. Raises `ConfigError` for what is
     none, and `UnsupportedTargetError` for a target without clusters.
     """
-    if given is None:
+    if cluster is None:
         return 1, 1, 1
-    parts = given if isinstance(given, tuple | list) else (given,)
-    found = [integer(n, 1, _MOST_CTAS) for n in parts]
-    if not 1 <= len(found) <= _DIMENSIONS or None in found or math.prod(n or 0 for n in found) > _MOST_CTAS:
+    parts = cluster if isinstance(cluster, tuple | list) else (cluster,)
+    extents = [integer(n, 1, _MOST_CTAS) for n in parts]
+    if (
+        not 1 <= len(extents) <= _DIMENSIONS
+        or None in extents
+        or math.prod(n or 0 for n in extents) > _MOST_CTAS
+    ):
         raise ConfigError(
             f"{caller}: cluster must be 1 to 3 positive integers with a product of at most {_MOST_CTAS}, got "
-            f"{shown(given)}"
+            f"{shown(cluster)}"
         )
-    x, y, z = (*[n or 1 for n in found], 1, 1)[:_DIMENSIONS]
+    x, y, z = (*[n or 1 for n in extents], 1, 1)[:_DIMENSIONS]
     if target is not None and target.sm < _FIRST_SM and (x, y, z) != (1, 1, 1):
         raise UnsupportedTargetError(
             f"{caller}: clusters need sm_{_FIRST_SM}, but the target is {target.name}"

@@ -1,4 +1,4 @@
-"""Which groups of `wgmma` are under way, as far as it is known while a kernel is built."""
+"""Keeps track of the groups of `wgmma` in flight, as far as it is known while a kernel is built."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Flight:
         for group in [*self._left, *self._under_way]:
             raise TypeMismatchError(
                 f"kernel {kernel!r}: the product started at {group.origin} is still under way where the code "
-                "of its warps ends; wait behind it with k.wgmma.wait()"
+                "of its warps ends; wait after it with k.wgmma.wait()"
             )
 
     def mark(self) -> int:

@@ -42,8 +42,8 @@ class Layout:
         """
         require_type(caller, dtype)
         assert isinstance(dtype, ScalarType)  # see above
-        found = shape if isinstance(shape, tuple | list) else ()
-        sizes = [integer(n, 1, 1 << 20) for n in found]
+        dimensions = shape if isinstance(shape, tuple | list) else ()
+        sizes = [integer(n, 1, 1 << 20) for n in dimensions]
         if not 1 <= len(sizes) <= MOST_DIMS or None in sizes or not dtype.nbytes:
             raise ConfigError(
                 f"{caller}: the shape must be 1 to {MOST_DIMS} positive integers, the columns last, got "
@@ -55,9 +55,9 @@ class Layout:
             swizzle = next((name for name in _CODES if row % span_of(name) == 0), "none")
         if not isinstance(swizzle, str) or swizzle not in SWIZZLES:
             raise ConfigError(f"{caller}: swizzle must be one of {', '.join(SWIZZLES)}, got {shown(swizzle)}")
-        made = cls(whole, dtype, swizzle)
-        made._check(caller, row)
-        return made
+        layout = cls(whole, dtype, swizzle)
+        layout._check(caller, row)
+        return layout
 
     def _check(self, caller: str, row: int) -> None:
         span = span_of(self.swizzle)
@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def slabs(self) -> int:
-        """The number of slabs, each moved by a copy of its own."""
+        """The number of slabs, each moved by one copy."""
         return self.columns // self.slab_columns
 
     @property

@@ -24,7 +24,7 @@ _UNIT_SHIFT: Final = 4
 
 
 class Owner(Protocol):
-    """What the memory of a tile belongs to, such as a stage of a ring."""
+    """The owner of a tile's memory, such as a stage of a ring."""
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` if the memory must not be used any more, for `what`."""
@@ -33,7 +33,7 @@ class Owner(Protocol):
 @dataclass(frozen=True)
 class Operand:
     """A matrix of `rows` x `columns` in shared memory that `wgmma` reads: a tile, its transpose
-    (`transposed`), or some of its rows, or columns, which begin `behind` bytes behind `at`.
+    (`transposed`), or some of its rows, or columns, which begin `offset` bytes offset `at`.
     """
 
     k: Control
@@ -45,7 +45,7 @@ class Operand:
     columns: int
     transposed: bool
     fp8: str = ""  # the type of elements that are bytes in memory, of `FP8`
-    behind: int = 0
+    offset: int = 0
 
     @property
     def T(self) -> Operand:
@@ -59,13 +59,13 @@ class Operand:
         Raises `ConfigError` for slabs that the tile does not have, and for a transposed matrix.
         """
         layout = self.layout
-        if self.transposed or not 0 <= first < first + count <= layout.slabs or self.behind:
+        if self.transposed or not 0 <= first < first + count <= layout.slabs or self.offset:
             raise ConfigError(
                 f"{self.name}.slabs: it takes slabs of a tile that is not transposed, {layout.slabs} in all; "
                 f"got first={shown(first)}, count={shown(count)}"
             )
         columns = count * layout.slab_columns
-        return replace(self, columns=columns, behind=first * layout.slab_bytes)
+        return replace(self, columns=columns, offset=first * layout.slab_bytes)
 
     @property
     def dtype(self) -> ScalarType:
@@ -93,8 +93,8 @@ class Operand:
         """
         k, at = self.k, self.at
         start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-        found = k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
-        return moved(found, self.behind)
+        descriptor = k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
+        return moved(descriptor, self.offset)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ class Ring(RingMemory):
 
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
-    With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
-    stage of the turn before. With `reworked` the producer works on what the copies have brought: `ready`
+    With `overlapped` a step of the consumer ends while its products are under way, and gives back the
+    stage of the step before. With `reworked` the producer works on what the copies have brought: `ready`
     barriers, of which `barriers` then has as many, count one arrival of each of its warps, or of each of
     its threads if the ring is `gathered`, and the consumer waits for these. `ctas` above 1 are those of the
     cluster, whose producers fill stages of each other: a stage is free when the consumers of all have given
@@ -38,21 +38,21 @@ class Ring(RingMemory):
     # ------------------------------------------------------------------------------ what roles do
 
     def enter(self, role: Role) -> None:
-        """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
-        phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
+        """Declare the role's stage index and parity in the ring. A fresh empty barrier lets the producer
+        pass: its phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
         """
-        for mine, turn, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
-            if mine is role and not (self.dealt and turn == "drain"):
+        for mine, kind, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
+            if mine is role and not (self.dealt and kind == "drain"):
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
-                cursor = self._cursors[turn] = Cursor(index, self.k.var(u32, parity))
-                if self.overlapped and turn == "drain":
+                cursor = self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
+                if self.overlapped and kind == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
                 if self.reworked and role is self.producer:
                     self._rework = Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
 
     @block
     def fill(self, *, reworked: Value | None = None) -> Iterator[Stage]:
-        """The producer's turn: wait until the next stage is free, and fill it by `k.tma.load`, each tile
+        """A step of the producer: wait until the next stage is free, and fill it by `k.tma.load`, each tile
         once. One thread of the role runs the body.
 
         The stages of a reworked ring are all reworked, or those for which `reworked` holds, a predicate that
@@ -96,7 +96,7 @@ class Ring(RingMemory):
 
     @block
     def write(self) -> Iterator[Stage]:
-        """The turn of the producer of a `written` ring: wait until the next stage is free, and store to
+        """A step of the producer of a `written` ring: wait until the next stage is free, and store to
         its tiles, by all threads of the role. Products see what they stored.
         """
         self.k.require_whole_role(f"ring {self.name!r}: write", self.producer)
@@ -112,15 +112,15 @@ class Ring(RingMemory):
         """Have the copies to a stage count at the barrier of the consumer, unless it is reworked. Returns the
         barrier that they would count at then.
         """
-        copied, behind = stage.full, stage.ready.offset - stage.full.offset
-        stage.full = copied.moved(self.k.selp(copied.value, copied.value + behind, reworked))
+        copied, distance = stage.full, stage.ready.offset - stage.full.offset
+        stage.full = copied.moved(self.k.selp(copied.value, copied.value + distance, reworked))
         return copied
 
-    def _check_reworked(self, turn: str, reworked: object) -> None:
+    def _check_reworked(self, kind: str, reworked: object) -> None:
         """Raise `ConfigError` or `TypeMismatchError` for what cannot say whether a stage is reworked."""
         if reworked is None:
             return
-        caller = f"ring {self.name!r}: {turn}"
+        caller = f"ring {self.name!r}: {kind}"
         if not self.reworked:
             raise ConfigError(
                 f"{caller} takes reworked=… in rings made with reworked=True, and this one is not"
@@ -134,7 +134,7 @@ class Ring(RingMemory):
 
     @block
     def gather(self, *, reworked: Value | None = None) -> Iterator[Stage]:
-        """The turn of the producer of a `gathered` ring: wait until the next stage is free, and start copies
+        """A step of the producer of a `gathered` ring: wait until the next stage is free, and start copies
         to its tiles by `k.copy_async`, by all threads of the role. The barrier waits for these copies.
         `reworked` is as for `fill`.
         """
@@ -158,7 +158,7 @@ class Ring(RingMemory):
 
     @block
     def rework(self) -> Iterator[Stage]:
-        """The producer's second turn in a reworked ring: wait until the copies of the next stage that it
+        """The producer's second step in a reworked ring: wait until the copies of the next stage that it
         has filled are there, read and write its tiles by ordinary accesses of all threads, and hand the
         stage on to the consumer, whose products see what was written.
         """
@@ -172,7 +172,7 @@ class Ring(RingMemory):
         self._advance(self._rework)
 
     def pass_on(self) -> None:
-        """The producer's second turn, if the next stage was filled with a false `reworked`: the consumer has
+        """The producer's second step, if the next stage was filled with a false `reworked`: the consumer has
         the stage when its copies are there. All threads of the role come here, and do not wait for these.
         """
         k = self.k
@@ -182,7 +182,7 @@ class Ring(RingMemory):
         assert self._rework is not None  # the role has been entered
         stage = self._stage(self._rework, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
-            self.wait(stage.full, self._rework.parity)  # so that no warp is a turn ahead of the copies
+            self.wait(stage.full, self._rework.parity)  # so that no warp is a step ahead of the copies
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()
@@ -205,10 +205,10 @@ class Ring(RingMemory):
 
     @block
     def drain(self) -> Iterator[Stage]:
-        """The consumer's turn: wait until the next stage is full, use it, and give it back.
+        """A step of the consumer: wait until the next stage is full, use it, and give it back.
 
-        Of an overlapped ring the turn starts at least one product and does not wait for it: its end
-        waits until only the newest group is under way, and gives back the stage of the turn before.
+        Of an overlapped ring the step starts at least one product and does not wait for it: its end
+        waits until only the newest group is under way, and gives back the stage of the step before.
         """
         stage, start = self.acquire(), self.k.flight.mark()
         try:
@@ -262,9 +262,9 @@ class Ring(RingMemory):
 
     # ------------------------------------------------------------------------------ inside
 
-    def _next_full(self, turn: str) -> Stage:
+    def _next_full(self, kind: str) -> Stage:
         """The consumer's next stage, when it is full."""
-        self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
+        self.k.require_whole_role(f"ring {self.name!r}: {kind}", self.consumer)
         if self.dealt:
             raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
         cursor = self._cursors["drain"]
@@ -276,17 +276,17 @@ class Ring(RingMemory):
     def _show_copies(self) -> None:
         """Let products see a stage of a `gathered` ring that is full."""
         if self.gathered:
-            # The copies end, and arrive, behind all that their threads could execute before: so it is the
+            # The copies end, and arrive, after all that their threads could execute before: so it is the
             # reader that lets its products see them (PTX ISA, "Proxies" and "Async proxy").
             self.k.fence_proxy_async(space="shared::cta")
 
     def _hold(self, stage: Stage, start: int) -> None:
-        """End the turn of an overlapped ring, which began at step `start` of the flight."""
+        """End the step of an overlapped ring, which began at step `start` of the flight."""
         k, held = self.k, self._cursors["drain"].held
         assert held is not None  # the ring is overlapped
         if not k.flight.has_started(start):
             raise ConfigError(
-                f"ring {self.name!r}: a turn of an overlapped ring starts a product, as in acc += stage.a @ "
+                f"ring {self.name!r}: a step of an overlapped ring starts a product, as in acc += stage.a @ "
                 "stage.b; make the ring without overlapped=True"
             )
         k.wgmma_wait_group(1)
@@ -302,9 +302,9 @@ class Ring(RingMemory):
         self.arrive(self.barrier(cursor.held, self.stages), cursor.holds != 0)
         return cursor.holds
 
-    def _stage(self, cursor: Cursor, turn: str) -> Stage:
+    def _stage(self, cursor: Cursor, kind: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
-        return Stage(self, turn, index)
+        return Stage(self, kind, index)
 
     def _advance(self, cursor: Cursor) -> None:
         k = self.k

@@ -1,4 +1,4 @@
-"""Roles of warps: parts of a CTA that run code of their own, and barriers among them."""
+"""Roles of warps: groups of warps of a CTA that run different code, and barriers among them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMED_BARRIERS: Final = 15  # 1 … 15; barrier 0 is that of the whole CTA
 
 
 class RoleUser(Protocol):
-    """What belongs to roles and must be ready before the first, and at the beginning of each. With
+    """An object of roles, such as a ring, with code before the first role and at the beginning of each. With
     `spans_cluster` other CTAs of the cluster reach it, from the beginning to the end of the kernel.
     """
 
@@ -53,7 +53,7 @@ class Roles(Matrices):
         self._chain: list[Role] = []  # roles whose code follows one another without anything between
         self._barriers = 0  # named barriers allotted
         self._users: list[RoleUser] = []
-        self._end: ir.Label | None = None  # behind all roles of the present chain
+        self._end: ir.Label | None = None  # after all roles of the present chain
 
     # ------------------------------------------------------------------------------ declaring roles
 
@@ -61,8 +61,7 @@ class Roles(Matrices):
         """Give the next `warps` warps a role: `with role:` holds the code that they alone run.
 
         `registers` of each thread are set at its beginning (`setmaxnreg`, 24 to 256 in steps of 8),
-        for whole warpgroups of sm_90a. Raises `ConfigError` if there are not so many warps or
-        registers left.
+        for whole warpgroups of sm_90a. Raises `ConfigError` if fewer warps or registers are left.
         """
         self._require_top("warp_role", name)
         taken = sum(role.warps for role in self._roles)
@@ -119,8 +118,8 @@ class Roles(Matrices):
         return NamedBarrier(self, self._barriers, count, roles)
 
     def take_barriers(self, caller: str, count: int) -> int:
-        """Allot `count` named barriers; the number of the first. Raises `ConfigError` if there are not so
-        many left.
+        """Allot `count` named barriers; the number of the first. Raises `ConfigError` if fewer are
+        left.
         """
         if self._barriers + count > _NAMED_BARRIERS:
             raise ConfigError(
@@ -174,7 +173,7 @@ class Roles(Matrices):
 
     @property
     def block_depth(self) -> int:
-        """How many blocks are open."""
+        """The number of open blocks."""
         return len(self._open)
 
     @property
@@ -235,7 +234,7 @@ class Roles(Matrices):
             self._statements += after
 
     def _last_notes(self) -> list[ir.Statement]:
-        """Take the notes behind the last instruction or label."""
+        """Remove and return the notes after the last instruction or label."""
         count = 0
         while count < len(self._statements) and isinstance(self._statements[-1 - count], ir.Note):
             count += 1
@@ -293,17 +292,15 @@ class Roles(Matrices):
     def arrive_in_cluster(self, at: Pointer) -> None:
         """Arrive at a barrier in the shared memory of the cluster, whose state cannot be returned."""
         self.mbarrier_arrive_ordered(at, sem="release", scope="cluster", space="shared::cluster")
-        made = self._statements.pop()
-        assert isinstance(made, ir.Instr)  # which has just been appended
-        operands = (ir.Sink(), *made.operands[1:])
-        self._statements.append(ir.Instr(made.opcode, operands, made.guard, made.origin))
+        arrival = self._statements.pop()
+        assert isinstance(arrival, ir.Instr)  # which has just been appended
+        operands = (ir.Sink(), *arrival.operands[1:])
+        self._statements.append(ir.Instr(arrival.opcode, operands, arrival.guard, arrival.origin))
 
     def _require_top(self, what: str, name: str) -> None:
         if self._open:
             called = f"{what} {name!r}" if name else what
-            raise ConfigError(
-                f"{called} is inside '{self._open[-1]}'; move it before the block, or behind it"
-            )
+            raise ConfigError(f"{called} is inside '{self._open[-1]}'; move it before the block, or after it")
 
     # ------------------------------------------------------------------------------ registers
 

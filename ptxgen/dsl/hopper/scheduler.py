@@ -56,8 +56,8 @@ class TileScheduler:
                 return
             ctas, cta = k.blocks(), k.block_id()
             from_end = ctas - 1 - cta
-            with k.loop(0, (self.count + (ctas - 1)) // ctas) as turn:
-                number = turn * ctas + k.selp(cta, from_end, turn & 1 == 0)
+            with k.loop(0, (self.count + (ctas - 1)) // ctas) as round:
+                number = round * ctas + k.selp(cta, from_end, round & 1 == 0)
                 with k.when(number < self.count, uniform=True):
                     yield k.min(number, self.count - 1)
         finally:
@@ -74,5 +74,5 @@ def check_count(count: object) -> None:
 
 
 def _hint(count: object) -> str:
-    """What to write for a number of tiles that is known while the kernel is built."""
+    """The hint for a number of tiles that is known while the kernel is built."""
     return f"; use k.mov({count}, type=u32) for a number" if is_count(count) else ""

@@ -37,7 +37,7 @@ class Cursor:
 
 
 class RingMemory:
-    """The tiles and barriers of a ring, and the places of its roles in it; see `Ring`."""
+    """The tiles and barriers of a ring, and its roles' cursors; see `Ring`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RingMemory:
         self._regions = regions
         self._barriers = barriers.pointer()
         self.account = k.account
-        self._cursors: dict[str, Cursor] = {}  # by turn, "fill" or "drain"
+        self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
         self._rework: Cursor | None = None  # the producer's place in `rework`
         self._filling: Stage | None = None
 
@@ -126,8 +126,8 @@ class RingMemory:
         return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
 
     def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
-        """The tile `name` of stage `index`, whether or not a role has it: for the memory behind the last
-        turn. `fill`, `drain` and `acquire` give tiles of a turn.
+        """The tile `name` of stage `index`, whether or not a role has it: for the memory after the last
+        step. `fill`, `drain` and `acquire` give tiles of a step.
         """
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
@@ -145,11 +145,11 @@ class Stage:
     """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
 
     __slots__ = (
-        *("_depth", "_parity", "_tiles", "_turn"),
+        *("_depth", "_parity", "_tiles", "_kind"),
         *("empty", "full", "index", "is_open", "loaded", "ready", "ring"),
     )
 
-    def __init__(self, ring: RingMemory, turn: str, index: Value | int, parity: Value | None = None) -> None:
+    def __init__(self, ring: RingMemory, kind: str, index: Value | int, parity: Value | None = None) -> None:
         self.ring = ring
         self.index = index
         self.loaded: set[str] = set()
@@ -159,10 +159,10 @@ class Stage:
         self.ready = self.full
         if ring.reworked:
             self.ready = ring.barrier(index, barriers_of_stage(ring.parts) * ring.stages)
-        self._turn = turn
+        self._kind = kind
         self._parity = parity
         self._depth = ring.k.block_depth
-        # All at once: what a branch computes is not there behind it.
+        # All at once: what a branch computes is undefined after it.
         self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
 
     def __getattr__(self, name: str) -> BoxTile:
@@ -188,19 +188,19 @@ class Stage:
         self.ring.wait(self.arrival(part), self._parity)
 
     def use(self, what: str) -> None:
-        """Raise `TypeMismatchError` for a use behind the end of the turn."""
+        """Raise `TypeMismatchError` for a use after the end of the step."""
         if not self.is_open:
             raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used behind its {self._turn}, when another role may "
-                f"have it; move the use into 'with ring.{self._turn}() as stage:'"
+                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
+                f"have it; move the use into 'with ring.{self._kind}() as stage:'"
             )
 
     def note_load(self, name: str) -> None:
         """Note that a tile is loaded. Raises `ConfigError` outside of `fill`, and for a second load."""
         self.use(f"tile {name!r}")
-        if self._turn != "fill":
+        if self._kind != "fill":
             raise ConfigError(
-                f"ring {self.ring.name!r}: tma.load is in a {self._turn}; the producer loads in ring.fill()"
+                f"ring {self.ring.name!r}: tma.load is in a {self._kind}; the producer loads in ring.fill()"
             )
         if name in self.loaded:
             raise ConfigError(
@@ -222,9 +222,9 @@ class Stage:
         """
         k, ring = self.ring.k, self.ring
         self.use("the stage")
-        if self._turn != "drain":
+        if self._kind != "drain":
             raise TypeMismatchError(
-                f"ring {ring.name!r}: {self._turn} gives its stage on at the end of the 'with'"
+                f"ring {ring.name!r}: {self._kind} gives its stage on at the end of the 'with'"
             )
         if ring.dealt:  # a warpgroup comes here
             k.require_role(f"ring {ring.name!r}: release", ring.consumer)

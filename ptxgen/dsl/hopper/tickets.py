@@ -15,7 +15,7 @@ from ptxgen.types import u32
 
 _STAGES: Final = 2  # numbers that are told, but not read by all
 _REGION: Final = "k.tickets"  # no tile of the kernel's author can have this name
-_KEPT: Final = (
+_UNBROKEN: Final = (
     "scheduler.tiles with tickets, but the counter returns to 0 only if each CTA asks for a tile until there "
     "is none; put the rest of the body into 'with k.when(condition, uniform=True)'"
 )
@@ -87,7 +87,7 @@ class TicketScheduler:
         numbers: list[Value] = []
         ask: Callable[[Var], Value] = self._among_all
         if role is not None:
-            ask = self._taken if role is self.roles[0] else self._told
+            ask = self._taken if role is self.roles[0] else self._received
             if role is not self.roles[0]:
                 for number in range(_STAGES):
                     k.bar_arrive(self._empty + number, self._threads)
@@ -98,7 +98,7 @@ class TicketScheduler:
             return numbers[0] < self.count
 
         with k.while_(is_tile, uniform=True):
-            k.keep_innermost_loop(_KEPT)
+            k.refuse_breaks(_UNBROKEN)
             # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
             yield k.min(numbers[0], self.count - 1)
         if role is not None and role is self.roles[0]:
@@ -139,8 +139,8 @@ class TicketScheduler:
         role.barrier.sync()
         return k.load(at)
 
-    def _told(self, stage: Var) -> Value:
-        """The next number, in a role that is told."""
+    def _received(self, stage: Var) -> Value:
+        """The next number, in a role that receives it by shared memory."""
         k = self.k
         k.bar_sync(self._full + stage, self._threads)
         number = k.load(self._word(stage))

@@ -61,7 +61,7 @@ class BoxTile:
         return self._at.plus_bytes(number * self.layout.slab_bytes)
 
     def at(self, nbytes: Scalar) -> TilePointer:
-        """The pointer so many bytes behind the beginning: a u32 value, such as an `offset`, or an int."""
+        """The pointer at an offset in bytes: a u32 value, such as an `offset`, or an int."""
         self.owner.use(f"tile {self.name!r}")
         return self._plus(nbytes)
 
@@ -100,18 +100,18 @@ class BoxTile:
         lane = _xor(within * layout.dtype.nbytes, self._moved_by(line))
         return _sum(_sum(slab * layout.slab_bytes, line), lane)
 
-    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+    def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column]."""
-        return self.k.load(self.pointer(*self._place(place)))
+        return self.k.load(self.pointer(*self._row_and_column(index)))
 
-    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+    def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
         """Store an element at [row, column]."""
-        self.k.store(self.pointer(*self._place(place)), value)
+        self.k.store(self.pointer(*self._row_and_column(index)), value)
 
-    def _place(self, place: object) -> tuple[Scalar, Scalar]:
-        if not isinstance(place, tuple) or len(place) != DIMENSIONS:
-            raise TypeMismatchError(f"tile {self.name!r}: an element is [row, column], got [{shown(place)}]")
-        return place
+    def _row_and_column(self, index: object) -> tuple[Scalar, Scalar]:
+        if not isinstance(index, tuple) or len(index) != DIMENSIONS:
+            raise TypeMismatchError(f"tile {self.name!r}: an element is [row, column], got [{shown(index)}]")
+        return index
 
     def _split(self, column: Value) -> tuple[Scalar, Value]:
         """The slab of a column, and the column in it."""
@@ -121,7 +121,7 @@ class BoxTile:
         return column >> width.bit_length() - 1, column & width - 1
 
     def _moved_by(self, line: Scalar) -> Scalar:
-        """What the swizzle XORs to the byte offsets in the row at byte `line` of a slab."""
+        """The mask that the swizzle XORs to the byte offsets in the row at byte `line` of a slab."""
         span = span_of(self.layout.swizzle)
         if not span:
             return 0
@@ -147,13 +147,13 @@ class BoxTile:
         at = at.moved(k.mad(thread, CHUNK, at.value, mode="lo"))
         for slab in range(layout.slabs):
             for first in range(0, count, threads):
-                place = at.plus_bytes(slab * layout.slab_bytes + first * CHUNK)
-                found = Pointer(place.value, "shared", u32, place.offset)
+                moved = at.plus_bytes(slab * layout.slab_bytes + first * CHUNK)
+                chunk = Pointer(moved.value, "shared", u32, moved.offset)
                 if first + threads <= count:
-                    yield found
+                    yield chunk
                     continue
                 with k.when(thread < count - first):
-                    yield found
+                    yield chunk
 
     def over(self, name: str, layout: Layout) -> BoxTile:
         """A tile in the memory of this one, for who has done with this one. Raises `ConfigError` if it

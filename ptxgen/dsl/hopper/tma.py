@@ -30,7 +30,7 @@ _BARRIER_ALIGN: Final = 8  # bytes
 
 
 class TensorParameter:
-    """A parameter that is a tensor map; `A[row, column]` is a place in the tensor, outermost first.
+    """A parameter that is a tensor map; `A[row, column]` is a corner of a box in the tensor, outermost first.
 
     `boxes` is what the kernel fixes of the map, which the first copy decides; None before.
     """
@@ -45,8 +45,8 @@ class TensorParameter:
     def __repr__(self) -> str:
         return f"TensorParameter({self.name!r}, {self.type})"
 
-    def __getitem__(self, place: Scalar | tuple[Scalar, ...]) -> Corner:
-        coordinates = place if isinstance(place, tuple) else (place,)
+    def __getitem__(self, index: Scalar | tuple[Scalar, ...]) -> Corner:
+        coordinates = index if isinstance(index, tuple) else (index,)
         if len(coordinates) != self.type.rank:
             raise TypeMismatchError(
                 f"{self.name} has {self.type.rank} dimensions ({self.type}), got {len(coordinates)} "
@@ -111,8 +111,8 @@ class Tma:
         self._require("tma.tensor_map")
         type = TensorMapType(dtype, rank)
         self._declare(ir.Param(name, "b8", NBYTES, ALIGN))
-        made = self._parameters[name] = TensorParameter(self._k, name, type)
-        return made
+        parameter = self._parameters[name] = TensorParameter(self._k, name, type)
+        return parameter
 
     def tile(
         self,
@@ -158,7 +158,7 @@ class Tma:
         a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
 
         It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of
-        each other, at the same steps. With `overlapped` the consumer's products of one turn
+        each other, at the same steps. With `overlapped` the consumer's products of one step
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
         copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
@@ -196,8 +196,8 @@ class Tma:
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
-            name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
-            for name, given in tiles.items()
+            name: tile if isinstance(tile, Layout) else Layout.of(f"tile {name!r}", *_three(name, tile))
+            for name, tile in tiles.items()
         }
         _check_parts(parts, [layout.slabs for layout in layouts.values()], allowed=dealt and not gathered)
         self._rings += 1
@@ -207,9 +207,9 @@ class Tma:
         barriers = self._shared(name, (1, count), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
         ways = overlapped, written, reworked, gathered, dealt
-        made = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
-        self._k.add_role_user(made)
-        return made
+        ring = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
+        self._k.add_role_user(ring)
+        return ring
 
     # ------------------------------------------------------------------------------ copies
 
@@ -225,9 +225,9 @@ class Tma:
         With `multicast` all CTAs of the cluster name the same place; each loads its share of the
         tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
         """
-        places = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
-        given: Sequence[object] = places or [None]
-        for one in given:
+        corners = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
+        checked: Sequence[object] = corners or [None]
+        for one in checked:
             self._boxes("tma.load", tile, one)
         stage = tile.owner
         if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:
@@ -240,24 +240,24 @@ class Tma:
                 raise ConfigError("tma.load: a multicast takes one place, got a list of them")
             self._load_share(tile, place, stage)
             return
-        part, of = self._part(tile, places), places[0].of
+        part, of = self._part(tile, corners), corners[0].of
         of.fix(replace(part.boxes(of.type.rank), loads=True))
         dim: Any = f"{of.type.rank}d"
-        for nth, one in enumerate(places):
+        for nth, one in enumerate(corners):
             for number in range(tile.layout.slabs):
                 at = one.pointer(number * tile.layout.slab_columns)
                 to = tile.slab(number).plus_bytes(nth * part.rows * part.row_bytes)
                 arrives = stage.arrival(number * stage.ring.parts // tile.layout.slabs)
                 self._k.cp_async_bulk_tensor_load(to, at, arrives, dim=dim)
 
-    def _part(self, tile: BoxTile, places: list[Corner]) -> Layout:
-        """The layout of the share of a tile that comes from each of these places."""
-        layout, count = tile.layout, len(places)
+    def _part(self, tile: BoxTile, corners: list[Corner]) -> Layout:
+        """The layout of the share of a tile that each of these corners fills."""
+        layout, count = tile.layout, len(corners)
         if count == 1:
             return layout
         share, left = divmod(layout.shape[0], count)
         rows = share * layout.rows // layout.shape[0]
-        if any(one.of is not places[0].of for one in places):
+        if any(one.of is not corners[0].of for one in corners):
             raise ConfigError("tma.load: the places of a tile must be in one tensor")
         if left or rows % SWIZZLE_ROWS or len(layout.shape) == 1:
             raise ConfigError(
@@ -266,7 +266,7 @@ class Tma:
             )
         return replace(layout, shape=(share, *layout.shape[1:]))
 
-    def _load_share(self, tile: BoxTile, place: Corner, stage: Stage) -> None:
+    def _load_share(self, tile: BoxTile, corner: Corner, stage: Stage) -> None:
         """Load the part of a tile that falls to this CTA of the cluster, for all of them."""
         k, layout, ctas = self._k, tile.layout, self._cluster.size
         share, left = divmod(layout.shape[0], ctas)
@@ -278,15 +278,15 @@ class Tma:
                 f"{list(layout.shape)} of {stage.ring!r}"
             )
         part = replace(layout, shape=(share, *layout.shape[1:]))
-        rank, of = self._cluster.rank(), place.of
+        rank, of = self._cluster.rank(), corner.of
         of.fix(replace(part.boxes(of.type.rank), loads=True))
         start = k.mul(rank, rows * layout.row_bytes, mode="lo")
         axis = of.type.rank - len(layout.shape)
-        places = list(place.coordinates)
-        places[axis] = _as_s32(k.mul(rank, share, mode="lo")) + _as_s32(places[axis])
+        coordinates = list(corner.coordinates)
+        coordinates[axis] = _as_s32(k.mul(rank, share, mode="lo")) + _as_s32(coordinates[axis])
         dim: Any = f"{of.type.rank}d"
         for number in range(layout.slabs):
-            at, to = Corner(of, tuple(places)).pointer(number * layout.slab_columns), tile.slab(number)
+            at, to = Corner(of, tuple(coordinates)).pointer(number * layout.slab_columns), tile.slab(number)
             k.cp_async_bulk_tensor_load_multicast(
                 to.moved(to.value + start), at, stage.full, (1 << ctas) - 1, dim=dim
             )
@@ -329,7 +329,7 @@ class Tma:
         caller: str,
         boxes: Boxes,
         tile: BoxTile,
-        place: Corner,
+        corner: Corner,
         visible: bool | Value,
         copy: Callable[..., None],
     ) -> None:
@@ -337,13 +337,13 @@ class Tma:
         k = self._k
         if k.present_role is not None:
             k.require_whole_role(caller, k.present_role)
-        place.of.fix(boxes)
+        corner.of.fix(boxes)
         k.fence_proxy_async(space="shared::cta")
         self._meet()
-        role, dim = k.present_role, cast(Any, f"{place.of.type.rank}d")
+        role, dim = k.present_role, cast(Any, f"{corner.of.type.rank}d")
         with k.when(k.thread_id() == 0 if role is None else role.leads):
             for number in range(tile.layout.slabs):
-                at = place.pointer(number * tile.layout.slab_columns)
+                at = corner.pointer(number * tile.layout.slab_columns)
                 copy(at, tile.slab(number), dim=dim)
             k.cp_async_bulk_commit_group()
             k.cp_async_bulk_wait_group(0, read=visible is not True)
@@ -353,18 +353,18 @@ class Tma:
         self._meet()
 
     def boxes(self) -> Mapping[str, Boxes]:
-        """What the kernel fixes of each tensor map, by name. Raises `ConfigError` for a parameter that
-        no copy uses.
+        """The box and swizzle that the kernel fixes for each tensor map, by name. Raises `ConfigError` for a
+        parameter that no copy uses.
         """
-        found = {}
+        boxes = {}
         for name, parameter in self._parameters.items():
             if parameter.boxes is None:
                 raise ConfigError(
                     f"kernel {self._k.name!r}: no copy uses the tensor map {name}, so its box is not "
                     "known; load or store a tile, or remove the parameter"
                 )
-            found[name] = parameter.boxes
-        return found
+            boxes[name] = parameter.boxes
+        return boxes
 
     # ------------------------------------------------------------------------------ inside
 
@@ -376,20 +376,20 @@ class Tma:
         else:
             role.barrier.sync()
 
-    def _boxes(self, caller: str, tile: object, place: object) -> Boxes:
-        if not isinstance(tile, BoxTile) or not isinstance(place, Corner):
+    def _boxes(self, caller: str, tile: object, corner: object) -> Boxes:
+        if not isinstance(tile, BoxTile) or not isinstance(corner, Corner):
             raise TypeMismatchError(
                 f"{caller}: it takes a tile and a place in a tensor, such as A[row, column], got "
-                f"{shown(tile)} and {shown(place)}"
+                f"{shown(tile)} and {shown(corner)}"
             )
-        of, layout = place.of, tile.layout
+        of, layout = corner.of, tile.layout
         if layout.dtype is not of.type.dtype or len(layout.shape) > of.type.rank:
             raise TypeMismatchError(
                 f"{caller}: tile {tile.name!r} has {len(layout.shape)} dimensions of {layout.dtype}, "
                 f"{of.name} is {of.type}; they must have one element type, and the tensor at least as "
                 "many dimensions"
             )
-        first = place.coordinates[-1]
+        first = corner.coordinates[-1]
         if isinstance(first, int) and (why := misplaced(first, layout.dtype)):
             raise ConfigError(f"{caller}: {of.name}: {why}")
         return layout.boxes(of.type.rank)
@@ -417,8 +417,8 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
 
 
 def _check_parts(parts: int, slabs: list[int], *, allowed: bool) -> None:
-    """Raise `ConfigError` unless tiles with so many slabs may arrive in `parts`, of which there may be
-    several if that is `allowed`.
+    """Raise `ConfigError` unless tiles with these numbers of slabs may arrive in `parts`, of which there may
+    be several if that is `allowed`.
     """
     if not is_count(parts) or (parts > 1 and not allowed) or any(n % parts for n in slabs):
         raise ConfigError(
@@ -433,12 +433,12 @@ def _as_s32(coordinate: Scalar) -> Scalar:
     return coordinate.as_(s32) if isinstance(coordinate, Value) else coordinate
 
 
-def _three(name: str, given: Any) -> tuple[object, object, object]:
+def _three(name: str, tile: Any) -> tuple[object, object, object]:
     """The shape, the dtype and the swizzle (None: the widest) of a tile of a ring."""
-    parts = given if isinstance(given, tuple) else ()
+    parts = tile if isinstance(tile, tuple) else ()
     if not 2 <= len(parts) <= 3:
         raise ConfigError(
             f"ring: tile {name!r} must be (shape, dtype) or (shape, dtype, swizzle), such as ((128, 64), "
-            f"f16), got {shown(given)}"
+            f"f16), got {shown(tile)}"
         )
     return (*parts, None)[:3]

@@ -74,7 +74,7 @@ class Wgmma:
         """Wait until at most the `pending` newest groups are under way; then the accumulators and
         operands of all others may be used again. A group is one `+=` or `set`, or one `group`.
 
-        The assembler may move arithmetic behind a wait, where no product covers it. The f32 values
+        The assembler may move arithmetic past a wait, where no product covers it. The f32 values
         `after` are computed before it: a store, which never runs, reads their sum.
         """
         if not is_int(pending) or not 0 <= pending <= _MOST_PENDING:
@@ -87,11 +87,11 @@ class Wgmma:
     def _pin(self, values: Sequence[Value]) -> None:
         """Store the sum of values where it is below -infinity, which no number is."""
         k = self._k
-        given: Sequence[Any] = values
-        for value in given:
+        operands: Sequence[Any] = values
+        for value in operands:
             if not isinstance(value, Value) or value.type is not f32:
                 raise TypeMismatchError(f"wgmma.wait: after must be f32 values, got {shown(value)}")
-        total = functools.reduce(k.add, given)
+        total = functools.reduce(k.add, operands)
         at = k.scratch(1, f32, _PINNED)
         with k.only_if(total < -math.inf):
             k.st_volatile(at, total, space="shared", type=f32)
@@ -109,16 +109,16 @@ class Wgmma:
         values or variables of 32 bits with two f16 or bf16 elements each. Of "e4m3" and "e5m2" each has
         four elements, and there are four for each 32 columns.
         """
-        found: Any = tuple(tuple(step) for step in words)
-        fits = all(len(step) == _WORDS and all(map(_is_word, step)) for step in found)
-        if found and fits and isinstance(dtype, str) and dtype in FP8:
-            return RegisterOperand(u8, found, dtype)
-        if not found or not fits or dtype not in _PAIRS:
+        steps: Any = tuple(tuple(step) for step in words)
+        fits = all(len(step) == _WORDS and all(map(_is_word, step)) for step in steps)
+        if steps and fits and isinstance(dtype, str) and dtype in FP8:
+            return RegisterOperand(u8, steps, dtype)
+        if not steps or not fits or dtype not in _PAIRS:
             raise TypeMismatchError(
                 f"wgmma.registers: it takes four values of 32 bits for each {STEP} columns, of f16 or "
                 f"bf16, or for each {2 * STEP} of fp8, got {shown(words)} and {shown(dtype)}"
             )
-        return RegisterOperand(dtype, found)
+        return RegisterOperand(dtype, steps)
 
 
 class AccumulatorVar(Var):
@@ -168,8 +168,8 @@ class Accumulator:
     def __repr__(self) -> str:
         return f"Accumulator({self.rows} x {self.columns})"
 
-    def __getitem__(self, place: tuple[int, int]) -> AccumulatorVar:
-        row, index = place
+    def __getitem__(self, at: tuple[int, int]) -> AccumulatorVar:
+        row, index = at
         return self._vars[row][index]
 
     def all(self) -> Iterator[AccumulatorVar]:
@@ -231,8 +231,10 @@ class Accumulator:
             scale = self._true if add or step else self._false
             for part, into in enumerate(written):
                 if isinstance(a, RegisterOperand):
-                    turned = () if types else (int(k_is_rows),)
-                    of_registers(a.words[step], second, scale, 1, 1, *turned, into=into, shape=shape, **types)
+                    transposed = () if types else (int(k_is_rows),)
+                    of_registers(
+                        a.words[step], second, scale, 1, 1, *transposed, into=into, shape=shape, **types
+                    )
                     continue
                 assert left is not None  # a is in shared memory
                 nbytes = a.layout.step(of.step * step, transposed=a.transposed) + _rows_offset(a, part)
@@ -283,8 +285,8 @@ class Accumulator:
 
     @property
     def rows_of_thread(self) -> Fragment:
-        """The variables by rows: 2 m + h has those of row 64 m + 8 h behind `row`, its element 2 j + i
-        that of column 8 j + i behind `column`.
+        """The variables by rows: 2 m + h has those of row 64 m + 8 h after `row`, its element 2 j + i
+        that of column 8 j + i after `column`.
         """
         return Fragment.of(
             [
@@ -313,9 +315,9 @@ class Accumulator:
             if dtype in _PAIRS and self.columns % STEP == 0:
                 self._write_matrices(tile, row, dtype)
                 return
-            at = _Places(tile, self.row + row, self.column)
+            at = _TileAddresses(tile, self.row + row, self.column)
             for down, across, pair in self.pairs():
-                self._store(at.place(down, across), pair, dtype)
+                self._store(at.address(down, across), pair, dtype)
 
     def _write_matrices(self, tile: BoxTile, row: Scalar, dtype: ScalarType) -> None:
         """Store elements of 16 bits, four matrices of 8 x 8 at a time: those of rows 0 and 8 and
@@ -324,18 +326,18 @@ class Accumulator:
         """
         k, t = self.k, self.k.thread_id()
         first = (t >> 1 & _WARP_ROWS) + (t & 2 * _CORE - 1) + row
-        at = _Places(tile, first, t >> 1 & _CORE)
+        at = _TileAddresses(tile, first, t >> 1 & _CORE)
         for part in range(len(self._vars)):
             for across in range(0, self.columns, STEP):
                 index = across // 2
                 words = [self._word(part, index + 2 * n, dtype) for n in range(_WORDS)]
-                k.stmatrix(at.place(WGMMA_ROWS * part, across), words, num="x4", space="shared")
+                k.stmatrix(at.address(WGMMA_ROWS * part, across), words, num="x4", space="shared")
 
     def store(self, at: Pointer, columns: Scalar, *, rows_left: Value | None = None) -> None:
         """Store the elements, rounded to the type of the pointer, to a matrix in global memory with
         `columns` columns (even), whose element for row 0 and column 0 is at `at`.
 
-        With `rows_left` (u32) only so many rows are stored. `columns` is an int, a u32 or an s32 value.
+        With `rows_left` (u32) only that many rows are stored. `columns` is an int, a u32 or an s32 value.
         """
         k = self.k
         if at.dtype not in (f32, *_PAIRS):
@@ -375,8 +377,8 @@ class Accumulator:
         k.store(Pointer(at.base, at.space, u32, at.offset), packed.as_(u32))
 
 
-class _Places:
-    """Pointers into a tile: to a row and a column of the thread, and rows and columns behind them."""
+class _TileAddresses:
+    """Pointers into a tile: to a row and a column of the thread, and further rows and columns."""
 
     def __init__(self, tile: BoxTile, row: Value, column: Value) -> None:
         self._tile = tile
@@ -384,7 +386,7 @@ class _Places:
         self._column = column
         self._known: dict[int, TilePointer] = {}  # by the column in a slab
 
-    def place(self, down: int, across: int) -> TilePointer:
+    def address(self, down: int, across: int) -> TilePointer:
         """The pointer `down` rows, a multiple of 8, and `across` columns further on."""
         layout = self._tile.layout
         slab, within = divmod(across, layout.slab_columns)

@@ -73,7 +73,7 @@ class Matrices(SharedMemory):
         """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
 
         It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
-        loop, the copy begins when all threads are done with the block of the turn before.
+        loop, the copy begins when all threads are done with the block of the iteration before.
         """
         self.refuse_predicated("staged")
         self.require_all_threads("staged")
@@ -81,7 +81,7 @@ class Matrices(SharedMemory):
             raise TypeMismatchError(
                 f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
             )
-        self._await_last_turn()
+        self._await_last_iteration()
         arrival = Arrival(_ON_THE_WAY)
         tile = self._declared(block, 1)
         BlockCopier(block, tile).start(0)
@@ -95,7 +95,7 @@ class Matrices(SharedMemory):
         self.barrier()
         self._arrived()
 
-    def _await_last_turn(self) -> None:
+    def _await_last_iteration(self) -> None:
         """In a block, which may run again: wait until the tiles that are filled next are free."""
         if self.is_in_block:
             self.await_copies()
@@ -144,10 +144,10 @@ class Matrices(SharedMemory):
         of each, and so on, as often as the first walk has blocks.
 
         The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
-        ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
-        the blocks as a tuple; blocks behind the end of a walk are zeros. All threads of the CTA must
+        ahead; in the body, those of this iteration have arrived. Each has one barrier. The body gets
+        the blocks as a tuple; blocks after the end of a walk are zeros. All threads of the CTA must
         run the pipeline. Inside a loop, the copies begin when all threads are done with the blocks of
-        the turn before. Raises `ConfigError` for less than two stages.
+        the iteration before. Raises `ConfigError` for less than two stages.
         """
         self.refuse_predicated("pipeline")
         self.require_all_threads("pipeline")
@@ -158,17 +158,17 @@ class Matrices(SharedMemory):
             )
         if not is_int(stages) or stages < _LEAST_STAGES:
             raise ConfigError(f"pipeline: stages must be an integer of at least 2, got {shown(stages)}")
-        self._await_last_turn()
+        self._await_last_iteration()
         copiers = [BlockCopier(walk, self._declared(walk, stages)) for walk in walks]
         sizes = [copier.tile.stage_bytes for copier in copiers]
-        turns = walks[0].turns()
+        iterations = walks[0].iterations()
         for ahead in range(stages - 1):
             self._start(copiers, [ahead * size for size in sizes])
         rings = {size: StageRing(self, stages, size) for size in dict.fromkeys(sizes)}
         read = {size: ring.at for size, ring in rings.items() if ring.at is not None}
         fill = {size: self.var(u32, (stages - 1) * size) for size in read}
         over, staged_before = Arrival(), self._on_the_way
-        with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
+        with self.loop(0, iterations, type=None if isinstance(iterations, Value) else u32) as n:
             self.cp_async_wait_group(stages - 2)
             self.barrier()  # the blocks have arrived for all threads, and nobody reads the stage filled next
             self._arrived()  # groups of copies arrive in order, and the first one has what was staged before
@@ -187,7 +187,7 @@ class Matrices(SharedMemory):
                 ring.advance()
         over.problem = _OVER
         self._on_the_way = staged_before
-        for arrival in staged_before:  # without any turn, nobody has waited for them
+        for arrival in staged_before:  # without any iteration, nobody has waited for them
             arrival.problem = _ON_THE_WAY
 
     def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
@@ -217,5 +217,5 @@ def _require_global(at: object) -> None:
         raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
 
 
-def _is_walk(given: object) -> bool:
-    return isinstance(given, Walk)
+def _is_walk(walk: object) -> bool:
+    return isinstance(walk, Walk)

@@ -1,4 +1,4 @@
-"""Which elements of the operands of `mma` the lanes of a warp hold.
+"""The elements of `mma` operands that each lane of a warp holds.
 
 The accumulator of `m16n8k*` is 16 x 8. Lane l holds of it rows l / 4 and l / 4 + 8 of columns
 2 (l % 4) and 2 (l % 4) + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"); the four lanes of a quad
@@ -28,7 +28,7 @@ _OCTET: Final = 8  # lanes that give the addresses of an 8 x 8 matrix
 
 
 @dataclass(frozen=True)
-class LanePlace:
+class LanePosition:
     """A thread's warp in its CTA and lane in its warp, both u32."""
 
     warp: Value
@@ -55,21 +55,21 @@ class LanePlace:
 
 
 class Lanes:
-    """The place of a kernel's threads, computed once if it is first needed outside of blocks."""
+    """The position of each thread in its warp and CTA; computed once if first needed outside of blocks."""
 
     def __init__(self, k: Control) -> None:
         self.k = k
-        self._place: LanePlace | None = None
+        self._position: LanePosition | None = None
 
-    def place(self) -> LanePlace:
+    def position(self) -> LanePosition:
         """The warp and lane of this thread."""
-        if self._place is not None:
-            return self._place
+        if self._position is not None:
+            return self._position
         thread = self.k.thread_id()
-        found = LanePlace(thread >> _LOG_WARP, thread & WARP_SIZE - 1)
+        position = LanePosition(thread >> _LOG_WARP, thread & WARP_SIZE - 1)
         if not self.k.is_in_block:
-            self._place = found
-        return found
+            self._position = position
+        return position
 
 
 def of_quad(k: Control, value: Value, n: int) -> Value:
@@ -104,9 +104,9 @@ class AccumulatorTiles(dict[tuple[int, int], tuple[Var, ...]]):
         super().__init__()
         self._row = row
 
-    def __missing__(self, place: tuple[int, int]) -> tuple[Var, ...]:
-        m, n = place
+    def __missing__(self, index: tuple[int, int]) -> tuple[Var, ...]:
+        m, n = index
         columns = slice(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
         upper, lower = self._row(LANE_ROWS * m), self._row(LANE_ROWS * m + 1)
-        tile = self[place] = (*upper[columns], *lower[columns])
+        tile = self[index] = (*upper[columns], *lower[columns])
         return tile

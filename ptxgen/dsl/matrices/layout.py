@@ -1,4 +1,4 @@
-"""How the 16 x 8 tiles of a matrix are dealt to the warps of a CTA."""
+"""The distribution of the 16 x 8 tiles of a matrix over the warps of a CTA."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Layout:
                 f"{caller}: {rows} x {columns} cannot be dealt to {_listed(ways)} warps: each warp takes a "
                 f"multiple of {MMA_ROWS} rows and of {_PAIR_COLUMNS} columns"
             )
-        lanes.place()  # outside of loops, if the matrix is declared there
+        lanes.position()  # outside of loops, if the matrix is declared there
         down, across = min(fitting, key=lambda way: rows // way[0] + columns // way[1])
         return cls(lanes, rows, columns, down, across)
 
@@ -90,32 +90,32 @@ class Layout:
         """The index of the thread's warp among those along the rows; None if there is one."""
         if self.down == 1:
             return None
-        warp = self.lanes.place().warp
+        warp = self.lanes.position().warp
         return warp if self.across == 1 else warp // self.across
 
     def warp_column(self) -> Value | None:
         """The index of the thread's warp among those along the columns; None if there is one."""
         if self.across == 1:
             return None
-        warp = self.lanes.place().warp
+        warp = self.lanes.position().warp
         return warp if self.down == 1 else warp % self.across
 
     def first(self, row: Scalar, column: Scalar) -> tuple[Value, Value]:
         """The row and column of the thread's first element, u32, in a matrix in which this one begins
         at (row, column).
         """
-        place = self.lanes.place()
-        first_row = _behind(place.lane >> 2, self.warp_row(), self.warp_rows)
-        first_column = _behind(place.in_quad * LANE_COLUMNS, self.warp_column(), self.warp_columns)
+        position = self.lanes.position()
+        first_row = _plus_warp(position.lane >> 2, self.warp_row(), self.warp_rows)
+        first_column = _plus_warp(position.in_quad * LANE_COLUMNS, self.warp_column(), self.warp_columns)
         return plus(row, first_row), plus(column, first_column)
 
 
-def plus(start: Scalar, own: Value) -> Value:
+def plus(start: Scalar, offset: Value) -> Value:
     """The sum of both; nothing is emitted for a start of 0."""
-    return own if isinstance(start, int) and start == 0 else start + own
+    return offset if isinstance(start, int) and start == 0 else start + offset
 
 
-def _behind(first: Value, warp: Value | None, length: int) -> Value:
+def _plus_warp(first: Value, warp: Value | None, length: int) -> Value:
     return first if warp is None else warp * length + first
 
 

@@ -25,7 +25,7 @@ class Matrix:
     """`rows` x `columns` elements in global memory, row-major, neighbouring rows `stride` elements
     apart (`k.matrix`).
 
-    Accesses take `width` elements: the pointer is aligned to so many, and stride and columns are
+    Accesses take `width` elements: the pointer is aligned to them, and stride and columns are
     multiples of it. What lies outside the matrix is read as zeros and never written.
     """
 
@@ -153,7 +153,7 @@ class Walk:
             return min(extent, self.stop)
         return matrix.k.min(extent, self.stop)
 
-    def turns(self) -> Scalar:
+    def iterations(self) -> Scalar:
         """The number of blocks: u32, or an int."""
         assert self.axis is not None
         step, end = self.shape[self.axis], self.end
@@ -168,7 +168,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Share:
-    """What a thread copies of the panels of one width: the same chunk in every `rows_at_once`-th row.
+    """A thread's share of the copy of panels of one width: the same chunk in every `rows_at_once`-th row.
 
     `source` is the address of its first chunk, `rows_left` and `columns_left` how many rows and
     columns the matrix has from there on, s32; None if it is known to have enough.
@@ -177,7 +177,7 @@ class _Share:
     panels: tuple[Panel, ...]
     rows_at_once: int
     row: Value
-    place: TilePointer
+    address: TilePointer
     source: Var
     rows_left: Var
     columns_left: Var | None
@@ -209,10 +209,10 @@ class BlockCopier:
                 )
             thread = k.thread_id()
             row, chunk = thread >> chunks.bit_length() - 1, thread & chunks - 1
-            own_column = chunk * tile.chunk
+            local_column = chunk * tile.chunk
             if panels[0].first:
-                own_column = own_column + panels[0].first * tile.chunk
-            first_row, first_column = plus(walk.row, row), plus(walk.column, own_column)
+                local_column = local_column + panels[0].first * tile.chunk
+            first_row, first_column = plus(walk.row, row), plus(walk.column, local_column)
             at = matrix.element(first_row, first_column)
             rows_end, columns_end = (
                 walk.end if walk.axis == axis else extent
@@ -223,22 +223,26 @@ class BlockCopier:
                 columns_left = k.var(s32, _left(k, columns_end, first_column))
             rows_left = k.var(s32, _left(k, rows_end, first_row))
             source = k.var(at.value.type, at.value)
-            place = tile.chunk_pointer(chunks, row, chunk)
-            yield _Share(panels, rows_at_once, row, place, source, rows_left, columns_left)
+            address = tile.chunk_pointer(chunks, row, chunk)
+            yield _Share(panels, rows_at_once, row, address, source, rows_left, columns_left)
 
     def start(self, stage: Value | int) -> None:
         """Begin copying the block into the stage that begins `stage` bytes into the tile."""
         for share in self._shares:
-            place = share.place
-            place = place.moved(place.value + stage) if isinstance(stage, Value) else place.plus_bytes(stage)
+            address = share.address
+            address = (
+                address.moved(address.value + stage)
+                if isinstance(stage, Value)
+                else address.plus_bytes(stage)
+            )
             source: Value = share.source
             many = self.tile.rows > share.rows_at_once
-            turn_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0
+            iteration_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0
             for first in range(0, self.tile.rows, share.rows_at_once):
                 if first:
-                    source = source + turn_bytes
+                    source = source + iteration_bytes
                 with self._rows_of(share, first):
-                    self._copy_row(share, place, source, first)
+                    self._copy_row(share, address, source, first)
 
     def advance(self) -> None:
         """Go on to the next block."""
@@ -258,10 +262,10 @@ class BlockCopier:
             return nullcontext()
         return self.k.when(share.row < self.tile.rows - first)
 
-    def _copy_row(self, share: _Share, place: TilePointer, source: Value, row: int) -> None:
+    def _copy_row(self, share: _Share, address: TilePointer, source: Value, row: int) -> None:
         tile, dtype = self.tile, self.tile.dtype
         for panel in share.panels:
-            to = place.plus_bytes(panel.offset + row * panel.row_bytes)
+            to = address.plus_bytes(panel.offset + row * panel.row_bytes)
             beyond = (panel.first - share.panels[0].first) * tile.chunk
             for piece in range(0, tile.chunk, self._width):
                 column = beyond + piece
@@ -289,7 +293,7 @@ def _holds(extent: Scalar, start: Scalar, length: int) -> bool:
 
 
 def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
-    """How far it is from `start` to `extent`, s32."""
+    """The distance from `start` to `extent`, s32."""
     end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
     return end - start.as_(s32)
 

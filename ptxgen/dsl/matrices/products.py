@@ -75,7 +75,7 @@ def multiply(
 
 
 def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None]:
-    """What emits the `mma` of operands of these types."""
+    """The method that emits the `mma` of operands of these types."""
     if a in PAIRS:
         row: Any = k.mma_f32_f16 if a is f16 else k.mma_f32_bf16
         modifiers: dict[str, Any] = {"shape": "m16n8k16"}
@@ -117,8 +117,8 @@ Read = Callable[[int, int], Sequence[Value]]
 
 
 def _lane_address(layout: Layout, by_rows: bool) -> tuple[Value, Value]:
-    place = layout.lanes.place()
-    return place.by_rows() if by_rows else place.by_chunks()
+    position = layout.lanes.position()
+    return position.by_rows() if by_rows else position.by_chunks()
 
 
 def _down(layout: Layout, block: StagedTile, warp: Value | None, length: int, *, by_rows: bool) -> Read:
@@ -149,19 +149,19 @@ def _across(layout: Layout, block: StagedTile, warp: Value | None, length: int, 
     row, chunk = _lane_address(layout, by_rows)
     beyond: Value | None = None
     if warp is not None:
-        own = length // tile.chunk
+        chunks = length // tile.chunk
         widths = {panel.chunks for panel in tile.panels}
         wide = max(widths)
-        if len(widths) > 1 or (own % wide and wide % own):
+        if len(widths) > 1 or (chunks % wide and wide % chunks):
             raise ConfigError(
                 f"mma: {block!r}: warps that share its columns would begin inside a panel of the swizzle; "
                 f"give them all to one warp with warps=, or make the columns a multiple of "
                 f"{wide * tile.chunk}"
             )
-        first = warp * own
-        if wide % own == 0 and own < wide:
+        first = warp * chunks
+        if wide % chunks == 0 and chunks < wide:
             chunk = first % wide + chunk
-        if own >= wide or len(tile.panels) > 1:
+        if chunks >= wide or len(tile.panels) > 1:
             beyond = first // wide * (tile.rows * wide * CHUNK_BYTES)
     if block.stage is not None:
         beyond = block.stage if beyond is None else block.stage + beyond

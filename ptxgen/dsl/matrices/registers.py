@@ -185,13 +185,13 @@ class RegisterTile:
 
     def _reduced(self, caller: str, join: Callable[[Value, Value], Value]) -> RegisterTile:
         self._require_whole_rows(caller)
-        found = []
+        totals = []
         for row in self._elements:
             total = row[0]
             for element in row[1:]:
                 total = join(total, element)
-            found.append([over_lanes(self.k, total, QUAD, join)])
-        return RegisterTile(self.layout, (self.shape[0], 1), found)
+            totals.append([over_lanes(self.k, total, QUAD, join)])
+        return RegisterTile(self.layout, (self.shape[0], 1), totals)
 
     def _require_whole_rows(self, caller: str) -> None:
         if self.shape != (self.layout.rows, self.layout.columns):
@@ -217,8 +217,8 @@ class RegisterTile:
             if other.shape != self.shape:
                 raise TypeMismatchError(f"set: {self!r} cannot take {other!r}")
         rows, columns = self._extents()
-        places = [(i, j) for i in range(rows) for j in range(columns)]
-        for variable, (i, j) in zip(variables, places, strict=True):
+        indices = [(i, j) for i in range(rows) for j in range(columns)]
+        for variable, (i, j) in zip(variables, indices, strict=True):
             variable.set(other._at(i, j) if isinstance(other, RegisterTile) else other)
 
     def _variable(self, caller: str, element: Value) -> Var:

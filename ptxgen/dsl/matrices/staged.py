@@ -86,13 +86,13 @@ class StagedTile:
     def pointer(self, row: Scalar, column: Scalar) -> TilePointer:
         """The address of an element; `row` and `column` are Python ints or u32."""
         self.require_arrived("an element")
-        place = (column, row) if self.is_transposed else (row, column)
-        at = self.tile.pointer(*place)
+        index = (column, row) if self.is_transposed else (row, column)
+        at = self.tile.pointer(*index)
         return at if self.stage is None else at.moved(at.value + self.stage)
 
-    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+    def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column], in the type of the elements."""
-        return self.tile.k.load(self.pointer(*place))
+        return self.tile.k.load(self.pointer(*index))
 
     def require_arrived(self, caller: str) -> None:
         """Raise `ConfigError` unless the copies into the block have been waited for."""

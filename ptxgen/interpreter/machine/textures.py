@@ -150,7 +150,7 @@ class TextureMachine(MemoryAccess):
         self, surface: Surface, lanes: Lanes, along: list[Lanes], nbytes: int, outside: str, verb: str
     ) -> None:
         x = along[surface.kind.startswith("a")].astype(np.int64)
-        _, inside = surface.places(along, nbytes, outside)
+        _, inside = surface.offsets(along, nbytes, outside)
         stops = ~inside if outside == "trap" else np.zeros_like(inside)
         for wrong, what in (
             (stops, f"outside of its shape {surface.array.shape}"),
