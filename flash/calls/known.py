@@ -1,4 +1,4 @@
-"""What checks found, for later calls that no check can tell from the ones that were checked."""
+"""A cache of the results of checks, for later calls with arguments that all checks treat alike."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Reaches = list[tuple[int, int]]
 
 
 class Known(Generic[V]):
-    """What was found of calls, by what else it depends on (`of`), and by their arrays: shapes, strides, types
+    """Results for calls, by what else they depend on (`of`), and by their arrays: shapes, strides, types
     and devices, and of the addresses their alignment and how far those lie from one another that share bytes
     with an array that is `written`.
     """
 
     def __init__(self) -> None:
         self._reaches = Kept[tuple[object, ...], Reaches]()
-        self._found = Kept[tuple[object, ...], V]()
+        self._results = Kept[tuple[object, ...], V]()
 
     def get(
         self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str]
     ) -> V | None:
-        """What was kept for a call; None if nothing was."""
+        """The cached result for a call; None if there is none."""
         key = _key(of, views)
         reaches = self._reaches.get(key)
-        return None if reaches is None else self._found.get((key, _near(views, reaches, written)))
+        return None if reaches is None else self._results.get((key, _near(views, reaches, written)))
 
     def keep(
-        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], found: V
+        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], result: V
     ) -> V:
-        """Keep what was found of a call whose arrays are right, and return it."""
+        """Cache the result for a call whose arrays are right, and return it."""
         key = _key(of, views)
         reaches = [reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for a in views.values()]
         self._reaches.keep(key, reaches)
-        return self._found.keep((key, _near(views, reaches, written)), found)
+        return self._results.keep((key, _near(views, reaches, written)), result)
 
 
 def _key(of: tuple[object, ...], views: Mapping[str, ArrayView]) -> tuple[object, ...]:
-    # [1:6] is all that checks read beside the address: shape, strides, dtype, device, read_only.
+    # [1:6] is all that checks read in addition to the address: shape, strides, dtype, device, read_only.
     return of, tuple([(name, array[1:6], array.pointer % ALIGNMENTS[0]) for name, array in views.items()])
 
 

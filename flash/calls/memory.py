@@ -1,4 +1,4 @@
-"""Memory in which the launches of a call pass results on, beside the arrays of the caller."""
+"""Memory in which the launches of a call pass results on: workspace, not arrays of the caller."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ class StreamMemory:
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
         self.lock = threading.Lock()
-        self._kept: dict[tuple[int, int], ArrayView] = {}
+        self._by_stream: dict[tuple[int, int], ArrayView] = {}
 
     def room(self, like: ArrayView, ordinal: int, stream: int, nbytes: int) -> ArrayView:
         """Memory for work on `stream`: of the pool of the library of `like`, if it has one, which also
-        knows graphs that are being captured; else kept for the next calls on the stream.
+        knows graphs that are being captured; else it is reused by the next calls on the stream.
         """
         count = -(-nbytes // F32_BYTES)
         if like.kind in _POOLING:
             on = None if stream == streams.current_stream(like) else stream
             return view(empty(like, (count,), F32, stream=on), "memory")
-        found = self._kept.get((ordinal, stream))
-        if found is None or found.size < count:
-            made = DeviceArray((count,), F32, ordinal, self._backend, stream)
-            found = self._kept[ordinal, stream] = view(made, "memory")
-        return found
+        memory = self._by_stream.get((ordinal, stream))
+        if memory is None or memory.size < count:
+            array = DeviceArray((count,), F32, ordinal, self._backend, stream)
+            memory = self._by_stream[ordinal, stream] = view(array, "memory")
+        return memory

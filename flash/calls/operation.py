@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from flash.calls.backend import check_place, choose
+from flash.calls.backend import check_device, choose
 from flash.calls.gpu import Launcher, Prepared
 from flash.calls.memory import HostMemory, Memory
 from flash.calls.step import Step
@@ -66,7 +66,7 @@ class Operation(ABC, Generic[C]):
 
     @abstractmethod
     def over(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with other arrays of the same layout in place of its own."""
+        """The call with other arrays of the same layout instead of those it has."""
 
     @abstractmethod
     def key(self, call: C, ordinal: int) -> tuple[object, ...]:
@@ -83,7 +83,7 @@ class Operation(ABC, Generic[C]):
         """Compute a call with numpy, or with what else computes for a backend without kernels."""
 
     def dense(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with dense copies of its arrays in place of its own."""
+        """The call with dense copies of its arrays."""
         raise NotImplementedError
 
     def require(self, call: C, ordinal: int) -> None:
@@ -127,22 +127,22 @@ class Operation(ABC, Generic[C]):
         arrays, that it does not take.
         """
         caller, copies = self.caller.name, self.copies_to_gpu
-        found = choose(backend, like, self.gpu.backend, caller, copies_to_gpu=copies)
-        check_place(caller, found[0], like, stream, copies_to_gpu=copies)
-        return found
+        choice = choose(backend, like, self.gpu.backend, caller, copies_to_gpu=copies)
+        check_device(caller, choice[0], like, stream, copies_to_gpu=copies)
+        return choice
 
     def new(
         self, declared: Iterable[Result], stream: int | None
     ) -> tuple[dict[str, object], dict[str, ArrayView]]:
         """New arrays for results, by name, and views of them; no earlier work writes these."""
-        made: dict[str, object] = {}
+        arrays: dict[str, object] = {}
         views: dict[str, ArrayView] = {}
         for name, like, shape, dtype, _ in declared:
-            made[name] = results.empty(like, shape, dtype, memory=self.gpu.backend, stream=stream)
-            views[name] = view(made[name], name)
+            arrays[name] = results.empty(like, shape, dtype, memory=self.gpu.backend, stream=stream)
+            views[name] = view(arrays[name], name)
             if views[name].stream is not None:
                 views[name] = views[name]._replace(stream=None)
-        return made, views
+        return arrays, views
 
     def placed(self, like: ArrayView, views: Iterable[ArrayView]) -> ArrayView:
         """An array without memory, which may not say on which GPU it is, on that of others of a call, or on
@@ -150,8 +150,8 @@ class Operation(ABC, Generic[C]):
         """
         if like.device[1] != UNKNOWN_DEVICE:
             return like
-        found = ordinal_of(views)
-        ordinal = self.gpu.backend.current_device() if found == UNKNOWN_DEVICE else found
+        known = ordinal_of(views)
+        ordinal = self.gpu.backend.current_device() if known == UNKNOWN_DEVICE else known
         return like._replace(device=(like.device[0], ordinal))
 
     def fill(self, declared: Iterable[Result], views: Mapping[str, ArrayView], stream: int | None) -> None:
@@ -182,18 +182,18 @@ class Operation(ABC, Generic[C]):
         self.gpu.launch(self.prepared(call, arrays, ordinal), views, stream, ordinal, like)
 
     def prepared(self, call: C, arrays: Mapping[str, ArrayView], ordinal: int) -> Prepared:
-        """The launches of a call with these arrays, kept for later calls that differ in addresses alone."""
+        """The launches of a call with these arrays, cached for later calls that differ in addresses alone."""
         key = self.key(call, ordinal)
-        found = self._prepared.get(key)
-        if found is None:
+        launches = self._prepared.get(key)
+        if launches is None:
 
             def steps(views: Sequence[ArrayView], memory: Memory) -> Iterable[Step]:
                 there = self.over(call, dict(zip(arrays, views, strict=True)))
                 return self.steps(there, ordinal, memory)
 
             prepared = self.gpu.prepare(tuple(arrays.values()), steps, ordinal)
-            found = self._prepared.keep(key, prepared)
-        return found
+            launches = self._prepared.keep(key, prepared)
+        return launches
 
     def _run_from_host(self, call: C, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""

@@ -35,9 +35,10 @@ class BuiltKernel(ABC):
         self.target: Target = config.target
 
     @property
-    @abstractmethod
     def arrays(self) -> tuple[Operand, ...]:
-        """The arrays behind the kernel's pointers, in their order."""
+        """The arrays to which the kernel's pointers point, in the order of the pointers."""
+        arrays: tuple[Operand, ...] = self.config.arrays
+        return arrays
 
     @property
     @abstractmethod

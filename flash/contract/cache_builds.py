@@ -50,11 +50,6 @@ class MergeBuild(BuiltKernel):
     config: MergeConfig
 
     @property
-    def arrays(self) -> tuple[Operand, ...]:
-        """The partial results and the merged ones."""
-        return self.config.arrays
-
-    @property
     def attributes(self) -> LaunchAttributes:
         """The launch may begin before the grid before it has ended, where the kernel waits for that."""
         return LaunchAttributes(programmatic=self.config.overlaps).kept()

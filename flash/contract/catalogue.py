@@ -84,6 +84,6 @@ def proved_build(config: KernelConfig) -> Build:
 
     Raises what `build` and `BuiltKernel.require_proved` raise.
     """
-    made = build(config)
-    made.require_proved()
-    return made
+    kernel = build(config)
+    kernel.require_proved()
+    return kernel

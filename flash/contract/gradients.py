@@ -66,20 +66,15 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
 
     Raises `VerifyError` for a fault of the generator's.
     """
-    made = verified_gradient(config)
-    made.require_proved()
-    return made
+    kernel = verified_gradient(config)
+    kernel.require_proved()
+    return kernel
 
 
 class SumBuild(BuiltKernel):
     """A verified kernel that sums terms of gradients."""
 
     config: SumConfig
-
-    @property
-    def arrays(self) -> tuple[Operand, ...]:
-        """The terms and their sums."""
-        return self.config.arrays
 
     @property
     def launches(self) -> Launch:
@@ -101,6 +96,6 @@ def sum_build(config: SumConfig) -> SumBuild:
     """The kernel that sums terms, for a launch: no fault is known in its accesses to memory. Raises
     `VerifyError` for a fault of the generator's.
     """
-    made = verified_sum(config)
-    made.require_proved()
-    return made
+    kernel = verified_sum(config)
+    kernel.require_proved()
+    return kernel

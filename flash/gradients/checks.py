@@ -137,7 +137,7 @@ def _sizes(
 def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) -> tuple[Argument, ...]:
     """The declarations of all arrays but those of scores, in the order of the checks."""
     layout = PACKED if config.varlen else layout
-    declared = {a.name: a for a in matrices(config, layout, rank, caller.said("as q is"))}
+    declared = {a.name: a for a in matrices(config, layout, rank, caller.source_words("as q is"))}
     found = [declared[name] for name in ("q", "k", "v", "out")]
     of = {"dout": "out", **WRITTEN}
     found += [
