@@ -45,10 +45,16 @@ pytestmark = pytest.mark.judged
 Make = Callable[[AttentionConfig], AttentionKernel]
 CONFIG = AttentionConfig(head_dim=8, tile=16, block_q=16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+# Kernels of bf16 are those of f16 but for a type.
+INTERPRETED = [pytest.param(t, id=n, marks=[pytest.mark.slow] * (t is BF16)) for n, t in DTYPES.items()]
+EVERY_INTERPRETED = pytest.mark.parametrize("dtype", INTERPRETED)
 EVERY_WAY = pytest.mark.parametrize(
     ("backend", "dtype"),
-    [(backend, dtype) for backend in ("cpu", "interpreter") for dtype in DTYPES.values()],
-    ids=[f"{backend}-{name}" for backend in ("cpu", "interpreter") for name in DTYPES],
+    [
+        pytest.param(backend, t, id=f"{backend}-{n}", marks=[pytest.mark.slow] * (of and t is BF16))
+        for of, backend in enumerate(("cpu", "interpreter"))
+        for n, t in DTYPES.items()
+    ],
 )
 COPIES_AND_LAUNCHES = {"cuMemAlloc", "cuMemcpyHtoDAsync", "cuModuleLoadDataEx", "cuLaunchKernel"}
 
@@ -587,7 +593,7 @@ def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
     assert not set(pointers) & set(driver.memory)
 
 
-@EVERY_DTYPE
+@EVERY_INTERPRETED
 def test_host_arrays_are_copied_there_and_back(dtype: DType, driver: FakeDriver, make: Make) -> None:
     interpreting(driver)
     q, k, v = problem(batch=2, heads=4, seq_q=21, dtype=dtype)
@@ -740,7 +746,7 @@ def test_results_of_a_dlpack_array_are_its_librarys() -> None:
     assert_attention_is_accurate(found[0].array, found[1].array, q, k, v)
 
 
-@EVERY_DTYPE
+@EVERY_INTERPRETED
 def test_another_pointer_alignment_takes_another_kernel(dtype: DType, driver: FakeDriver, make: Make) -> None:
     interpreting(driver)
     config = config_of(dtype)
