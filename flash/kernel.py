@@ -304,7 +304,7 @@ class AttentionKernel:
     def _scalars(
         self, flags: tuple[object, ...], softmax_scale: object, arguments: ForwardArguments
     ) -> tuple[tuple[Output, ...], float, Mapping[str, int | float]]:
-        """What a call returns in addition to out, its scale, and the scalar arguments of its features; the
+        """The outputs of a call in addition to out, its scale, and the scalar arguments of its features; the
         seed is taken out of `arguments`. `flags` are those of `OUTPUTS`.
         """
         caller = self._caller

@@ -143,7 +143,7 @@ def score_steps(scaled: NDArray[Any], of: Scored) -> Iterator[ScoreStep]:
 
 
 class ScoreStep(NamedTuple):
-    """What one feature does to scores [batch, heads, seq_q, seq_k]."""
+    """The scores [batch, heads, seq_q, seq_k] before and after one feature."""
 
     feature: type[ScoreFeature]
     before: NDArray[Any]

@@ -179,7 +179,7 @@ class Launcher:
             prepared.bound(self.backend, arrays, space, ordinal).put_on(stream)
 
     def located(self, array: ArrayView, caller: str) -> ArrayView:
-        """See `ptxgen.arrays.devices.located`."""
+        """The array with the number of the GPU that has its memory. Raises `LaunchError` if none has."""
         return located(self.backend, array, caller)
 
 

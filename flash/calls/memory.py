@@ -22,7 +22,7 @@ ALIGNED: Final = 16  # bytes, the alignment of an array in the memory of a call
 
 
 class Memory(Protocol):
-    """What gives the launches of a call memory."""
+    """An allocator of workspace for the launches of a call."""
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:
         """A dense array. Before the first launch its elements are 0 if it `is_cleared`, else anything."""
@@ -32,7 +32,7 @@ class HostMemory:
     """Memory on the host, for launches that are interpreted."""
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:  # noqa: ARG002
-        """See `Memory.array`."""
+        """A dense array, of zeros or uninitialized; see `Memory`."""
         return view(np.zeros(shape, dtype.numpy), "memory")
 
 
@@ -48,7 +48,7 @@ class PlannedMemory:
         self.cleared: list[tuple[int, int]] = []
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:
-        """See `Memory.array`."""
+        """A dense array, of zeros or uninitialized; see `Memory`."""
         first, nbytes = self.nbytes, math.prod(shape) * dtype.nbytes
         self.nbytes += max(-(-nbytes // ALIGNED), 1) * ALIGNED  # an empty array has an address, too
         if is_cleared and nbytes:

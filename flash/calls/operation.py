@@ -75,7 +75,7 @@ class Operation(ABC, Generic[C]):
 
     @abstractmethod
     def key(self, call: C, ordinal: int) -> tuple[object, ...]:
-        """What the launches of a call on a device depend on."""
+        """Everything that the launches of a call on a device depend on except addresses: a key of a cache."""
 
     @abstractmethod
     def steps(self, call: C, ordinal: int | None, memory: Memory) -> Iterable[Step]:

@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
     @property
     def fills(self) -> list[Fill]:
-        """What the arrays of this launch hold before it, where its kernel says so."""
+        """The ranges of its arrays that are set to a word before this launch, as its kernel declares them."""
         return [
             Fill(array.pointer, math.prod(array.shape), int(np.float32(operand.initial).view(np.uint32)))
             for operand, array in zip(self.made.arrays, self.arrays, strict=True)

@@ -30,7 +30,7 @@ class AppendBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.cache.appending`."""
+        """The declaration of its launches."""
         from flash.contract.cache import appending
 
         return appending(self.config)
@@ -56,7 +56,7 @@ class MergeBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.cache.merging`."""
+        """The declaration of its launches."""
         from flash.contract.cache import merging
 
         return merging(self.config)

@@ -156,7 +156,7 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
 
 
 def _order(config: GradientConfig) -> Iterator[str]:
-    """What the launch relies on of other launches of the call."""
+    """The constraints on the order of this launch and other launches of a call."""
     if config.writes_deltas:
         yield (
             "this launch is the first of the gradients of a call: it writes D, which those with owner keys "

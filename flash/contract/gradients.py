@@ -32,7 +32,7 @@ class GradientBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.gradient_launches.of_gradients`."""
+        """The declaration of its launches."""
         from flash.contract.gradient_launches import of_gradients
 
         return of_gradients(self.config)
@@ -78,7 +78,7 @@ class SumBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.gradient_launches.of_sums`."""
+        """The declaration of its launches."""
         from flash.contract.gradient_launches import of_sums
 
         return of_sums(self.config)

@@ -1,4 +1,4 @@
-"""What the launches of a kernel promise, declared once: `Launch`. The contract that proofs take, that for
+"""The contract of the launches of a kernel, declared once: `Launch`. The contract that proofs take, that for
 host programs of any language (plain data for JSON), and the constraints that follow from the declarations
 of arrays are made of it. `forward.py`, `cache.py` and `gradient_launches.py` declare the launches.
 """
@@ -77,7 +77,7 @@ class Launch:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What each parameter means, by its name in the text."""
+        """The meaning of each parameter, by its name in the text."""
         meanings = {array.name: meaning_of(array) for array in self.arrays}
         meanings |= {one.name: one.meaning for one in self.scalars if one.meaning}
         for array in self.arrays:
@@ -172,7 +172,7 @@ def rounded_down(of: Expression) -> int | str:
 
 
 def _described(array: Operand, boxes: Boxes) -> dict[str, Any]:
-    """What a host encodes for the tensor map of an array with rows."""
+    """The fields that a host encodes in the tensor map of an array with rows."""
     dims = dimensions(array)[::-1]
     return described(
         array.name,

@@ -1,4 +1,4 @@
-"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and global memory compared
+"""The cost of a kernel: registers, shared memory, occupancy, arithmetic, and global memory compared
 with attention that stores the N² scores.
 """
 

@@ -100,8 +100,8 @@ def require_no_gradients(
 def outputs_of(
     caller: str, options: Mapping[str, object], default: Collection[Output] = ()
 ) -> tuple[Output, ...]:
-    """What `caller` returns in addition to O: outputs whose options are True, or of `default` where they are
-    None. Raises `LaunchError` for an option that is none of these.
+    """The outputs that `caller` returns in addition to O: those whose options are True, or where an option is
+    None those of `default`. Raises `LaunchError` for an option that is none of these.
     """
     outputs = []
     for output in OUTPUTS:

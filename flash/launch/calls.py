@@ -209,7 +209,7 @@ def _rotated(
 
 
 def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
-    """What functions of scores take as the first query of a sequence with these queries and keys:
+    """The index of the first query of a sequence, with these queries and keys, for functions of scores:
     with pages its position among the keys.
     """
     if config.page_size is None:
@@ -251,7 +251,7 @@ def step_of(
 
 
 def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
-    """What a launch on the host gives a kernel after its other arrays: the counter of its tickets."""
+    """The last arrays of a kernel in a launch on the host: the counter of tickets, if it takes them."""
     return [np.zeros(1, np.int32)] * config.takes_tickets
 
 

@@ -198,7 +198,7 @@ def _slice(t: AnyTiling) -> str:
 
 
 def _queries(kernel: Build, geometry: Geometry) -> str:
-    """What the rows of a CTA are: queries of one head, or of packed heads."""
+    """The name of the rows of a CTA: queries of one head, or of packed heads."""
     return f"queries of {geometry.group} packed heads" if kernel.config.packed else "queries"
 
 

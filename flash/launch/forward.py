@@ -156,7 +156,7 @@ class Forward(Operation[Call]):
         check_limits(geometry, kernel, self.gpu.backend.device_properties(ordinal), self.caller.name)
 
     def device(self, ordinal: int | None) -> Device:
-        """What of a device the choice of a kernel depends on; the usual one for the interpreter."""
+        """Device properties on which the choice of a kernel depends; usual ones for the interpreter."""
         if ordinal is None:
             return USUAL_DEVICE
         has = self.gpu.backend.device_properties(ordinal)
@@ -175,7 +175,7 @@ class Forward(Operation[Call]):
         return kernel_of(self.config, geometry, target, aligned, outputs, splits, self.device(ordinal))
 
     def division(self, geometry: Geometry, ordinal: int | None, aligned: int) -> Division:
-        """What of a launch on a device is divided, and into how many splits."""
+        """How many units of a launch on a device are divided, and into how many splits of the keys."""
         if ordinal is None:
             return Division(0, fixed_splits(self.config))
         kernel = kernel_of(self.config, geometry, self.target(ordinal), aligned)
@@ -184,35 +184,35 @@ class Forward(Operation[Call]):
     # ---- the operation
 
     def arrays(self, call: Call) -> Mapping[str, ArrayView]:
-        """See `Operation.arrays`. V that is columns of K is no array of its own."""
+        """The arrays of a call, by name. V that is columns of K is not among them."""
         if not self.config.shared_kv:
             return call.arrays
         return {name: array for name, array in call.arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """See `Operation.over`."""
+        """The call with `arrays`, of the same layout, instead of those it has."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)
 
     def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """See `Operation.dense`."""
+        """The call with dense copies `arrays` of its arrays."""
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
         geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)
         return there._replace(geometry=geometry)
 
     def require(self, call: Call, ordinal: int) -> None:
-        """See `Operation.require`."""
+        """Raise `LaunchError` if the device does not hold the call."""
         self._check_limits(call.geometry, ordinal)
 
     def written(self, call: Call) -> dict[str, bool]:
-        """See `Operation.written`: rows of no packed sequence keep what they have."""
+        """Whether a call writes all elements, by array: rows of no packed sequence are not written."""
         whole = not self.config.varlen
         return {"out": whole} | {o.name: whole or not o.has_rows for o in call.outputs}
 
     def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
-        """See `Operation.key`."""
+        """Everything that the launches of a call on a device depend on except addresses."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
 
@@ -220,7 +220,7 @@ class Forward(Operation[Call]):
         return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])
 
     def steps(self, call: Call, ordinal: int | None, memory: Memory) -> Iterator[Step]:
-        """See `Operation.steps`."""
+        """The launches of a call on device `ordinal`, None for the interpreter, in their order."""
         geometry, device, outputs = call.geometry, self.device(ordinal), call.outputs
         if ordinal is not None:
             self._check_limits(geometry, ordinal)
@@ -237,5 +237,5 @@ class Forward(Operation[Call]):
             yield from divided(rest, proved_build(kernel), splits, memory, device)
 
     def on_cpu(self, call: Call, backend: str) -> None:
-        """See `Operation.on_cpu`."""
+        """Compute a call on the host, with numpy or with compiled loops."""
         run_on_cpu(call, on_cpu_of(self.config, backend))

@@ -88,8 +88,8 @@ class Division(NamedTuple):
 def choose_division(
     grid: Grid, slots: Slots, cost: Cost, merging: Merging, most: int = _MOST_SPLITS
 ) -> Division:
-    """What of a grid is divided, and into how many splits. `most` is how many splits all units together may
-    have.
+    """The division of a grid that is the fastest by the model. `most` is how many splits all units together
+    may have.
 
     Without splits the grid takes at least `time_at_least`, and with them at most `time_divided`. A division
     is taken only if that is at most 0.9 of the other: then a grid gets faster, whatever the order in which
@@ -163,7 +163,7 @@ def fixed_splits(config: AttentionConfig) -> int:
 def division_of(
     config: AttentionConfig, kernel: KernelConfig, geometry: Geometry, multiprocessors: int
 ) -> Division:
-    """What of a launch on a device with `multiprocessors` is divided, where `kernel` would run without
+    """The division of a launch on a device with `multiprocessors`, where `kernel` would run without
     splits. "auto" is the rule of `choose_division` for kernels with the default tiles; sequences of their own
     lengths are not divided, nor keys that a mask_mod leaves out, because their number is not known, nor what
     is dealt by tickets.

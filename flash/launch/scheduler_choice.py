@@ -42,7 +42,7 @@ Costs = NDArray[np.float64]
 
 
 class Device(NamedTuple):
-    """What of a device the choice depends on; an H100 with the cache of an A100 if there is none."""
+    """The device properties on which the choice depends; by default an H100 with the L2 cache of an A100."""
 
     multiprocessors: int = USUAL_MULTIPROCESSORS
     cache_bytes: int = USUAL_CACHE_BYTES

@@ -36,7 +36,7 @@ class SequenceArguments(EndArguments, LengthArguments, total=False):
 
 
 class ScaleArguments(TypedDict, total=False):
-    """What the numbers of Q, K and V of fp8 are multiplied with: for each head, or each block of rows."""
+    """The factors of the fp8 elements of Q, K and V, one for each head, or for each block of rows."""
 
     q_scale: AnyArray | None
     k_scale: AnyArray | None
@@ -51,13 +51,13 @@ class RotaryArrays(TypedDict, total=False):
 
 
 class RotaryArguments(RotaryArrays, total=False):
-    """What a call without a config says of the rotation."""
+    """The arguments about the rotation of queries, in a call without a config."""
 
     rotary_interleaved: bool
 
 
 class NarrowArguments(ScaleArguments, total=False):
-    """What a call without a config says of Q, K and V of fp8: their scales, and settings as in
+    """The arguments about Q, K and V of fp8 in a call without a config: their scales, and settings as in
     `AttentionConfig`.
     """
 
@@ -75,7 +75,7 @@ class CommonKeywords(TypedDict, total=False):
 
 
 class CallKeywords(CommonKeywords, total=False):
-    """The same of `attention` and `attention_varlen`, whose caller made no config."""
+    """`CommonKeywords`, and the keyword arguments of calls without a config that a config has as settings."""
 
     causal: Causal
     precision: Precision | None

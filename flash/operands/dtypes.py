@@ -112,7 +112,7 @@ class UpperByte(DType):
         return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
 
     def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
-        """See `DType`."""
+        """The number of a `code` that is NaN or infinite, as f32, times what `scale` emits; None is 1."""
         number = k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
         factor = scale()
         return number if factor is None else number * factor

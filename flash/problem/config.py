@@ -1,4 +1,4 @@
-"""What the user asks for: `AttentionConfig`."""
+"""`AttentionConfig`: an attention problem, and the choices of how to compute it."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def tile_request(self) -> TileRequest:
-        """What the choice of tiles depends on."""
+        """The part of the config on which the choice of tiles depends."""
         request = TileRequest(
             self.head_dim,
             self.value_dim,
@@ -316,7 +316,7 @@ class AttentionConfig(ScoreSettings):
         return replace(request, gathers=gathers, without_wgmma=self._without_wgmma(in_boxes or gathers))
 
     def _without_wgmma(self, takes_pages: bool) -> str:
-        """What of the problem speaks against `wgmma`; the empty string if nothing does
+        """Why kernels with `wgmma` do not take the problem; the empty string if they do
         (`flash/families/wgmma.py`). `takes_pages` is whether its kernel takes pages of this size.
         """
         if self.is_fp8:
@@ -348,7 +348,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def features(self) -> Features:
-        """What the kernel's text depends on in addition to types, tiles and causality."""
+        """The features of the problem on which the kernel's text depends."""
         return Features(
             scores=self.scores,
             varlen=self.varlen,

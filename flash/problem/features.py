@@ -1,5 +1,5 @@
-"""What the text of a kernel depends on in addition to types, tiles and causality: what is done to scores
-(`flash/scores`), and where the rows of sequences are. Each declares its arrays and scalars.
+"""`Features`: what the text of a kernel depends on in addition to types, tiles and causality, such as steps
+on scores (`flash/scores`), and where the rows of sequences are. Each declares its arrays and scalars.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the text of a kernel depends on in addition to types, tiles and causality."""
+    """Everything that the text of a kernel depends on in addition to types, tiles and causality."""
 
     scores: tuple[ScoreFeature, ...] = ()  # in the order of `SCORES`
     varlen: bool = False

@@ -259,7 +259,7 @@ def gradient_config(
 
 
 def _load(config: AttentionConfig) -> int:
-    """What registers of a kernel hold in addition to sums; see `Tiles`."""
+    """How much registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
     hides = config.varlen or any(f.hides for f in config.scores)
     load = 2 if any(f.changes_scores for f in config.scores) else int(hides)
     if any(f.changes_weights for f in config.scores):

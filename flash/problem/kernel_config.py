@@ -1,4 +1,4 @@
-"""What the text of a forward kernel depends on: `KernelConfig`, which `AttentionConfig.kernel` makes."""
+"""`KernelConfig`: everything that the text of a forward kernel depends on."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ class Output:
 
     @property
     def initial(self) -> float | None:
-        """What the array holds before a launch; None: anything."""
+        """The value of each element before a launch; None: any."""
         return None if self.has_rows else NOTHING
 
     @property
     def access(self) -> str:
-        """What kernels do with the array."""
+        """How kernels access the array, in words."""
         return "written" if self.has_rows else "read and written, -inf before a launch"
 
     def operand(self, features: Features) -> Operand:

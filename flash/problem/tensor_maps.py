@@ -57,7 +57,7 @@ def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
 
 
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
-    """What the kernel fixes of the tensor map of each array that has one, by array."""
+    """The boxes that the kernel copies of each array with a tensor map, by array."""
     t = config.family.require(config.tiling)
     boxes = {
         n: box_of(config, n, layout_of(t, config.element_of(n), n)).boxes(rank_of(config, n))

@@ -20,7 +20,6 @@ from judge import assert_attention_is_accurate, rounded_normal
 
 import flash
 from flash import functions as functions_module
-from flash import kernel as kernel_module
 from flash.calls.gpu import Launcher
 from flash.contract.catalogue import build, proved_build
 from flash.error_bound import arithmetic_of
@@ -452,15 +451,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "launch: 2 problems\n"
         f"  q {NO_ARRAY}, got list; convert with numpy.asarray(q, numpy.float32)\n"
         f"  v {NO_ARRAY}, got str; convert with numpy.asarray(v, numpy.float32)",
-    ),
-    "backend": (
-        lambda: launch(backend="gpu"),
-        "launch: backend must be one of auto, cuda, interpreter, cpu, compiled, got 'gpu'; did you mean "
-        "'cuda'?",
-    ),
-    "stream": (
-        lambda: launch(stream=1),
-        "launch: stream is for a GPU, but the backend is 'cpu'; leave out the stream",
     ),
     "layout that cannot be hashed": (
         lambda: attention(layout=["bhsd"]),
@@ -894,37 +884,6 @@ def test_kept_plans_and_geometries_are_bounded(monkeypatch: pytest.MonkeyPatch, 
         kernel.launch(*problem(seq_k=seq_k))
         assert len(kernel._forward.geometries) <= 3
         assert len(kernel._forward._prepared) <= 3
-
-
-@EVERY_DTYPE
-def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
-    dtype: DType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log: list[object] = []
-
-    class Pool:
-        def __init__(self, what: object) -> None:
-            self.what = what
-
-        def __enter__(self) -> None:
-            log.append(self.what)
-
-        def __exit__(self, *_: object) -> None:
-            log.append("left")
-
-    library = SimpleNamespace(
-        float32="f32",
-        float16="f16",
-        bfloat16="bf16",
-        cuda=SimpleNamespace(ExternalStream=lambda handle, ordinal: (handle, ordinal), stream=Pool),
-        empty=lambda shape, dtype, device: log.append((shape, dtype, device)),
-    )
-    monkeypatch.setitem(sys.modules, "torch", library)  # type: ignore[arg-type]  # stands in for it
-    like = view(np.zeros(3, np.float32), "q")._replace(
-        kind="torch", device=("cuda", 1), owner=SimpleNamespace(device="cuda:1")
-    )
-    kernel_module.results.empty(like, (2,), dtype, stream=9)
-    assert log == [(9, 1), ((2,), dtype.name, "cuda:1"), "left"]
 
 
 # ------------------------------------------------------------------------------- the package

@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 import weakref
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,12 @@ class Dlpack:
     def __dlpack__(self, *, stream: object = None, **_: object) -> object:
         self.asked.append(stream)
         return self.array.__dlpack__()
+
+
+class LikeCupy(CudaArray):
+    """An array that names its device."""
+
+    device = SimpleNamespace(id=3)
 
 
 def refused(array: object) -> str:
@@ -194,18 +201,12 @@ def test_the_cuda_array_interface_says_everything() -> None:
 
 
 def test_an_interface_without_strides_is_dense_and_its_library_may_name_the_device() -> None:
-    class LikeCupy(CudaArray):
-        device = SimpleNamespace(id=3)
-
     found = view(LikeCupy(0x1000, np.zeros((2, 3), np.float32)), "k")
     assert found.strides == (3, 1)
     assert found.device == ("cuda", 3)
 
 
 def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
-    class LikeCupy(CudaArray):
-        device = SimpleNamespace(id=3)
-
     asked: list[int] = []
 
     def find(address: int) -> int | None:
@@ -372,20 +373,36 @@ def test_results_are_of_the_callers_library_and_of_the_type_asked_for(
 
 
 @EVERY_DTYPE
-def test_cupy_makes_results_in_the_pool_of_their_stream(
-    dtype: DType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_results_come_from_the_pool_of_the_stream_that_writes_them(
+    kind: str, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[object] = []
-    cuda = SimpleNamespace(
-        Device=lambda ordinal: nullcontext(log.append(ordinal)),
-        ExternalStream=lambda handle, ordinal: nullcontext(log.append((handle, ordinal))),
-    )
-    library = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: (shape, dtype))
-    monkeypatch.setitem(sys.modules, "cupy", library)  # type: ignore[arg-type]  # stands in for it
+
+    @contextmanager
+    def logged(entered: object) -> Iterator[None]:
+        log.append(entered)
+        yield
+        log.append("left")
+
+    of_torch = SimpleNamespace(ExternalStream=lambda handle, ordinal: (handle, ordinal), stream=logged)
+    of_cupy = SimpleNamespace(Device=logged, ExternalStream=lambda handle, ordinal: logged((handle, ordinal)))
+    types = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+    library, wanted = {
+        "torch": (
+            SimpleNamespace(cuda=of_torch, empty=lambda shape, **how: log.append((shape, how)), **types),
+            [(9, 1), ((2,), {"dtype": dtype.name, "device": "cuda:1"}), "left"],
+        ),
+        "cupy": (
+            SimpleNamespace(cuda=of_cupy, empty=lambda shape, of: log.append((shape, of))),
+            [1, (9, 1), ((2,), dtype.numpy), "left", "left"],
+        ),
+    }[kind]
+    monkeypatch.setitem(sys.modules, kind, library)  # type: ignore[arg-type]  # stands in for it
     like = view(CudaArray(0x1000, np.zeros(3, dtype.numpy)), "q")
-    like = like._replace(kind="cupy", device=("cuda", 1))
-    assert results.empty(like, (2,), dtype, stream=9) == ((2,), dtype.numpy)
-    assert log == [1, (9, 1)]
+    like = like._replace(kind=kind, device=("cuda", 1), owner=SimpleNamespace(device="cuda:1"))
+    results.empty(like, (2,), dtype, stream=9)
+    assert log == wanted
 
 
 def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:

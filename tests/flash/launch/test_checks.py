@@ -275,16 +275,6 @@ def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...])
     assert problem == WRONG_SHAPES[shapes]
 
 
-def test_arrays_on_different_devices_are_refused() -> None:
-    there = placed(0x1000, K)._replace(device=("cuda", 1))
-    with pytest.raises(LaunchError) as caught:
-        checks.check(CONFIG, view(array(*Q), "q"), there, view(array(*V), "v"), None)
-    assert str(caught.value) == (
-        "launch: all arrays must be on one device, got q on cpu, k on cuda:1, v on cpu; "
-        "move them to that of q"
-    )
-
-
 def test_inputs_may_repeat_and_share_elements() -> None:
     k = np.broadcast_to(array(1, 1, 7, 8), K)
     found = check(array(*Q), k, k[..., :4])
