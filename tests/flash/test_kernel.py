@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, TorchOnGpu, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, TorchOnGpu, interpreting, kernel_on, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -114,7 +114,7 @@ def driver() -> FakeDriver:
 
 @pytest.fixture
 def make(driver: FakeDriver) -> Make:
-    return lambda config: AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+    return functools.partial(kernel_on, driver)
 
 
 @pytest.fixture
@@ -615,7 +615,7 @@ def test_host_arrays_are_staged_with_the_bytes_of_their_type(
     assert not driver.memory
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("dtype", INTERPRETED[1:])
 def test_tensors_of_a_gpu_are_used_in_place(
     dtype: DType, driver: FakeDriver, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -628,7 +628,7 @@ def test_tensors_of_a_gpu_are_used_in_place(
     assert_attention_is_accurate(out.numpy(), lse.numpy(), *arrays)
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("dtype", INTERPRETED[1:])
 def test_results_of_arrays_of_a_gpu_with_dlpack_are_their_librarys(
     dtype: DType, driver: FakeDriver, make: Make
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpreting, on_device, without_assembler
+from device_arrays import interpreting, kernel_on, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 
 import flash
@@ -18,7 +18,6 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.decode.kernel import DecodeKernel
 from ptxgen import interpreter
 from ptxgen.errors import ConfigError, LaunchError
-from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
 DIM = 16
@@ -96,7 +95,7 @@ def test_a_gpu_that_a_host_array_cannot_reach_is_refused(
 
 def test_rows_of_no_sequence_keep_what_they_have_in_arrays_of_the_host(driver: FakeDriver) -> None:
     config = flash.AttentionConfig(DIM, varlen=True)
-    kernel = flash.AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+    kernel = kernel_on(driver, config)
     out = np.full(Q.shape, 7, np.float32)
     kernel.launch(Q, Q, Q, out=out, cu_seqlens_q=ENDS, cu_seqlens_k=ENDS, backend="cuda")
     assert (out[ENDS[-1] :] == 7).all()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, on_device, without_assembler
+from device_arrays import CudaArray, kernel_on, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -23,8 +23,6 @@ from flash.operands.dtypes import DTYPES, F32, DType
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
-from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -275,15 +273,11 @@ def no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
     without_assembler(monkeypatch)
 
 
-def on_gpu(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:
-    return AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
-
-
 @pytest.mark.usefixtures("no_assembler")
 def test_more_heads_than_grid_y_holds_are_launched_in_x() -> None:
     driver = FakeDriver()
     arrays = [on_device(driver, a) for a in problem((2, 35_000, 1, 4), 35_000, 1)]
-    on_gpu(driver, AttentionConfig(4)).launch(*arrays)
+    kernel_on(driver, AttentionConfig(4)).launch(*arrays)
     assert driver.launches[-1].grid == (70_000, 1, 1)
 
 
@@ -292,7 +286,7 @@ def test_empty_inputs_have_no_address_and_need_none() -> None:
     driver = FakeDriver()
     q, k, v = problem((1, 2, 5, 8), 2, 0)
     absent = [CudaArray(0, a) for a in (k, v)]
-    on_gpu(driver, AttentionConfig(8)).launch(on_device(driver, q), *absent)
+    kernel_on(driver, AttentionConfig(8)).launch(on_device(driver, q), *absent)
     launch = driver.launches[-1]
     assert launch.values["seq_k"] == 0
     assert launch.values["K"] == launch.values["V"] == launch.values["Q"] != 0
@@ -304,7 +298,7 @@ def test_nothing_is_launched_without_a_query(shape: tuple[int, ...]) -> None:
     driver = FakeDriver()
     q, k, v = problem(shape, 2, 7)
     arrays = [on_device(driver, k), on_device(driver, v)]
-    out, lse = on_gpu(driver, AttentionConfig(8)).launch(CudaArray(0, q), *arrays, return_lse=True)
+    out, lse = kernel_on(driver, AttentionConfig(8)).launch(CudaArray(0, q), *arrays, return_lse=True)
     assert (out.shape, lse.shape) == (shape, shape[:3])
     assert not driver.launches
 
@@ -313,7 +307,7 @@ def test_tiles_that_the_device_cannot_hold_are_refused_with_those_it_can() -> No
     driver = FakeDriver(FakeDevice("Fake RTX", 89, shared_per_block_optin=99 << 10))
     arrays = [on_device(driver, a) for a in problem((1, 1, 2, 128), 1, 2)]
     with pytest.raises(ConfigError) as caught:
-        on_gpu(driver, AttentionConfig(128, tile=128, block_q=16)).launch(*arrays)
+        kernel_on(driver, AttentionConfig(128, tile=128, block_q=16)).launch(*arrays)
     assert str(caught.value).startswith("AttentionConfig: head_dim=128, head_dim_v=128, tile=128, ")
     assert "but sm_89 allows 101376 bytes per block; the largest tile that fits is " in str(caught.value)
 
@@ -324,13 +318,13 @@ def test_the_shared_memory_of_this_very_device_counts() -> None:
     needed = config.kernel().tiling.shared_bytes
     arrays = [on_device(driver, a) for a in problem((1, 1, 2, 64), 1, 2)]
     with pytest.raises(LaunchError) as caught:
-        on_gpu(driver, config).launch(*arrays)
+        kernel_on(driver, config).launch(*arrays)
     assert str(caught.value) == (
         f"launch: the kernel needs {needed} bytes of shared memory per block, but device 0 "
         "(Small H100, sm_90) allows 65536; use a smaller tile or block_q"
     )
     with pytest.raises(LaunchError, match="bytes of shared memory per block"):
-        on_gpu(driver, config).launch(*problem((1, 1, 2, 64), 1, 2))
+        kernel_on(driver, config).launch(*problem((1, 1, 2, 64), 1, 2))
     assert not {"cuModuleLoadDataEx", "cuMemAlloc"} & set(driver.names())
 
 
@@ -338,7 +332,7 @@ def test_arrays_of_two_devices_are_refused() -> None:
     driver = FakeDriver(FakeDevice(), FakeDevice())
     arrays = [on_device(driver, a, n % 2) for n, a in enumerate(problem((1, 1, 2, 8), 1, 2))]
     with pytest.raises(LaunchError) as caught:
-        on_gpu(driver, AttentionConfig(8)).launch(*arrays)
+        kernel_on(driver, AttentionConfig(8)).launch(*arrays)
     assert str(caught.value) == (
         "launch: all arrays must be on one device, got q on cuda:0, k on cuda:1, v on cuda:0; "
         "move them to that of q"
@@ -352,6 +346,6 @@ def test_the_callers_current_device_stays_current() -> None:
     arrays = [on_device(driver, a, 1) for a in problem((1, 1, 2, 8), 1, 2)]
     for array in arrays:
         array.device = SimpleNamespace(id=1)  # type: ignore[attr-defined]  # as CuPy's arrays have
-    on_gpu(driver, AttentionConfig(8)).launch(*arrays)
+    kernel_on(driver, AttentionConfig(8)).launch(*arrays)
     assert driver.launches[-1].ordinal == 1
     assert driver.stack == [driver.context_of(0)]

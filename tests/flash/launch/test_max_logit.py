@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpreting, on_device
+from device_arrays import interpreting, kernel_on, on_device
 from fake_driver import FakeDriver
 from fp8_runs import SCALES, scaled
 from judge import assert_close
@@ -22,7 +22,6 @@ from flash.problem.features import SCALES as NAMES_OF_SCALES
 from flash.problem.sequences import each_sequence
 from flash.reference import max_logit_reference
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
@@ -207,10 +206,6 @@ def test_a_decoding_launch_returns_it(backend: Backend) -> None:
 
 
 # ------------------------------------------------------------------------------------------ on a GPU
-
-
-def kernel_on(driver: FakeDriver, config: flash.AttentionConfig) -> flash.AttentionKernel:
-    return flash.AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
 
 
 def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None:
