@@ -255,18 +255,9 @@ def attention_bound(
     """
     if arithmetic.operands is not None:
         q, k, v = map(arithmetic.operands, (q, k, v))
-    out, lse = attention_reference(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        first_batch=first_batch,
-        first_query=first_query,
-        **scores,
-    )
     how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, **scores}
     how |= {"first_batch": first_batch, "first_query": first_query}
+    out, lse = attention_reference(q, k, v, **how)
     v = np.repeat(v.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
     least_v = np.zeros(v.shape[:-1]) if arithmetic.least is None else arithmetic.least(v)
     with np.errstate(all="ignore"):  # results that are not finite have no bound

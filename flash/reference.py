@@ -273,17 +273,9 @@ def attention_reference_gradients(
     group = _heads_for_each_kv_head(caller, q.shape, k.shape, v.shape)
     _require_shape(caller, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
     _require_shape(caller, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
-    out, lse = attention_reference(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        first_batch=first_batch,
-        first_query=first_query,
-        dtype=dtype,
-        **scores,
-    )
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "dtype": dtype}
+    how |= {"first_batch": first_batch, "first_query": first_query}
+    out, lse = attention_reference(q, k, v, **how, **scores)
     shape_of_keys, shape_of_values = k.shape, v.shape
     q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
     dout = dout.astype(dtype)
