@@ -147,9 +147,9 @@ def _public(name: str) -> object:
     """
     if name not in _HOME:
         raise AttributeError(f"module 'flash' has no attribute {name!r}; it has {', '.join(__all__)}")
-    found = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 if not TYPE_CHECKING:  # for a type checker, any name would exist

@@ -29,7 +29,7 @@ from ptxgen.target import target as find_target
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The memory layout of a KV cache, and which arrays a launch takes beside `seqused_k`, which it
+    """The memory layout of a KV cache, and which arrays a launch takes in addition to `seqused_k`, which it
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
@@ -84,13 +84,13 @@ class CacheConfig:
         instructions. Raises `ConfigError` for an older target.
         """
         least = oldest_target(self.narrow or F32)
-        found = least if name is None else find_target(name)
-        if self.kv_dtype is not None and found.sm < least.sm:
+        chosen = least if name is None else find_target(name)
+        if self.kv_dtype is not None and chosen.sm < least.sm:
             raise ConfigError(
                 f"{caller}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "
-                f"{found.name}; use kv_dtype=None"
+                f"{chosen.name}; use kv_dtype=None"
             )
-        return found
+        return chosen
 
 
 def decode(
@@ -129,10 +129,10 @@ def decode(
             "decode: a kernel that appends writes rows of K and of V, and with shared_kv V is columns of K; "
             "use append=False, and write new rows of K before"
         )
-    turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
+    rotated = _checked_rotary_dim("decode", rotary_dim, rotary_interleaved, config.head_dim)
     target = cache.target(config.target, "decode")
     call = _example(config, cache, seq_q, group)
-    operands = {**call.operands, **_new_rows(config, turned, append=append)}
+    operands = {**call.operands, **_new_rows(config, rotated, append=append)}
     call = call._replace(operands=operands, interleaved=rotary_interleaved)
     kernel = kernel_of(call, target, 2 if splits else 1)
     if append and kernel.features.appended is None:
@@ -166,7 +166,7 @@ def append(
     _integer(caller, "head_dim", head_dim, MAX_HEAD_DIM)
     value_dim = head_dim if head_dim_v is None else head_dim_v
     _integer(caller, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
-    turned = _turned(caller, rotary_dim, rotary_interleaved, head_dim)
+    rotated = _checked_rotary_dim(caller, rotary_dim, rotary_interleaved, head_dim)
     return append_build(
         AppendConfig(
             cache.target(target, caller),
@@ -174,7 +174,7 @@ def append(
             value_dim,
             require_dtype(caller, "dtype", dtype),
             cache.features,
-            turned,
+            rotated,
             rotary_interleaved,
             counts,
         )
@@ -223,16 +223,16 @@ def _integer(caller: str, name: str, value: object, most: int) -> None:
         raise ConfigError(f"{caller}: {name} must be an integer from 1 to {most}, got {shown(value)}")
 
 
-def _turned(caller: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
+def _checked_rotary_dim(caller: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
     """The checked rotary_dim: the number of columns that are rotated."""
-    turned = integer(rotary_dim, 0, head_dim)
-    if turned is None or turned % 2:
+    columns = integer(rotary_dim, 0, head_dim)
+    if columns is None or columns % 2:
         raise ConfigError(
             f"{caller}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got {rotary_dim!r}"
         )
-    if interleaved and not turned:
+    if interleaved and not columns:
         raise ConfigError(f"{caller}: rotary_interleaved is for a rotary_dim; give one")
-    return turned
+    return columns
 
 
 def _require_widened(config: AttentionConfig, stored: str) -> None:
@@ -276,9 +276,9 @@ def _new_rows(config: AttentionConfig, rotary_dim: int, *, append: bool) -> dict
     position.
     """
     dims = {"k_new": config.head_dim, "v_new": config.value_dim} if append else {}
-    found = {name: _nowhere((1, 1, 1, dim), config.element) for name, dim in dims.items()}
+    rows = {name: _nowhere((1, 1, 1, dim), config.element) for name, dim in dims.items()}
     angles = _nowhere((1, rotary_dim // 2), F32)
-    return found | (dict.fromkeys(ANGLES, angles) if rotary_dim else {})
+    return rows | (dict.fromkeys(ANGLES, angles) if rotary_dim else {})
 
 
 def _nowhere(shape: tuple[int, ...], dtype: DType, pointer: int = 0) -> ArrayView:

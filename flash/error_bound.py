@@ -2,7 +2,7 @@
 
 The bound is derived from the arithmetic, not from another implementation, so that neither the luck
 of one nor the order in which a BLAS library adds affects a verdict. It is computed in float64,
-whose own error is negligible beside that of f32.
+whose own error is negligible compared with that of f32.
 
 **Roundings are random, and some errors are not.** u = 2^-24 is the unit roundoff of f32. Rounding x
 to nearest errs by at most u |x|, and the error is taken to be uniform in that range: its variance
@@ -84,7 +84,7 @@ _EXP: Final = 5.0  # error of exp and exp2, in u
 _LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PTX ISA, lg2)
 _SLOPE: Final = 2.0  # roundings of a sink and of log2(e)
 _FP8_DEPTH: Final = 32  # products of fp8 in a step of `wgmma`
-_FP8_BITS: Final = 13  # behind the first, of these products and of their sum (`ptxgen/isa/tensor_core.py`)
+_FP8_BITS: Final = 13  # after the first, of these products and of their sum (`ptxgen/isa/tensor_core.py`)
 _LARGEST_TILE: Final = max(tile for tile, _ in DEFAULT_TF32_TILES[PAIRS.name].values())  # keys
 _LEAST_TILE: Final = 16  # keys; each may bring a new maximum
 _LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with it, a scale of V
@@ -120,12 +120,12 @@ class TensorCore:
     significant: int = 24
 
     def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
-        """The variance of the error of a sum of `count` terms, and its mean with the sign turned,
+        """The variance of the error of a sum of `count` terms, and its mean with the opposite sign,
         given the sum (`total`) and the sum of the terms' squares (`squares`).
         """
         count = np.maximum(count, 1)
         chains = np.ceil(count / self.chain) if self.chain else 1
-        steps, own = np.ceil(count / self.products) + 1, count / chains
+        steps, additions = np.ceil(count / self.products) + 1, count / chains
         size = square(total) + squares / 4
         of_chain = size if self.chain == 0 else (square(total) + 1.25 * squares) / chains
         unit = 2.0**-self.significant
@@ -134,8 +134,8 @@ class TensorCore:
         random = random + square(steps / chains * unit) / 12 * squares
         if self.chain:
             random = random + chains * ROUNDING * size
-        like = np.minimum(_ratio(square(total), squares), own)
-        mean = steps / chains * unit + np.sqrt(own) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
+        like = np.minimum(_ratio(square(total), squares), additions)
+        mean = steps / chains * unit + np.sqrt(additions) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
         return random, mean * total
 
 
@@ -255,27 +255,18 @@ def attention_bound(
     """
     if arithmetic.operands is not None:
         q, k, v = map(arithmetic.operands, (q, k, v))
-    out, lse = attention_reference(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        first_batch=first_batch,
-        first_query=first_query,
-        **scores,
-    )
     how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, **scores}
     how |= {"first_batch": first_batch, "first_query": first_query}
+    out, lse = attention_reference(q, k, v, **how)
     v = np.repeat(v.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
     least_v = np.zeros(v.shape[:-1]) if arithmetic.least is None else arithmetic.least(v)
     with np.errstate(all="ignore"):  # results that are not finite have no bound
         score, random, shared, of, visible = _scores(q, k, arithmetic, how)
         p = finite(np.where(visible, np.exp(score - lse[..., None]), 0))
         sinks = first_scores(of).astype(np.float64)[..., None]
-        kept = weight_factors(of)
+        factors = weight_factors(of)
         row = _Row(p, score, random, shared, visible, finite(v), least_v)
-        errors = row.errors(out, lse, kept, sinks, arithmetic)
+        errors = row.errors(out, lse, factors, sinks, arithmetic)
     return _bound(out, lse, *errors, out_dtype)
 
 
@@ -314,14 +305,14 @@ def varlen_bound(
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
     of_heads, how = split_by_axes(how, (batch, heads))
     shape = (1, heads, len(q), v.shape[2])
-    found = Bound(np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3]))
+    bound = Bound(np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3]))
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
-        own = {name: array[b : b + 1] for name, array in of_heads.items()}
+        of_sequence = {name: array[b : b + 1] for name, array in of_heads.items()}
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
-        one = attention_bound(of_q, of_k, of_v, out_dtype, arithmetic, first_batch=b, **own, **how)
-        for whole, part in zip(found, one, strict=True):
+        one = attention_bound(of_q, of_k, of_v, out_dtype, arithmetic, first_batch=b, **of_sequence, **how)
+        for whole, part in zip(bound, one, strict=True):
             whole[:, :, queries] = part
-    return found
+    return bound
 
 
 def merge_bound(outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic = F32_ARITHMETIC) -> Bound:
@@ -357,9 +348,9 @@ class _Row:
     least: Array
 
     def errors(
-        self, out: Array, lse: Array, kept: Any, sink: Array, arithmetic: Arithmetic
+        self, out: Array, lse: Array, factors: Any, sink: Array, arithmetic: Arithmetic
     ) -> tuple[Array, Array]:
-        """The errors of O before it is rounded, and of LSE. `kept` is the factor that dropout gives
+        """The errors of O before it is rounded, and of LSE. `factors` are the factors that dropout gives
         to each weight, 0 where it drops the weight.
         """
         p, v, squares = self.p, self.v, square(self.v)
@@ -375,13 +366,13 @@ class _Row:
 
         count = seen.sum(axis=-1)
         steps = count * (1 + 1 / _LEAST_TILE) + _LAST_STEPS
-        mass, p2 = p * kept, square(p)
+        mass, p2 = p * factors, square(p)
         squared_sum = square(mass) @ squares
         in_sum, cut = arithmetic.sum_error(steps[..., None], out, squared_sum)
         total = F32_ARITHMETIC.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))[0]
-        a = p2 * e2 * kept
+        a = p2 * e2 * factors
         moved = (p2 * e2).sum(axis=-1) + of_sink
-        of_scores = (a * kept) @ squares - 2 * out * (a @ v) + square(out) * moved[..., None]
+        of_scores = (a * factors) @ squares - 2 * out * (a @ v) + square(out) * moved[..., None]
         largest = np.maximum(p.max(axis=-1, initial=0), 0 if arithmetic.sinks_last else p_sink)[..., None]
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
             square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
@@ -409,7 +400,7 @@ class _Row:
         for means in self.shared:
             of = p * finite(means)
             alone = of.sum(axis=-1)
-            out_error = out_error + np.abs((of * kept) @ v - out * alone[..., None])
+            out_error = out_error + np.abs((of * factors) @ v - out * alone[..., None])
             lse_error = lse_error + np.abs(alone)
         sink_mean = np.abs(p_sink * sink) * _SLOPE * U
         out_error = out_error + np.abs(out) * sink_mean[..., None]

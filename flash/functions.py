@@ -12,23 +12,15 @@ from flash.launch.arguments import conversion
 from flash.launch.rotary import NO_ROTATION, RotarySetting, rotary_of_call
 from flash.launch.signature import (
     AttentionArguments,
+    AttentionKeywords,
     AttentionVarlenArguments,
     NarrowArguments,
+    VarlenKeywords,
     scales_of,
     split_narrow,
 )
 from flash.no_columns import AttentionOfNoColumns
-from flash.operands.dtype_names import (
-    A,
-    AnyArray,
-    Auto,
-    Backend,
-    Causal,
-    DTypeLike,
-    KVLayout,
-    Layout,
-    Precision,
-)
+from flash.operands.dtype_names import A, AnyArray, Auto, Backend, Causal, KVLayout, Layout, Precision
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
@@ -51,37 +43,11 @@ _NO_NARROW: Final[NarrowArguments] = {}
 
 @overload
 def attention(
-    q: A,
-    k: AnyArray,
-    v: AnyArray,
-    *,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
-    return_lse: Literal[False] = ...,
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    layout: Layout = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionArguments],
+    q: A, k: AnyArray, v: AnyArray, *, return_lse: Literal[False] = ..., **how: Unpack[AttentionKeywords]
 ) -> A: ...
 @overload
 def attention(
-    q: A,
-    k: AnyArray,
-    v: AnyArray,
-    *,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
-    return_lse: Literal[True],
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    layout: Layout = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionArguments],
+    q: A, k: AnyArray, v: AnyArray, *, return_lse: Literal[True], **how: Unpack[AttentionKeywords]
 ) -> tuple[A, A]: ...
 @overload
 def attention(
@@ -89,17 +55,9 @@ def attention(
     k: AnyArray,
     v: AnyArray,
     *,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
     return_lse: bool = ...,
     return_max_logit: bool = ...,
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    layout: Layout = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionArguments],
+    **how: Unpack[AttentionKeywords],
 ) -> A | tuple[A, ...]: ...
 @takes(AttentionArguments)
 def attention(
@@ -155,20 +113,8 @@ def attention_varlen(
     cu_seqlens_q: AnyArray,
     cu_seqlens_k: AnyArray | None = ...,
     *,
-    block_table: AnyArray | None = ...,
-    kv_layout: KVLayout = ...,
-    max_seqlen_q: int | None = ...,
-    seqused_q: AnyArray | None = ...,
-    seqused_k: AnyArray | None = ...,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
     return_lse: Literal[False] = ...,
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionVarlenArguments],
+    **how: Unpack[VarlenKeywords],
 ) -> A: ...
 @overload
 def attention_varlen(
@@ -178,20 +124,8 @@ def attention_varlen(
     cu_seqlens_q: AnyArray,
     cu_seqlens_k: AnyArray | None = ...,
     *,
-    block_table: AnyArray | None = ...,
-    kv_layout: KVLayout = ...,
-    max_seqlen_q: int | None = ...,
-    seqused_q: AnyArray | None = ...,
-    seqused_k: AnyArray | None = ...,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
     return_lse: Literal[True],
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionVarlenArguments],
+    **how: Unpack[VarlenKeywords],
 ) -> tuple[A, A]: ...
 @overload
 def attention_varlen(
@@ -201,21 +135,9 @@ def attention_varlen(
     cu_seqlens_q: AnyArray,
     cu_seqlens_k: AnyArray | None = ...,
     *,
-    block_table: AnyArray | None = ...,
-    kv_layout: KVLayout = ...,
-    max_seqlen_q: int | None = ...,
-    seqused_q: AnyArray | None = ...,
-    seqused_k: AnyArray | None = ...,
-    causal: Causal = ...,
-    precision: Precision | None = ...,
-    softmax_scale: float | None = ...,
     return_lse: bool = ...,
     return_max_logit: bool = ...,
-    out: AnyArray | None = ...,
-    stream: object = ...,
-    backend: Backend = ...,
-    splits: int | Auto = ...,
-    **arguments: Unpack[AttentionVarlenArguments],
+    **how: Unpack[VarlenKeywords],
 ) -> A | tuple[A, ...]: ...
 @takes(AttentionVarlenArguments, rotary_interleaved=False)
 def attention_varlen(
@@ -307,8 +229,8 @@ def kernel_of_attention(
     """
     if scores:
         require_known(_OfAttention.caller, scores, ScoreArguments, attention)
-    of, sequences = (_OfAttention, _AttentionOfNoColumns), (False, False, False, None)
-    return _kernel_of(of, q, v, causal, precision, sequences, splits, NO_ROTATION, narrow, scores)
+    of = _OfAttention, _AttentionOfNoColumns
+    return _kernel_of(of, q, v, scores, narrow, causal=causal, precision=precision, splits=splits)
 
 
 def kernel_of_varlen(
@@ -329,40 +251,51 @@ def kernel_of_varlen(
     """
     if scores:
         require_known(_OfVarlen.caller, scores, VarlenArguments, attention_varlen)
-    of, sequences = (_OfVarlen, _VarlenOfNoColumns), (True, *used, page_size)
-    return _kernel_of(of, q, v, causal, precision, sequences, splits, rotary, narrow, scores)
+    return _kernel_of(
+        (_OfVarlen, _VarlenOfNoColumns),
+        q,
+        v,
+        scores,
+        narrow,
+        causal=causal,
+        precision=precision,
+        splits=splits,
+        varlen=True,
+        seqused_q=used[0],
+        seqused_k=used[1],
+        page_size=page_size,
+        rotary_dim=rotary.rotary_dim,
+        rotary_interleaved=rotary.interleaved,
+    )
 
 
 def _kernel_of(
     of: tuple[type[_OfAttention | _OfVarlen], type[AttentionOfNoColumns]],
     q: object,
     v: object,
-    causal: Causal,
-    precision: Precision | None,
-    sequences: tuple[bool, bool, bool, int | None],
-    splits: int | Auto,
-    rotary: RotarySetting,
-    narrow: NarrowArguments | None,
     scores: Any,
+    narrow: NarrowArguments | None,
+    **fields: Any,
 ) -> AttentionKernel:
-    """The kernel of a call: one of two classes, of which the second is for values without columns."""
+    """The kernel of a call whose config has `fields`, and those that follow from the other arguments: one of
+    two classes, of which the second is for values without columns.
+    """
     caller, taken = of[0].caller, DTYPES if narrow is None else INPUT_DTYPES
     columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     narrow = narrow or _NO_NARROW
-    return _kernel_for(
-        of[not of_v],
-        columns,
-        of_v or columns,
-        dtype_of(caller, q, known=taken),
-        causal,
-        precision,
-        *sequences,
-        splits,
-        rotary,
-        narrow.get("scale_block"),
-        narrow.get("out_dtype"),
-        *(settings_of_call(scores, functools.partial(dtype_of, caller)) if scores else NOTHING_ASKED),
-    )
+    fields |= {
+        "head_dim": columns,
+        "head_dim_v": of_v or columns,
+        "dtype": dtype_of(caller, q, known=taken),
+        "scale_block": narrow.get("scale_block"),
+        "out_dtype": narrow.get("out_dtype"),
+    }
+    settings = settings_of_call(scores, functools.partial(dtype_of, caller)) if scores else NOTHING_ASKED
+    kind: Any = of[not of_v]
+    try:
+        return _kernel(kind, *settings, **fields)
+    except TypeError:  # not hashable, so no valid choice: the config refuses it
+        return _kernel.__wrapped__(kind, *settings, **fields)
 
 
 class _OfAttention(AttentionKernel):
@@ -393,50 +326,10 @@ class _VarlenOfNoColumns(AttentionOfNoColumns):
     _caller = _OfVarlen._caller
 
 
-def _kernel_for(*choices: Any) -> AttentionKernel:
-    try:
-        return _kernel(*choices)
-    except TypeError:  # not hashable, so no valid choice: the config refuses it
-        return _kernel.__wrapped__(*choices)
-
-
 @functools.lru_cache(maxsize=128, typed=True)
-def _kernel(
-    of: type[_OfAttention | _OfVarlen | _AttentionOfNoColumns | _VarlenOfNoColumns],
-    head_dim: int,
-    head_dim_v: int,
-    dtype: str,
-    causal: Causal,
-    precision: Precision | None,
-    varlen: bool,
-    seqused_q: bool,
-    seqused_k: bool,
-    page_size: int | None,
-    splits: int | Auto,
-    rotary: RotarySetting,
-    scale_block: int | None,
-    out_dtype: DTypeLike | None,
-    *scores: Any,
-) -> AttentionKernel:
-    config = config_of_call(
-        of.caller,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
-        causal=causal,
-        precision=precision,
-        varlen=varlen,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        page_size=page_size,
-        splits=splits,
-        rotary_dim=rotary.rotary_dim,
-        rotary_interleaved=rotary.interleaved,
-        scale_block=scale_block,
-        out_dtype=out_dtype,
-        **named_settings(scores),
-    )
-    return of(config)
+def _kernel(kind: type[_OfAttention | _OfVarlen], *settings: Any, **fields: Any) -> AttentionKernel:
+    """The kernel of a call whose config has `fields` and the `settings` of scores."""
+    return kind(config_of_call(kind.caller, **fields, **named_settings(settings)))
 
 
 _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype object
@@ -447,24 +340,24 @@ def dtype_of(caller: str, array: object, name: str = "q", known: Mapping[str, DT
     """The config's name of an array's element type. Raises `LaunchError` if it is none of those `known` by
     name; for q the message says to convert k and v, too.
     """
-    said = getattr(array, "dtype", None)
+    dtype_object = getattr(array, "dtype", None)
     try:
-        kept = _NAMES_OF_DTYPES[said]
-        if kept in known:
-            return kept
+        cached = _NAMES_OF_DTYPES[dtype_object]
+        if cached in known:
+            return cached
     except (KeyError, TypeError):  # TypeError: not hashable
         pass
-    found = readable_views({name: array}, caller)[name]
-    dtype = OF_ARRAYS.get(found.dtype)
+    array_view = readable_views({name: array}, caller)[name]
+    dtype = OF_ARRAYS.get(array_view.dtype)
     if dtype is None or dtype.name not in known:
         wanted = ", ".join(t.array_name for t in known.values())
         raise LaunchError(
-            f"{caller}: {name} must be one of {wanted}, got {found.dtype}; convert "
+            f"{caller}: {name} must be one of {wanted}, got {array_view.dtype}; convert "
             f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
-            f"{conversion(name, found, F32)}"
+            f"{conversion(name, array_view, F32)}"
         )
-    if found.kind in _KINDS_WITH_DTYPES:
-        _NAMES_OF_DTYPES[said] = dtype.name
+    if array_view.kind in _KINDS_WITH_DTYPES:
+        _NAMES_OF_DTYPES[dtype_object] = dtype.name
     return dtype.name
 
 

@@ -15,7 +15,7 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.forward import Forward
-from flash.launch.signature import ForwardArguments, ForwardExplainArguments
+from flash.launch.signature import ForwardArguments, ForwardExplainArguments, LaunchKeywords
 from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
 from flash.problem.outputs import OUTPUTS, Output
@@ -88,22 +88,22 @@ class AttentionKernel:
 
     @property
     def build(self) -> Build:
-        """The kernel behind `ptx`, with its launch contract."""
+        """The kernel whose text is `ptx`, with its launch contract."""
         return proved_build(self.config.kernel())
 
     @property
     def resources(self) -> KernelResources:
-        """Resources of the kernel behind `ptx`, with counts of arithmetic and memory traffic."""
+        """Resources of the kernel whose text is `ptx`, with counts of arithmetic and memory traffic."""
         return self.build.resources
 
     @property
     def proof(self) -> Proof:
-        """The proof about shared memory of the kernel behind `ptx`, for any arguments."""
+        """The proof about shared memory of the kernel whose text is `ptx`, for any arguments."""
         return self.build.proof
 
     @property
     def global_proof(self) -> GlobalProof:
-        """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
+        """The proof about global memory of the kernel whose text is `ptx`, for each checked launch."""
         return self.build.global_proof
 
     @overload
@@ -113,13 +113,8 @@ class AttentionKernel:
         k: AnyArray,
         v: AnyArray | None = ...,
         *,
-        out: AnyArray | None = ...,
-        stream: object = ...,
-        backend: Backend = ...,
         return_lse: Literal[False],
-        layout: Layout = ...,
-        softmax_scale: float | None = ...,
-        **arguments: Unpack[ForwardArguments],
+        **how: Unpack[LaunchKeywords],
     ) -> A: ...
     @overload
     def launch(
@@ -128,13 +123,8 @@ class AttentionKernel:
         k: AnyArray,
         v: AnyArray | None = ...,
         *,
-        out: AnyArray | None = ...,
-        stream: object = ...,
-        backend: Backend = ...,
         return_lse: Literal[True],
-        layout: Layout = ...,
-        softmax_scale: float | None = ...,
-        **arguments: Unpack[ForwardArguments],
+        **how: Unpack[LaunchKeywords],
     ) -> tuple[A, A]: ...
     @overload
     def launch(
@@ -143,14 +133,9 @@ class AttentionKernel:
         k: AnyArray,
         v: AnyArray | None = ...,
         *,
-        out: AnyArray | None = ...,
-        stream: object = ...,
-        backend: Backend = ...,
         return_lse: bool | None = ...,
         return_max_logit: bool | None = ...,
-        layout: Layout = ...,
-        softmax_scale: float | None = ...,
-        **arguments: Unpack[ForwardArguments],
+        **how: Unpack[LaunchKeywords],
     ) -> Any: ...
     @takes(ForwardArguments)
     def launch(
@@ -245,8 +230,8 @@ class AttentionKernel:
         outputs, scale, numbers = self._scalars((return_lse, return_max_logit), softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
-        views = forward.views(q, k, v, out, given, explicit)
+        operands = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
+        views = forward.views(q, k, v, out, operands, explicit)
         like = views["q"]
         geometry = forward.geometry(views, layout, max_seqlen_q)
         forward.check_contents(views, geometry)
@@ -254,17 +239,17 @@ class AttentionKernel:
         if geometry.is_empty and outputs:
             like = forward.placed(like, views.values())
         declared = forward.declared(like, geometry, outputs, out=out)
-        made, new = forward.new(declared, explicit)
+        results_by_name, new = forward.new(declared, explicit)
         if geometry.is_empty:
             forward.fill(declared, new, explicit)
         else:
             arrays = {**views, **new} if new else views
             call = Call(self.config, geometry, layout, scale, arrays, numbers)
             forward.run(call, name, like, explicit)
-        found = out if out is not None else results.deliver(made["out"], like)
+        result = out if out is not None else results.deliver(results_by_name["out"], like)
         if not outputs:
-            return found
-        return (found, *[results.deliver(made[output.name], like) for output in outputs])
+            return result
+        return (result, *[results.deliver(results_by_name[output.name], like) for output in outputs])
 
     @takes(ForwardArguments)
     def result_shapes(
@@ -319,8 +304,8 @@ class AttentionKernel:
     def _scalars(
         self, flags: tuple[object, ...], softmax_scale: object, arguments: ForwardArguments
     ) -> tuple[tuple[Output, ...], float, Mapping[str, int | float]]:
-        """What a call returns beside out, its scale, and the scalar arguments of its features; the seed is
-        taken out of `arguments`. `flags` are those of `OUTPUTS`.
+        """The outputs of a call in addition to out, its scale, and the scalar arguments of its features; the
+        seed is taken out of `arguments`. `flags` are those of `OUTPUTS`.
         """
         caller = self._caller
         outputs = self._outputs

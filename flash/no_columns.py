@@ -47,14 +47,14 @@ class AttentionOfNoColumns(AttentionKernel):
         raise_problems(out_problems(views.get("out"), shape), caller)
         handle = None if stream is None else streams.stream_handle(stream, caller)
         self._forward.choose(backend, like, handle)
-        made: object = out
+        result: object = out
         if out is None:
             declared = [Result("out", like, shape, self.config.output)]
-            made = results.deliver(self._forward.new(declared, handle)[0]["out"], like)
+            result = results.deliver(self._forward.new(declared, handle)[0]["out"], like)
         if not (return_lse or return_max_logit):
-            return made
+            return result
         how |= {"return_lse": return_lse, "return_max_logit": return_max_logit}
-        return (made, *super().launch(q, k, k, stream=stream, backend=backend, **how)[1:])
+        return (result, *super().launch(q, k, k, stream=stream, backend=backend, **how)[1:])
 
     def result_shapes(self, q: object, k: object, v: object = None, **how: Any) -> Any:
         """The shapes of results as `AttentionKernel.result_shapes` gives them; O has no columns."""

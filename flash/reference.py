@@ -101,8 +101,8 @@ def max_logit_reference(
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     with np.errstate(all="ignore"):
         score = _visible_scores(q, k, scale, of, visible_keys(of))
-    found: NDArray[Any] = score.max(axis=(2, 3), initial=-np.inf)
-    return found
+    largest: NDArray[Any] = score.max(axis=(2, 3), initial=-np.inf)
+    return largest
 
 
 def _visible_scores(
@@ -128,8 +128,8 @@ def scaled_numbers(
         wide = np.repeat(scale, heads // scale.shape[1], axis=1).reshape(batch, heads, 1, 1)
     else:
         wide = np.repeat(scale, scale_block, axis=2)[:, :, :rows, np.newaxis]
-    found: NDArray[Any] = x.astype(dtype) * wide.astype(dtype)
-    return found
+    numbers: NDArray[Any] = x.astype(dtype) * wide.astype(dtype)
+    return numbers
 
 
 def score_steps(scaled: NDArray[Any], of: Scored) -> Iterator[ScoreStep]:
@@ -143,7 +143,7 @@ def score_steps(scaled: NDArray[Any], of: Scored) -> Iterator[ScoreStep]:
 
 
 class ScoreStep(NamedTuple):
-    """What one feature does to scores [batch, heads, seq_q, seq_k]."""
+    """The scores [batch, heads, seq_q, seq_k] before and after one feature."""
 
     feature: type[ScoreFeature]
     before: NDArray[Any]
@@ -173,9 +173,9 @@ def weight_factors(of: Scored) -> NDArray[Any] | float:
 def first_scores(of: Scored) -> NDArray[Any]:
     """The score that each row has before any key, [batch, heads]; -inf if there is none."""
     for feature in asked(of.arguments):
-        found = feature.first_scores(of)
-        if found is not None:
-            return found
+        scores = feature.first_scores(of)
+        if scores is not None:
+            return scores
     return np.full(of.shape[:2], -np.inf, of.dtype)
 
 
@@ -210,17 +210,17 @@ def attention_varlen_reference(
     out = np.zeros((q.shape[0], heads, v.shape[-1]), dtype)
     lse = np.full((heads, q.shape[0]), -np.inf, dtype)
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
-        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        of_sequence: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         rows: Any = keys
         if block_table is not None:
             nth = np.arange(keys.stop)
             rows = block_table[b, nth // k.shape[1]], nth % k.shape[1]
-            own["first_query"] = position_offset(
+            of_sequence["first_query"] = position_offset(
                 how.get("causal", False), queries.stop - queries.start, keys.stop
             )
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[rows], v[rows]))
-        found, sums = attention_reference(of_q, of_k, of_v, **own, first_batch=b, dtype=dtype, **how)
-        out[queries], lse[:, queries] = found[0].swapaxes(0, 1), sums[0]
+        result, sums = attention_reference(of_q, of_k, of_v, **of_sequence, first_batch=b, dtype=dtype, **how)
+        out[queries], lse[:, queries] = result[0].swapaxes(0, 1), sums[0]
     return out, lse
 
 
@@ -273,24 +273,16 @@ def attention_reference_gradients(
     group = _heads_for_each_kv_head(caller, q.shape, k.shape, v.shape)
     _require_shape(caller, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
     _require_shape(caller, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
-    out, lse = attention_reference(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        first_batch=first_batch,
-        first_query=first_query,
-        dtype=dtype,
-        **scores,
-    )
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "dtype": dtype}
+    how |= {"first_batch": first_batch, "first_query": first_query}
+    out, lse = attention_reference(q, k, v, **how, **scores)
     shape_of_keys, shape_of_values = k.shape, v.shape
     q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
     dout = dout.astype(dtype)
     dlse = np.zeros_like(lse) if dlse is None else dlse.astype(dtype)
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     seen = visible_keys(of) & ~np.isneginf(lse)[..., None]
-    given: Mapping[str, Any] = scores
+    inputs: Mapping[str, Any] = scores
     arrays: dict[str, NDArray[Any]] = {}
 
     with np.errstate(all="ignore"):  # NaN in gives NaN out
@@ -304,15 +296,15 @@ def attention_reference_gradients(
         dweight = factor * (dout @ v.swapaxes(2, 3))
         dscore = np.where(seen, weight * (dweight - delta[..., None]), 0)
         for step in reversed(steps):
-            found = step.feature.array_gradient(dscore, of)
-            if found is not None:
-                arrays[step.feature.argument] = found
+            gradient = step.feature.array_gradient(dscore, of)
+            if gradient is not None:
+                arrays[step.feature.argument] = gradient
             before = step.feature.gradient(dscore, step.before, step.after, of)
             dscore = np.where(seen, before, 0)
         for feature in asked(scores):
-            found = feature.first_gradient(lse, delta, of)
-            if found is not None:
-                arrays[feature.argument] = found
+            gradient = feature.first_gradient(lse, delta, of)
+            if gradient is not None:
+                arrays[feature.argument] = gradient
         dq = scale * _weigh(dscore, k, seen)
         by_key = seen.swapaxes(2, 3)
         dk = scale * _weigh(dscore.swapaxes(2, 3), q, by_key)
@@ -321,7 +313,7 @@ def attention_reference_gradients(
             dq,
             _over_groups(dk, shape_of_keys),
             _over_groups(dv, shape_of_values),
-            {name: summed_to(found, np.shape(given[name])) for name, found in arrays.items()},
+            {name: summed_to(gradient, np.shape(inputs[name])) for name, gradient in arrays.items()},
         )
 
 
@@ -355,9 +347,9 @@ def attention_varlen_reference_gradients(
     dq, dk, dv = (np.zeros(x.shape, dtype) for x in (q, k, v))
     arrays: dict[str, NDArray[Any]] = {name: np.zeros((batch, heads), dtype) for name in of_heads}
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
-        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        of_sequence: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
-        found = attention_reference_gradients(
+        gradients = attention_reference_gradients(
             dout[queries].swapaxes(0, 1)[None],
             of_q,
             of_k,
@@ -365,12 +357,12 @@ def attention_varlen_reference_gradients(
             dlse=None if dlse is None else dlse[None, :, queries],
             first_batch=b,
             dtype=dtype,
-            **own,
+            **of_sequence,
             **others,
         )
-        dq[queries] = found.dq[0].swapaxes(0, 1)
-        dk[keys], dv[keys] = found.dk[0].swapaxes(0, 1), found.dv[0].swapaxes(0, 1)
-        for name, part in found.arrays.items():
+        dq[queries] = gradients.dq[0].swapaxes(0, 1)
+        dk[keys], dv[keys] = gradients.dk[0].swapaxes(0, 1), gradients.dv[0].swapaxes(0, 1)
+        for name, part in gradients.arrays.items():
             if name in of_heads:
                 arrays[name][b] = part[0]
             else:
@@ -398,8 +390,8 @@ def _over_groups(gradient: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]
     """The sum over the heads of Q that share a head of K and V, whose gradient has `shape`."""
     batch, kv_heads, *rows = shape
     group = gradient.shape[1] // kv_heads
-    found: NDArray[Any] = gradient.reshape(batch, kv_heads, group, *rows).sum(axis=2)
-    return found
+    total: NDArray[Any] = gradient.reshape(batch, kv_heads, group, *rows).sum(axis=2)
+    return total
 
 
 def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[Any]:

@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from fake_driver import FakeDriver, Launch
 
+from flash.kernel import AttentionKernel
 from flash.operands.dtypes import OF_ARRAYS
+from flash.problem.config import AttentionConfig
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import DeviceArena, run  # as they are without `--on-gpu`
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
 
 
 class CudaArray:
@@ -39,6 +43,11 @@ def on_device(driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int = 0,
     """A dense copy of `array` on device `ordinal`."""
     dense = np.ascontiguousarray(array)
     return CudaArray(driver.place(dense, ordinal), dense, **how)
+
+
+def kernel_on(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:
+    """The kernel of a config on the devices of a fake driver, with an empty cache of compiled kernels."""
+    return AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
 
 
 class TensorOnGpu:

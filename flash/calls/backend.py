@@ -48,7 +48,7 @@ def for_gradients_of_host(backend: Backend, precision: Precision | None) -> Back
 _NEED_NOTHING: Final = frozenset(BACKENDS) - {COMPILED}  # backends that no package must be there for
 
 
-def check_place(
+def check_device(
     caller: str, backend: str, q: ArrayView, stream: int | None, *, copies_to_gpu: bool = True
 ) -> None:
     """Refuse arrays on a GPU, and a stream, for a backend that computes on the host, and arrays on

@@ -25,9 +25,9 @@ _APART: Final = 1 << 48  # bytes between the addresses of arrays when launches a
 
 
 class Ready(NamedTuple):
-    """A loaded kernel and its launch plan. Each of its pointers is so many bytes after the first element of
-    one of the arrays of a call: `sources` has the number of the array, and these bytes. `fills` are so many
-    words in these arrays, counted likewise, that are set to a word before the launch.
+    """A loaded kernel and its launch plan. `sources` has for each of its pointers the number of an array of
+    a call, and the offset from the first element of this array, in bytes. `fills` are ranges of the arrays
+    that are set before the launch: a source, the number of words of 32 bits, and the word.
     """
 
     kernel: LoadedKernel
@@ -45,20 +45,10 @@ class Prepared(NamedTuple):
     nbytes: int
     cleared: tuple[tuple[int, int], ...]
 
-    def put(self, backend: CudaBackend, pointers: Sequence[int], stream: int, ordinal: int) -> None:
-        """Put the launches on a stream, for arrays, and memory if it is needed, at these addresses."""
-        for first, nbytes in self.cleared:
-            backend.clear(pointers[-1] + first, nbytes, stream, ordinal=ordinal)
-        for kernel, plan, sources, fills in self.launches:
-            for (n, after), count, word in fills:
-                backend.fill(pointers[n] + after, word, count, stream, ordinal=ordinal)
-            addresses = [pointers[n] + after for n, after in sources]
-            backend.launch(kernel, plan.with_pointers(addresses), stream)
-
     def bound(
-        self, backend: CudaBackend, arrays: tuple[ArrayView, ...], space: ArrayView | None, ordinal: int
+        self, backend: CudaBackend, arrays: Sequence[ArrayView], space: ArrayView | None, ordinal: int
     ) -> Bound:
-        """The launches on some arrays with some memory, for repeated calls."""
+        """The launches on some arrays with some memory."""
         pointers = addresses(arrays) + ([] if space is None else [space.pointer])
         launches = [
             (
@@ -77,7 +67,7 @@ class Bound(NamedTuple):
 
     backend: CudaBackend
     ordinal: int
-    arrays: tuple[ArrayView, ...]
+    arrays: Sequence[ArrayView]
     space: ArrayView | None
     launches: list[tuple[LoadedKernel, LaunchPlan, list[Fill]]]
     cleared: list[tuple[int, int]]
@@ -120,28 +110,28 @@ class Launcher:
             )
         return target
 
-    def cache_key(self, made: BuiltKernel) -> CacheKey:
+    def cache_key(self, kernel: BuiltKernel) -> CacheKey:
         """The key of the compiled kernel in the module cache."""
-        target = made.target
+        target = kernel.target
         name, _, version = self.backend.version(target).partition(" ")
-        return CacheKey(made.text, target.name, name, version)
+        return CacheKey(kernel.text, target.name, name, version)
 
-    def program(self, made: BuiltKernel) -> bytes:
+    def program(self, kernel: BuiltKernel) -> bytes:
         """The compiled kernel, from the cache or compiled now."""
         cache = self._cache or default_cache()
-        target = made.target
-        return cache.get_or_build(self.cache_key(made), lambda: self.backend.compile(made.text, target))
+        target = kernel.target
+        return cache.get_or_build(self.cache_key(kernel), lambda: self.backend.compile(kernel.text, target))
 
-    def load(self, made: BuiltKernel, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+    def load(self, kernel: BuiltKernel, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         """The kernel loaded on device `ordinal`; `plan` is any launch plan of this kernel."""
-        found = self._loaded.get((made, ordinal))
-        if found is None:
-            program = self.program(made)
-            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
-            self._loaded.keep((made, ordinal), found)
-            if isinstance(made, Build):
-                made.registers = found.registers
-        return found
+        loaded = self._loaded.get((kernel, ordinal))
+        if loaded is None:
+            program = self.program(kernel)
+            loaded = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            self._loaded.keep((kernel, ordinal), loaded)
+            if isinstance(kernel, Build):
+                kernel.registers = loaded.registers
+        return loaded
 
     def prepare(
         self,
@@ -181,17 +171,15 @@ class Launcher:
         """Put the launches of a call on a stream, with memory like that of `like`. Returns before they have
         run.
         """
-        wait_for_producers(self.backend, arrays, stream, ordinal)
-        pointers = addresses(arrays)
         if not prepared.nbytes:
-            prepared.put(self.backend, pointers, stream, ordinal)
+            prepared.bound(self.backend, arrays, None, ordinal).put_on(stream)
             return
         with self._space.lock:
             space = self._space.room(like, ordinal, stream, prepared.nbytes)
-            prepared.put(self.backend, [*pointers, space.pointer], stream, ordinal)
+            prepared.bound(self.backend, arrays, space, ordinal).put_on(stream)
 
     def located(self, array: ArrayView, caller: str) -> ArrayView:
-        """See `ptxgen.arrays.devices.located`."""
+        """The array with the number of the GPU that has its memory. Raises `LaunchError` if none has."""
         return located(self.backend, array, caller)
 
 
@@ -203,8 +191,8 @@ def launcher_of(backend: CudaBackend) -> Launcher:
 
 def addresses(arrays: Sequence[ArrayView]) -> list[int]:
     """The addresses of the arrays of a call. An array without elements is not read, so it has any other."""
-    found = [array.pointer for array in arrays]
-    if 0 in found:
-        spare = next((pointer for pointer in found if pointer), ALIGNMENTS[0])
-        return [pointer or spare for pointer in found]
-    return found
+    pointers = [array.pointer for array in arrays]
+    if 0 in pointers:
+        spare = next((pointer for pointer in pointers if pointer), ALIGNMENTS[0])
+        return [pointer or spare for pointer in pointers]
+    return pointers

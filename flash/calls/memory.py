@@ -1,4 +1,4 @@
-"""Memory in which the launches of a call pass results on, beside the arrays of the caller."""
+"""Memory in which the launches of a call pass results on: workspace, not arrays of the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALIGNED: Final = 16  # bytes, the alignment of an array in the memory of a call
 
 
 class Memory(Protocol):
-    """What gives the launches of a call memory."""
+    """An allocator of workspace for the launches of a call."""
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:
         """A dense array. Before the first launch its elements are 0 if it `is_cleared`, else anything."""
@@ -32,7 +32,7 @@ class HostMemory:
     """Memory on the host, for launches that are interpreted."""
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:  # noqa: ARG002
-        """See `Memory.array`."""
+        """A dense array, of zeros or uninitialized; see `Memory`."""
         return view(np.zeros(shape, dtype.numpy), "memory")
 
 
@@ -48,7 +48,7 @@ class PlannedMemory:
         self.cleared: list[tuple[int, int]] = []
 
     def array(self, shape: tuple[int, ...], dtype: DType, *, is_cleared: bool = False) -> ArrayView:
-        """See `Memory.array`."""
+        """A dense array, of zeros or uninitialized; see `Memory`."""
         first, nbytes = self.nbytes, math.prod(shape) * dtype.nbytes
         self.nbytes += max(-(-nbytes // ALIGNED), 1) * ALIGNED  # an empty array has an address, too
         if is_cleared and nbytes:
@@ -65,18 +65,18 @@ class StreamMemory:
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
         self.lock = threading.Lock()
-        self._kept: dict[tuple[int, int], ArrayView] = {}
+        self._by_stream: dict[tuple[int, int], ArrayView] = {}
 
     def room(self, like: ArrayView, ordinal: int, stream: int, nbytes: int) -> ArrayView:
         """Memory for work on `stream`: of the pool of the library of `like`, if it has one, which also
-        knows graphs that are being captured; else kept for the next calls on the stream.
+        knows graphs that are being captured; else it is reused by the next calls on the stream.
         """
         count = -(-nbytes // F32_BYTES)
         if like.kind in _POOLING:
             on = None if stream == streams.current_stream(like) else stream
             return view(empty(like, (count,), F32, stream=on), "memory")
-        found = self._kept.get((ordinal, stream))
-        if found is None or found.size < count:
-            made = DeviceArray((count,), F32, ordinal, self._backend, stream)
-            found = self._kept[ordinal, stream] = view(made, "memory")
-        return found
+        memory = self._by_stream.get((ordinal, stream))
+        if memory is None or memory.size < count:
+            array = DeviceArray((count,), F32, ordinal, self._backend, stream)
+            memory = self._by_stream[ordinal, stream] = view(array, "memory")
+        return memory

@@ -1,4 +1,4 @@
-"""`Operation`: a kind of call, and the life that calls of all kinds have in common."""
+"""`Operation`: a kind of call, and what all kinds of calls have in common; `Known` caches their checks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from flash.calls.backend import check_place, choose
+from flash.calls.backend import check_device, choose
 from flash.calls.gpu import Launcher, Prepared
 from flash.calls.memory import HostMemory, Memory
 from flash.calls.step import Step
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, require_no_gradients
 from flash.operands.dtypes import F32_BYTES, DType
+from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays import streams
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
@@ -25,6 +28,8 @@ from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
 
 C = TypeVar("C")  # a checked call
+V = TypeVar("V")  # the result of its checks
+Reaches = list[tuple[int, int]]
 
 
 class Result(NamedTuple):
@@ -66,11 +71,11 @@ class Operation(ABC, Generic[C]):
 
     @abstractmethod
     def over(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with other arrays of the same layout in place of its own."""
+        """The call with other arrays of the same layout instead of those it has."""
 
     @abstractmethod
     def key(self, call: C, ordinal: int) -> tuple[object, ...]:
-        """What the launches of a call on a device depend on."""
+        """Everything that the launches of a call on a device depend on except addresses: a key of a cache."""
 
     @abstractmethod
     def steps(self, call: C, ordinal: int | None, memory: Memory) -> Iterable[Step]:
@@ -83,7 +88,7 @@ class Operation(ABC, Generic[C]):
         """Compute a call with numpy, or with what else computes for a backend without kernels."""
 
     def dense(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with dense copies of its arrays in place of its own."""
+        """The call with dense copies of its arrays."""
         raise NotImplementedError
 
     def require(self, call: C, ordinal: int) -> None:
@@ -127,22 +132,22 @@ class Operation(ABC, Generic[C]):
         arrays, that it does not take.
         """
         caller, copies = self.caller.name, self.copies_to_gpu
-        found = choose(backend, like, self.gpu.backend, caller, copies_to_gpu=copies)
-        check_place(caller, found[0], like, stream, copies_to_gpu=copies)
-        return found
+        choice = choose(backend, like, self.gpu.backend, caller, copies_to_gpu=copies)
+        check_device(caller, choice[0], like, stream, copies_to_gpu=copies)
+        return choice
 
     def new(
         self, declared: Iterable[Result], stream: int | None
     ) -> tuple[dict[str, object], dict[str, ArrayView]]:
         """New arrays for results, by name, and views of them; no earlier work writes these."""
-        made: dict[str, object] = {}
+        arrays: dict[str, object] = {}
         views: dict[str, ArrayView] = {}
         for name, like, shape, dtype, _ in declared:
-            made[name] = results.empty(like, shape, dtype, memory=self.gpu.backend, stream=stream)
-            views[name] = view(made[name], name)
+            arrays[name] = results.empty(like, shape, dtype, memory=self.gpu.backend, stream=stream)
+            views[name] = view(arrays[name], name)
             if views[name].stream is not None:
                 views[name] = views[name]._replace(stream=None)
-        return made, views
+        return arrays, views
 
     def placed(self, like: ArrayView, views: Iterable[ArrayView]) -> ArrayView:
         """An array without memory, which may not say on which GPU it is, on that of others of a call, or on
@@ -150,8 +155,8 @@ class Operation(ABC, Generic[C]):
         """
         if like.device[1] != UNKNOWN_DEVICE:
             return like
-        found = ordinal_of(views)
-        ordinal = self.gpu.backend.current_device() if found == UNKNOWN_DEVICE else found
+        known = ordinal_of(views)
+        ordinal = self.gpu.backend.current_device() if known == UNKNOWN_DEVICE else known
         return like._replace(device=(like.device[0], ordinal))
 
     def fill(self, declared: Iterable[Result], views: Mapping[str, ArrayView], stream: int | None) -> None:
@@ -182,18 +187,18 @@ class Operation(ABC, Generic[C]):
         self.gpu.launch(self.prepared(call, arrays, ordinal), views, stream, ordinal, like)
 
     def prepared(self, call: C, arrays: Mapping[str, ArrayView], ordinal: int) -> Prepared:
-        """The launches of a call with these arrays, kept for later calls that differ in addresses alone."""
+        """The launches of a call with these arrays, cached for later calls that differ in addresses alone."""
         key = self.key(call, ordinal)
-        found = self._prepared.get(key)
-        if found is None:
+        launches = self._prepared.get(key)
+        if launches is None:
 
             def steps(views: Sequence[ArrayView], memory: Memory) -> Iterable[Step]:
                 there = self.over(call, dict(zip(arrays, views, strict=True)))
                 return self.steps(there, ordinal, memory)
 
             prepared = self.gpu.prepare(tuple(arrays.values()), steps, ordinal)
-            found = self._prepared.keep(key, prepared)
-        return found
+            launches = self._prepared.keep(key, prepared)
+        return launches
 
     def _run_from_host(self, call: C, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
@@ -259,3 +264,57 @@ def stream_of(like: ArrayView, explicit: int | None) -> int:
 def _interpret(steps: Iterable[Step]) -> None:
     for step in steps:
         step.interpret()
+
+
+class Known(Generic[V]):
+    """Results for calls, by what else they depend on (`of`), and by their arrays: shapes, strides, types
+    and devices, and of the addresses their alignment and how far those lie from one another that share bytes
+    with an array that is `written`.
+    """
+
+    def __init__(self) -> None:
+        self._reaches = Kept[tuple[object, ...], Reaches]()
+        self._results = Kept[tuple[object, ...], V]()
+
+    def get(
+        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str]
+    ) -> V | None:
+        """The cached result for a call; None if there is none."""
+        key = _key(of, views)
+        reaches = self._reaches.get(key)
+        return None if reaches is None else self._results.get((key, _near(views, reaches, written)))
+
+    def keep(
+        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], result: V
+    ) -> V:
+        """Cache the result for a call whose arrays are right, and return it."""
+        key = _key(of, views)
+        reaches = [reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for a in views.values()]
+        self._reaches.keep(key, reaches)
+        return self._results.keep((key, _near(views, reaches, written)), result)
+
+
+def _key(of: tuple[object, ...], views: Mapping[str, ArrayView]) -> tuple[object, ...]:
+    # [1:6] is all that checks read in addition to the address: shape, strides, dtype, device, read_only.
+    return of, tuple([(name, array[1:6], array.pointer % ALIGNMENTS[0]) for name, array in views.items()])
+
+
+def _near(
+    views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]], written: Collection[str]
+) -> tuple[tuple[str, str, int], ...]:
+    """(written, other, distance) for each array that is written and each other array whose span of
+    bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
+    """
+    spans = [
+        (name, array.pointer, array.pointer + low, array.pointer + high)
+        for (name, array), (low, high) in zip(views.items(), reaches, strict=True)
+    ]
+    return tuple(
+        [
+            (one, other, there - here)
+            for one, here, begin, end in spans
+            if one in written
+            for other, there, low, high in spans
+            if low < end and begin < high and other != one
+        ]
+    )

@@ -21,7 +21,7 @@ from ptxgen.tensormap import Boxes, TensorMap
 
 
 class Fill(NamedTuple):
-    """Words of 32 bits in memory, so many from an address on, that a launch finds to be `word`."""
+    """`words` words of 32 bits from address `pointer` on, each of which is `word` before a launch."""
 
     pointer: int
     words: int
@@ -29,7 +29,7 @@ class Fill(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One launch: the kernel, the arrays behind its pointers, and its arguments. `in_flight` are the
+    """One launch: the kernel, the arrays that its pointers point to, and its arguments. `in_flight` are the
     arrays that the launch before it writes, if this one may begin before that has ended.
     """
 
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
     @property
     def fills(self) -> list[Fill]:
-        """What the arrays of this launch hold before it, where its kernel says so."""
+        """The ranges of its arrays that are set to a word before this launch, as its kernel declares them."""
         return [
             Fill(array.pointer, math.prod(array.shape), int(np.float32(operand.initial).view(np.uint32)))
             for operand, array in zip(self.made.arrays, self.arrays, strict=True)
@@ -61,30 +61,30 @@ class Step(NamedTuple):
         for operand, array in zip(self.made.arrays, memory, strict=True):
             if operand.initial is not None:
                 array[...] = operand.initial
-        given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
-        given.setdefault("in_flight", [host_array(array) for array in self.in_flight])
+        arguments: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
+        arguments.setdefault("in_flight", [host_array(array) for array in self.in_flight])
         return interpreter.run(
             module or self.made.module,
             args=self.plan.on_host(memory),
             dynamic_smem=self.plan.dynamic_shared,
-            **given,
+            **arguments,
         )
 
 
 def launch_step(
-    made: BuiltKernel, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+    kernel: BuiltKernel, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
 ) -> Step:
     """A launch of a kernel on `arrays`, by the names of its pointers; `values` are its scalars."""
-    views = tuple([arrays[array.name] for array in made.arrays])
+    views = tuple([arrays[array.name] for array in kernel.arrays])
     strides = [
         outer_strides(view) if array.columns else strides_of(view)
-        for array, view in zip(made.arrays, views, strict=True)
+        for array, view in zip(kernel.arrays, views, strict=True)
     ]
-    return Step(made, views, plan_of(made, [view.pointer for view in views], strides, values, ctas))
+    return Step(kernel, views, plan_of(kernel, [view.pointer for view in views], strides, values, ctas))
 
 
 def plan_of(
-    made: BuiltKernel,
+    kernel: BuiltKernel,
     pointers: Sequence[int],
     strides: Sequence[tuple[int, ...]],
     values: Mapping[str, int | float],
@@ -95,24 +95,24 @@ def plan_of(
     Tensor maps follow from these and from the sizes in `values`.
     """
     known: dict[str, Any] = dict(values)
-    for array, pointer, given in zip(made.arrays, pointers, strides, strict=True):
+    for array, pointer, steps in zip(kernel.arrays, pointers, strides, strict=True):
         known[array.name] = pointer
         names = array.strides  # none for a dense array
-        known |= zip(names, ((0,) * (len(names) - len(given)) + given)[: len(names)], strict=True)
+        known |= zip(names, ((0,) * (len(names) - len(steps)) + steps)[: len(names)], strict=True)
     maps = {}
-    for n, array in enumerate(made.arrays):
-        if array.name in made.maps:
+    for n, array in enumerate(kernel.arrays):
+        if array.name in kernel.maps:
             name = map_name(array.name)
-            known[name], maps[name] = tensor_map(made.maps[array.name], array, known), n
+            known[name], maps[name] = tensor_map(kernel.maps[array.name], array, known), n
     return LaunchPlan(
-        entry=made.kernel.name,
+        entry=kernel.kernel.name,
         grid=(ctas, 1, 1),
-        block=(made.threads, 1, 1),
-        dynamic_shared=made.kernel.dynamic_shared_bytes,
-        slots=made.slots,
-        attributes=made.attributes,
-        values=tuple([known[slot.name] for slot in made.slots]),
-        maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(made.slots) if slot.name in maps]),
+        block=(kernel.threads, 1, 1),
+        dynamic_shared=kernel.kernel.dynamic_shared_bytes,
+        slots=kernel.slots,
+        attributes=kernel.attributes,
+        values=tuple([known[slot.name] for slot in kernel.slots]),
+        maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(kernel.slots) if slot.name in maps]),
     )
 
 

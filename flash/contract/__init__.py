@@ -1,1 +1,1 @@
-"""What a built kernel promises: its proofs, its resources, its contract for other hosts."""
+"""Built kernels: their proofs, their resources, and the contracts of their launches for other hosts."""

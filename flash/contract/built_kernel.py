@@ -35,16 +35,15 @@ class BuiltKernel(ABC):
         self.target: Target = config.target
 
     @property
-    @abstractmethod
     def arrays(self) -> tuple[Operand, ...]:
-        """The arrays behind the kernel's pointers, in their order."""
+        """The arrays to which the kernel's pointers point, in the order of the pointers."""
+        arrays: tuple[Operand, ...] = self.config.arrays
+        return arrays
 
     @property
     @abstractmethod
     def launches(self) -> Launch:
-        """What the kernel's launches promise. Made when it is asked for, because emitting text does not need
-        it.
-        """
+        """The declaration of the kernel's launches; emitting text does not need it."""
 
     @property
     def promised(self) -> GlobalContract:
@@ -83,7 +82,7 @@ class BuiltKernel(ABC):
         }
 
     def _constraints(self) -> Iterator[str]:
-        """What a host has to keep to with any kernel."""
+        """The constraints on the launches of every kernel, as sentences."""
         target, shared = self.target, self.kernel.dynamic_shared_bytes
         yield f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch"
         later = " and nothing else (architecture-specific target)" if target.suffix else " or later"
@@ -102,12 +101,12 @@ class BuiltKernel(ABC):
 
     @property
     def maps(self) -> Mapping[str, Boxes]:
-        """What the kernel fixes of the tensor maps among its parameters, by array."""
+        """The tensor maps among the parameters: which boxes the kernel copies, by array."""
         return {}
 
     @property
     def attributes(self) -> LaunchAttributes:
-        """What launches of the kernel ask for beyond their extents."""
+        """The launch attributes (`cuLaunchKernelEx`) of the kernel."""
         return NO_ATTRIBUTES
 
     @property
@@ -167,7 +166,7 @@ class BuiltKernel(ABC):
 
     @cached_property
     def assembled(self) -> KernelUsage | None:
-        """What the assembler says of the kernel; None where none is installed. Raises `AssemblerError`
+        """The assembler's counts for the kernel; None without an assembler. Raises `AssemblerError`
         if it refuses the text.
         """
         # Imported here, because emitting text does not need it.

@@ -10,11 +10,11 @@ from typing import Final
 
 from flash.contract.forward import (
     NOT_WRITTEN_MEANWHILE,
-    ONE_PLACE,
+    ONE_SLOT,
     cache_layout,
     cache_room,
-    rotary_words,
-    turned_together,
+    rotary_entries,
+    rotated_together,
 )
 from flash.contract.launches import EXACTLY, NO_LSE, Launch, constraints_of_arrays, meaning_of, size
 from flash.kernels import append, merge
@@ -48,16 +48,16 @@ def appending(config: AppendConfig) -> Launch:
             "dtype": config.dtype.name,
             "head_dim": config.head_dim,
             "head_dim_v": config.head_dim_v,
-            **rotary_words(turned),
+            **rotary_entries(turned),
         },
         arrays=arrays,
         scalars=(*_scalars_of_append(config),),
         ctas={CEIL_DIV: [expression(rows), append.WARPS]},
         equal=equal,
         constraints=(
-            *turned_together(turned),
+            *rotated_together(turned),
             *constraints_of_arrays(arrays),
-            ONE_PLACE,
+            ONE_SLOT,
             EXACTLY,
             NOT_WRITTEN_MEANWHILE,
         ),

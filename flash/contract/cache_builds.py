@@ -30,7 +30,7 @@ class AppendBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.cache.appending`."""
+        """The declaration of its launches."""
         from flash.contract.cache import appending
 
         return appending(self.config)
@@ -50,18 +50,13 @@ class MergeBuild(BuiltKernel):
     config: MergeConfig
 
     @property
-    def arrays(self) -> tuple[Operand, ...]:
-        """The partial results and the merged ones."""
-        return self.config.arrays
-
-    @property
     def attributes(self) -> LaunchAttributes:
         """The launch may begin before the grid before it has ended, where the kernel waits for that."""
         return LaunchAttributes(programmatic=self.config.overlaps).canonical()
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.cache.merging`."""
+        """The declaration of its launches."""
         from flash.contract.cache import merging
 
         return merging(self.config)

@@ -38,12 +38,12 @@ class Build(BuiltKernel):
 
     @property
     def maps(self) -> Mapping[str, Boxes]:
-        """See `BuiltKernel.maps`."""
+        """The tensor maps among its parameters: which boxes the kernel copies, by array."""
         return maps_of(self.config)
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.forward.launches_of`."""
+        """The declaration of its launches."""
         from flash.contract.forward import launches_of
 
         return launches_of(self.config)
@@ -84,6 +84,6 @@ def proved_build(config: KernelConfig) -> Build:
 
     Raises what `build` and `BuiltKernel.require_proved` raise.
     """
-    made = build(config)
-    made.require_proved()
-    return made
+    kernel = build(config)
+    kernel.require_proved()
+    return kernel

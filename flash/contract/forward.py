@@ -62,7 +62,7 @@ def launches_of(config: KernelConfig) -> Launch:
         equal[name] = {CEIL_DIV: [rows, features.scale_block]}
     if config.is_persistent:
         equal["parts"] = parts
-    turning = rotary_words(features.turned) if features.appended or features.turned else {}
+    turning = rotary_entries(features.turned) if features.appended or features.turned else {}
     (lse,) = [meaning_of(array) for array in arrays if array.name == "LSE"] or [NO_LSE]
     return Launch(
         kind="decode" if features.cached and not features.varlen else "forward",
@@ -170,13 +170,13 @@ def _layout(features: Features) -> str:
 
 def cache_layout(features: Features) -> str:
     """Where the rows of a cache that a kernel attends to or appends to lie."""
-    place, n = "row r of K[s]", features.page_size
+    location, n = "row r of K[s]", features.page_size
     if n:
-        place = f"row r % {n} of page block_table[s, r / {n} rounded down]"
+        location = f"row r % {n} of page block_table[s, r / {n} rounded down]"
     sequence = "cache_batch_idx[b]" if features.cache_batch_idx else "b"
     return (
         "the last dimension of all arrays is dense, the strides of the others are parameters. K "
-        f"and V are a cache: row r of sequence s is {place}, V likewise; item b of the batch has "
+        f"and V are a cache: row r of sequence s is {location}, V likewise; item b of the batch has "
         f"sequence {sequence}"
     )
 
@@ -185,19 +185,19 @@ NOT_WRITTEN_MEANWHILE: Final = (
     "what the kernel is told of the sequences is not written while it runs; whatever it says, "
     "nothing outside the arrays is accessed"
 )
-ONE_PLACE: Final = (
+ONE_SLOT: Final = (
     "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
     "written to is of one sequence"
 )
 
 
-def rotary_words(turned: Turned | None) -> dict[str, Any]:
+def rotary_entries(turned: Turned | None) -> dict[str, Any]:
     """The entries of a contract for the rotation of rows."""
     turned = turned or Turned(0)
     return {"rotary_dim": turned.rotary_dim, "rotary_interleaved": turned.interleaved}
 
 
-def turned_together(turned: Turned | None) -> Iterator[str]:
+def rotated_together(turned: Turned | None) -> Iterator[str]:
     """The constraint that says which two columns are rotated together, if any are."""
     if turned is not None:
         pair = "2 i and 2 i + 1" if turned.interleaved else "i and i + rotary_dim / 2"
@@ -224,7 +224,7 @@ def _constraints(config: KernelConfig) -> Iterator[str]:
         )
     if features.appended is not None:
         yield from _of_new_rows(config)
-    yield from turned_together(features.turned)
+    yield from rotated_together(features.turned)
     if features.varlen or features.cached:
         yield NOT_WRITTEN_MEANWHILE
     if config.takes_tickets:
@@ -251,4 +251,4 @@ def _of_new_rows(config: KernelConfig) -> Iterator[str]:
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
         f"in one block: {rows} is at most {_most_rows(config)}"
     )
-    yield ONE_PLACE
+    yield ONE_SLOT

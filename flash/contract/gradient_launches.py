@@ -75,7 +75,7 @@ def _scalars(config: GradientConfig) -> Iterator[Number]:
     rows_q, rows_k = features.row_counts
     whose = "of all sequences" if features.varlen else "of each head"
     least_q, least_k = (
-        int(config.owner == SCORES or own) for own in (config.owns_rows, not config.owns_rows)
+        int(config.owner == SCORES or is_owner) for is_owner in (config.owns_rows, not config.owns_rows)
     )
     without_q = "; without queries dK and dV are 0" if config.owner == KEYS else ""
     without_k = "; without keys dQ is 0" if config.owner == QUERIES else ""
@@ -88,7 +88,7 @@ def _scalars(config: GradientConfig) -> Iterator[Number]:
 
 
 def _explained(config: GradientConfig, array: Operand) -> Operand:
-    """An array with what a host must know of it beside its role."""
+    """An array with what a host must know of it in addition to its role."""
     if array.name in {term.name for term in config.terms}:
         axes = array.axes if len(array.axes) == AXES else (*array.axes[:2], "1", array.axes[2])
         return replace(array, meaning=f"the sum kernel takes it as X of [{', '.join(axes)}]")
@@ -156,7 +156,7 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
 
 
 def _order(config: GradientConfig) -> Iterator[str]:
-    """What the launch relies on of other launches of the call."""
+    """The constraints on the order of this launch and other launches of a call."""
     if config.writes_deltas:
         yield (
             "this launch is the first of the gradients of a call: it writes D, which those with owner keys "

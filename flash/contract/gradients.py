@@ -32,7 +32,7 @@ class GradientBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """See `flash.contract.gradient_launches.of_gradients`."""
+        """The declaration of its launches."""
         from flash.contract.gradient_launches import of_gradients
 
         return of_gradients(self.config)
@@ -66,9 +66,9 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
 
     Raises `VerifyError` for a fault of the generator's.
     """
-    made = verified_gradient(config)
-    made.require_proved()
-    return made
+    kernel = verified_gradient(config)
+    kernel.require_proved()
+    return kernel
 
 
 class SumBuild(BuiltKernel):
@@ -77,13 +77,8 @@ class SumBuild(BuiltKernel):
     config: SumConfig
 
     @property
-    def arrays(self) -> tuple[Operand, ...]:
-        """The terms and their sums."""
-        return self.config.arrays
-
-    @property
     def launches(self) -> Launch:
-        """See `flash.contract.gradient_launches.of_sums`."""
+        """The declaration of its launches."""
         from flash.contract.gradient_launches import of_sums
 
         return of_sums(self.config)
@@ -101,6 +96,6 @@ def sum_build(config: SumConfig) -> SumBuild:
     """The kernel that sums terms, for a launch: no fault is known in its accesses to memory. Raises
     `VerifyError` for a fault of the generator's.
     """
-    made = verified_sum(config)
-    made.require_proved()
-    return made
+    kernel = verified_sum(config)
+    kernel.require_proved()
+    return kernel

@@ -1,4 +1,4 @@
-"""What the launches of a kernel promise, declared once: `Launch`. The contract that proofs take, that for
+"""The contract of the launches of a kernel, declared once: `Launch`. The contract that proofs take, that for
 host programs of any language (plain data for JSON), and the constraints that follow from the declarations
 of arrays are made of it. `forward.py`, `cache.py` and `gradient_launches.py` declare the launches.
 """
@@ -52,9 +52,9 @@ _DIMENSIONS: Final = {
 
 @dataclass(frozen=True)
 class Launch:
-    """The launches of a kernel: what it computes, the `arrays` behind its pointers, its scalars, `ctas` along
-    x, and what it relies on beside these. `scalars` with bounds are the sizes; those without a meaning are
-    no parameters. The proof eliminates the last size first, so that factors of others come first. `equal`
+    """The launches of a kernel: what it computes, the `arrays` that its pointers point to, its scalars,
+    `ctas` along x, and what else it relies on. `scalars` with bounds are the sizes; those without a meaning
+    are no parameters. The proof eliminates the last size first, so that factors of others come first. `equal`
     has what sizes are equal to, `of_hosts` the same of sizes that only hosts need so. Arrays in `maps` have
     tensor maps.
     """
@@ -77,22 +77,22 @@ class Launch:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What each parameter means, by its name in the text."""
-        found = {array.name: meaning_of(array) for array in self.arrays}
-        found |= {one.name: one.meaning for one in self.scalars if one.meaning}
+        """The meaning of each parameter, by its name in the text."""
+        meanings = {array.name: meaning_of(array) for array in self.arrays}
+        meanings |= {one.name: one.meaning for one in self.scalars if one.meaning}
         for array in self.arrays:
             sign = "above 0" if array.name in self.maps else "any sign, 0 repeats"
             for step, stride in zip(array.step_words, array.strides, strict=True):
                 apart = _APART.get(step, f"one to the next of {step}")
-                found[stride] = (
+                meanings[stride] = (
                     f"elements (of {array.dtype.nbytes} bytes) from {apart} in {array.name}; {sign}"
                 )
             if array.name in self.maps:
-                found[map_name(array.name)] = f"CUtensorMap of {array.name} [{array.dims}], by value"
-        return found
+                meanings[map_name(array.name)] = f"CUtensorMap of {array.name} [{array.dims}], by value"
+        return meanings
 
     def parameters(self, slots: Iterable[ParamSlot]) -> list[dict[str, Any]]:
-        """What other hosts are told of the parameters of a kernel, which lie in `slots`."""
+        """The parameters of a kernel, which lie in `slots`, for hosts in other languages."""
         sizes, meanings = self.bounds, self.meanings
         kinds: dict[str, dict[str, Any]] = {}
         for array in self.arrays:
@@ -118,11 +118,11 @@ class Launch:
     def promised(self) -> GlobalContract:
         """The launches as the proof of global accesses takes them."""
         strides = tuple(stride for array in self.arrays for stride in array.strides)
-        found = [_promised(array) for array in self.arrays]
-        found += [replace(one, pointer=map_name(one.pointer)) for one in found if one.pointer in self.maps]
+        arrays = [_promised(array) for array in self.arrays]
+        arrays += [replace(one, pointer=map_name(one.pointer)) for one in arrays if one.pointer in self.maps]
         equal = {name: rounded_down(of) for name, of in self.equal.items()}
         grid = rounded_down(self.ctas), 1, 1
-        return GlobalContract(tuple(found), strides, self.bounds, grid, equal)
+        return GlobalContract(tuple(arrays), strides, self.bounds, grid, equal)
 
     @property
     def sizes(self) -> dict[str, dict[str, Any]]:
@@ -172,7 +172,7 @@ def rounded_down(of: Expression) -> int | str:
 
 
 def _described(array: Operand, boxes: Boxes) -> dict[str, Any]:
-    """What a host encodes for the tensor map of an array with rows."""
+    """The fields that a host encodes in the tensor map of an array with rows."""
     dims = dimensions(array)[::-1]
     return described(
         array.name,
@@ -196,19 +196,19 @@ class Dimension:
 
 def dimensions(operand: Operand) -> list[Dimension]:
     """The dimensions of an array before its rows, outermost first."""
-    found = []
+    dims = []
     for n, (word, axis) in enumerate(zip(operand.steps or operand.axes, operand.axes, strict=True)):
         name = "_".join([_DIMENSIONS.get(each, each) for each in word.split(" * ")])
         stride: Expression = f"{operand.name}_{name}_stride"
         in_text: Expression = operand.strides[n] if operand.strides else ""
         if operand.is_dense:  # the elements of all later axes lie between two of an axis
             stride = in_text = product(*map(expression, operand.axes[n + 1 :]), max(operand.columns, 1))
-        found.append(Dimension(name, expression(operand.extent(axis)), stride, in_text))
-    return found
+        dims.append(Dimension(name, expression(operand.extent(axis)), stride, in_text))
+    return dims
 
 
 def described_array(operand: Operand) -> dict[str, Any]:
-    """What other hosts are told of an array."""
+    """An array, for hosts in other languages."""
     return {
         "name": operand.name,
         "type": operand.dtype.name,

@@ -1,4 +1,4 @@
-"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and global memory compared
+"""The cost of a kernel: registers, shared memory, occupancy, arithmetic, and global memory compared
 with attention that stores the N² scores.
 """
 
@@ -20,7 +20,7 @@ from ptxgen.target import WARP_SIZE
 FLOPS_PER_FMA: Final = 2
 _NUMBERS_OF_ROW: Final = 2  # that a softmax of tiles keeps: the maximum and the sum so far
 
-# `d` such that query i is at the position of key i + d, and how many keys before and behind that
+# `d` such that query i is at the position of key i + d, and how many keys before and after that
 # position the query sees; None for all.
 Reached = tuple[int, int | None, int | None]
 
@@ -197,8 +197,8 @@ def tiles_seen(
     reach: Reached, first: NDArray[np.int64], last: NDArray[np.int64], others: int, tile: int
 ) -> NDArray[np.int64]:
     """Tiles of `others` keys that blocks of queries see, from their `first` to their `last` one each."""
-    diagonal, before, behind = reach
-    end = others if behind is None else last + diagonal + behind + 1
+    diagonal, before, after = reach
+    end = others if after is None else last + diagonal + after + 1
     begin = 0 if before is None else first + diagonal - before
     ends = -(-np.clip(end, 0, others) // tile) + 0 * first
     return np.asarray(ends - np.minimum(np.maximum(begin, 0) // tile, ends), np.int64)
@@ -206,10 +206,10 @@ def tiles_seen(
 
 def seen_pairs(reach: Reached, seq_q: int, seq_k: int) -> int:
     """How many pairs of a query and a key that it sees there are."""
-    diagonal, before, behind = reach
+    diagonal, before, after = reach
     pairs = seq_q * seq_k
-    if behind is not None:
-        pairs = _sum_of_seen(diagonal + behind + 1, seq_q, seq_k)
+    if after is not None:
+        pairs = _sum_of_seen(diagonal + after + 1, seq_q, seq_k)
     if before is not None:
         pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
     return pairs

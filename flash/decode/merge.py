@@ -20,7 +20,7 @@ from flash.host import results
 from flash.host.caller import Caller, raise_problems
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument, out_problems, sharing_problems
-from flash.launch.merge_launch import Given, merging
+from flash.launch.merge_launch import MergeArguments, merging
 from flash.operands.dtype_names import A, AnyArray, Backend
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET
@@ -175,9 +175,9 @@ class _MergeOfParts(NamedTuple):
     plus_is_empty: bool
 
     @property
-    def arrays(self) -> Given:
+    def arrays(self) -> MergeArguments:
         """The arrays of a call whose parts are stacked."""
-        return Given(self.outs.views[0], self.lses.views[0], self.out, self.lse)
+        return MergeArguments(self.outs.views[0], self.lses.views[0], self.out, self.lse)
 
     def readable(self) -> _MergeOfParts:
         """The call on arrays on the host of which the kernel can read the layout: dense copies if needed."""
@@ -280,7 +280,7 @@ def _layout_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> 
     """Why the kernel cannot read or write arrays with these addresses and strides."""
     outs, lses = views["outs"], views["lses"]
     new = outs._replace(pointer=ALIGNMENTS[0], shape=shape, strides=dense_strides(shape))
-    yield from Given(outs, lses, views.get("out", new), new).problems()
+    yield from MergeArguments(outs, lses, views.get("out", new), new).problems()
 
 
 def _type_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:

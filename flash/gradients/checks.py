@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from flash.calls.known import Known
+from flash.calls.operation import Known
 from flash.calls.step import aligned
 from flash.families.request import natural_alignment
 from flash.host.caller import Caller, raise_problems
@@ -135,7 +135,7 @@ def _sizes(
 def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) -> tuple[Argument, ...]:
     """The declarations of all arrays but those of scores, in the order in which they are checked."""
     layout = PACKED if config.varlen else layout
-    declared = {a.name: a for a in matrices(config, layout, rank, caller.said("as q is"))}
+    declared = {a.name: a for a in matrices(config, layout, rank, caller.source_words("as q is"))}
     arguments = [declared[name] for name in ("q", "k", "v", "out")]
     of = {"dout": "out", **WRITTEN}
     arguments += [

@@ -21,7 +21,7 @@ class Caller(NamedTuple):
     name: str
     has_config: bool = True
 
-    def said(self, otherwise: str) -> str:
+    def source_words(self, otherwise: str) -> str:
         """The words for the source of a required value: the config, or without one `otherwise`."""
         return "as the config says" if self.has_config else otherwise
 
@@ -45,20 +45,20 @@ LAUNCH: Final = Caller("launch")
 
 def raise_problems(problems: Iterable[str], caller: str = LAUNCH.name) -> None:
     """Raise `LaunchError` with all problems of a call of `caller`, if there are any."""
-    found = list(problems)
-    if len(found) == 1:
-        raise LaunchError(f"{caller}: {found[0]}")
-    if found:
-        raise LaunchError(f"{caller}: {len(found)} problems" + "".join(f"\n  {p}" for p in found))
+    messages = list(problems)
+    if len(messages) == 1:
+        raise LaunchError(f"{caller}: {messages[0]}")
+    if messages:
+        raise LaunchError(f"{caller}: {len(messages)} problems" + "".join(f"\n  {p}" for p in messages))
 
 
 def views_of(arrays: Mapping[str, object], caller: str = LAUNCH.name) -> dict[str, ArrayView]:
     """Views of the arrays that `caller` was called with, by name. Raises `LaunchError` that names all
     arguments that are no arrays, or whose gradients would be lost.
     """
-    found = readable_views(arrays, caller)
-    require_no_gradients(found, caller)
-    return found
+    views = readable_views(arrays, caller)
+    require_no_gradients(views, caller)
+    return views
 
 
 def readable_views(
@@ -93,22 +93,22 @@ def require_no_gradients(
     torch: Any = sys.modules["torch"]
     if torch.is_grad_enabled():
         cure = _OF_ADAPTER.format(caller) if caller in _IN_ADAPTER else ""
-        said = _SECOND if is_second else _LOST
-        raise_problems([said.format(name, cure) for name in tracked], caller)
+        message = _SECOND if is_second else _LOST
+        raise_problems([message.format(name, cure) for name in tracked], caller)
 
 
 def outputs_of(
     caller: str, options: Mapping[str, object], default: Collection[Output] = ()
 ) -> tuple[Output, ...]:
-    """What `caller` returns beside O: outputs whose options are True, or of `default` where they are
-    None. Raises `LaunchError` for an option that is none of these.
+    """The outputs that `caller` returns in addition to O: those whose options are True, or where an option is
+    None those of `default`. Raises `LaunchError` for an option that is none of these.
     """
-    found = []
+    outputs = []
     for output in OUTPUTS:
         value = options.get(output.option)
         if output in default if value is None else flag(caller, output.option, value):
-            found.append(output)
-    return tuple(found)
+            outputs.append(output)
+    return tuple(outputs)
 
 
 def flag(caller: str, name: str, value: object) -> bool:

@@ -21,7 +21,7 @@ def lse_to_log2(lse: Any) -> Any:
 
     Raises `LaunchError` for anything else.
     """
-    return _turned("lse_to_log2", lse, "[heads, total_q]", _LOG2_E)
+    return _converted("lse_to_log2", lse, "[heads, total_q]", _LOG2_E)
 
 
 def lse_from_log2(lse: Any) -> Any:
@@ -29,10 +29,10 @@ def lse_from_log2(lse: Any) -> Any:
     `attention_varlen` returns and `merge_partials` takes them: each number times ln(2), rounded
     once to float32. Arrays and exceptions are as in `lse_to_log2`.
     """
-    return _turned("lse_from_log2", lse, "[total_q, heads]", _LN_2)
+    return _converted("lse_from_log2", lse, "[total_q, heads]", _LN_2)
 
 
-def _turned(caller: str, lse: Any, axes: str, factor: float) -> Any:
+def _converted(caller: str, lse: Any, axes: str, factor: float) -> Any:
     view = views_of({"lse": lse}, caller)["lse"]
     problems = []
     if view.dtype != F32.array_name:

@@ -21,7 +21,7 @@ Array = NDArray[Any]
 class DeviceNumbers:
     """A GPU array `there` that mirrors a host array. Its initial contents are unknown.
 
-    The host array need not be kept after a copy: pageable memory is read before the copy returns
+    The host array need not outlive a copy: pageable memory is read before the copy returns
     (CUDA Driver API, "API synchronization behavior").
     """
 
@@ -38,11 +38,11 @@ class DeviceNumbers:
 
     def follow(self, values: Array, stream: int) -> None:
         """Copy `values` to the GPU if they differ from the last ones, in the order of `stream`."""
-        given = values.tobytes()
-        if given != self._last:
+        contents = values.tobytes()
+        if contents != self._last:
             self._last = None  # unknown if the copy fails
             self._copy(self._there.pointer, values, stream)
-            self._last = given
+            self._last = contents
 
     def follow_rows(self, values: Array, rows: Iterable[int], stream: int) -> None:
         """Copy only `rows` of `values` [n, m] to the GPU, in the order of `stream`."""

@@ -95,8 +95,8 @@ class DeviceArray:
                 f"{self.__dlpack_device__()}, got copy={copy}, dl_device={dl_device}; copy what "
                 "the consumer makes of it"
             )
-        own = self._stream or LEGACY_DEFAULT_STREAM
-        if (LEGACY_DEFAULT_STREAM if stream is None else stream) not in (own, _NO_WAIT):
+        producer_stream = self._stream or LEGACY_DEFAULT_STREAM
+        if (LEGACY_DEFAULT_STREAM if stream is None else stream) not in (producer_stream, _NO_WAIT):
             self._memory.synchronize(self._stream, ordinal=self.ordinal)
         contents = Contents(
             self.pointer,

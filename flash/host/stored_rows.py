@@ -18,8 +18,8 @@ def token_scales(new: Array, dtype: DType) -> Array:
     """
     sizes = np.abs(new.astype(np.float32))
     largest = np.where(np.isfinite(sizes), sizes, np.float32(0)).max(axis=-1, keepdims=True)
-    found: Array = np.maximum(largest / np.float32(dtype.largest), np.float32(LEAST_TOKEN_SCALE))
-    return found
+    scales: Array = np.maximum(largest / np.float32(dtype.largest), np.float32(LEAST_TOKEN_SCALE))
+    return scales
 
 
 def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
@@ -30,9 +30,9 @@ def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     # The values are clamped because ml_dtypes converts values that are too large to NaN or infinity.
     with np.errstate(over="ignore", under="ignore"):
         scaled = new.astype(np.float32) / scale
-    found = np.clip(scaled, -dtype.largest, dtype.largest).astype(dtype.numpy)
-    found.view(np.uint8)[np.isnan(scaled)] = NAN_CODE
-    return found
+    codes = np.clip(scaled, -dtype.largest, dtype.largest).astype(dtype.numpy)
+    codes.view(np.uint8)[np.isnan(scaled)] = NAN_CODE
+    return codes
 
 
 def loaded(rows: Array, scale: Array | None) -> Array:

@@ -30,30 +30,30 @@ def to_device(array: object, *, device: int | None = None, cuda: CudaBackend | N
 
     Raises `LaunchError` for any other array or device, `BackendError` if there is no GPU.
     """
-    given = views_of({"array": array}, _CALLER)["array"]
-    if given.device != HOST:
+    host = views_of({"array": array}, _CALLER)["array"]
+    if host.device != HOST:
         raise LaunchError(
-            f"{_CALLER}: array must be on the host, got {given.device_name}; it is on a GPU already: "
+            f"{_CALLER}: array must be on the host, got {host.device_name}; it is on a GPU already: "
             "pass it as it is"
         )
-    if given.dtype not in _TAKEN:
-        raise LaunchError(f"{_CALLER}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it")
+    if host.dtype not in _TAKEN:
+        raise LaunchError(f"{_CALLER}: array must be {', '.join(_TAKEN)}, got {host.dtype}; convert it")
     backend = gpu_of(_CALLER, cuda)
     ordinal = backend.current_device() if device is None else _device(device)
-    source = np.ascontiguousarray(host_array(given))
-    made = DeviceArray(tuple(given.shape), OF_ARRAYS[given.dtype], ordinal, backend, 0)
-    if made.pointer:
-        backend.copy_to_device(made.pointer, source.ctypes.data, source.nbytes, ordinal=ordinal)
+    source = np.ascontiguousarray(host_array(host))
+    there = DeviceArray(tuple(host.shape), OF_ARRAYS[host.dtype], ordinal, backend, 0)
+    if there.pointer:
+        backend.copy_to_device(there.pointer, source.ctypes.data, source.nbytes, ordinal=ordinal)
         backend.synchronize(ordinal=ordinal)
-    return made
+    return there
 
 
-def _device(given: object) -> int:
-    found = integer(given, 0, INT32_MAX)
-    if found is None:
+def _device(device: object) -> int:
+    ordinal = integer(device, 0, INT32_MAX)
+    if ordinal is None:
         raise LaunchError(
-            f"{_CALLER}: device must be the number of a GPU, from 0 on, got {shown(given)}; "
+            f"{_CALLER}: device must be the number of a GPU, from 0 on, got {shown(device)}; "
             "leave it out "
             "for the current one"
         )
-    return found
+    return ordinal

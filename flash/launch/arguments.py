@@ -31,7 +31,7 @@ class Argument:
     `axes` are the names of its dimensions, which are sizes of the call; `dtypes` are the element
     types that it may have, and `why` the source of this requirement, as messages say it. If it
     `broadcasts`, the caller's array may have any shape that broadcasts to the axes. With `more`
-    > 0 it has so many elements more than its one axis. `has_rows`: its last dimension is dense;
+    > 0 it has `more` elements more than its one axis. `has_rows`: its last dimension is dense;
     `is_dense`: all of it is.
     """
 
@@ -169,8 +169,8 @@ def sharing_problems(written: Iterable[str], views: Mapping[str, ArrayView], whe
         cure = "pass" if when else f"leave {name}=None, or pass"
         yield from (
             f"{name} must not share memory with {other}{when}; {cure} an array of its own"
-            for other, given in others.items()
-            if may_share_elements(array, given)
+            for other, other_array in others.items()
+            if may_share_elements(array, other_array)
         )
 
 
@@ -191,11 +191,11 @@ def device_problems(arrays: Mapping[str, ArrayView], to: str = "q") -> Iterator[
         yield f"all arrays must be on one device, got {where}; move them to that of {to}"
 
 
-def together_problems(given: Container[str], *pairs: tuple[str, str]) -> Iterator[str]:
+def together_problems(arguments: Container[str], *pairs: tuple[str, str]) -> Iterator[str]:
     """Say which arguments are given without the other one of a pair."""
     for pair in pairs:
         for one, other in (pair, pair[::-1]):
-            if one in given and other not in given:
+            if one in arguments and other not in arguments:
                 yield f"{one} is given without {other}; give both, or neither"
 
 

@@ -79,7 +79,7 @@ def make_plan(
     multiprocessors: int = USUAL_MULTIPROCESSORS,
 ) -> LaunchPlan:
     """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, what the kernel
-    writes beside it, the operands, and the counter of tickets if it takes them. `numbers` are the scalar
+    writes in addition, the operands, and the counter of tickets if it takes them. `numbers` are the scalar
     arguments of the kernel's features, `cache_bytes` is the size of the device's L2 cache, a persistent
     kernel has as many CTAs as run at once on its `multiprocessors`. With several `splits`, O and LSE are
     dense arrays [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
@@ -209,7 +209,7 @@ def _rotated(
 
 
 def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
-    """What functions of scores take as the first query of a sequence with these queries and keys:
+    """The index of the first query of a sequence, with these queries and keys, for functions of scores:
     with pages its position among the keys.
     """
     if config.page_size is None:
@@ -251,13 +251,13 @@ def step_of(
 
 
 def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
-    """What a launch on the host gives a kernel behind its other arrays: the counter of its tickets."""
+    """The last arrays of a kernel in a launch on the host: the counter of tickets, if it takes them."""
     return [np.zeros(1, np.int32)] * config.takes_tickets
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
     """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
-    found = host_array(array)
-    if found.ndim == 3:
-        return found[np.newaxis]
-    return found if layout == "bhsd" else found.transpose(0, 2, 1, 3)
+    values = host_array(array)
+    if values.ndim == 3:
+        return values[np.newaxis]
+    return values if layout == "bhsd" else values.transpose(0, 2, 1, 3)

@@ -1,4 +1,4 @@
-"""The checks of a launch: they turn the caller's arrays into sizes and strides that a kernel may
+"""The checks of a launch: they derive from the caller's arrays sizes and strides that a kernel may
 rely on.
 
 Nothing here queries a device. All problems of a call are reported at once.
@@ -26,15 +26,15 @@ from flash.launch.operands import (
     Operands,
     batch_problems,
     operand_problems,
+    operand_sizes,
     operand_strides,
-    own_sizes,
     table_problems,
 )
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
+from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.outputs import Output
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import integer, is_one_of
@@ -42,6 +42,7 @@ from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.runtime.cuda_driver import DeviceProperties
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, as a dict key
@@ -84,7 +85,7 @@ class Geometry:
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     def shape_of(self, output: Output) -> tuple[int, ...]:
-        """The shape of what is written beside O."""
+        """The shape of an output other than O."""
         packed = self.max_seqlen_q is not None
         shape = output.shape(self.batch, self.heads, self.seq_q, packed=packed)
         return shape[1:] if self.unbatched else shape
@@ -105,22 +106,6 @@ class Geometry:
     def longest_q(self) -> int:
         """The number of queries of the longest sequence."""
         return self.seq_q if self.max_seqlen_q is None else self.max_seqlen_q
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a launch on a device: query rows of a CTA, dynamic shared memory in bytes,
-    number of key and query rows, and slices of values. If `packed`, the query rows of a CTA belong
-    to all heads that share a key/value head.
-    """
-
-    block_q: int
-    shared_needed: int
-    shared_available: int
-    device: str
-    max_seq: int = MAX_SEQ
-    value_slices: int = 1
-    packed: bool = False
 
 
 def check(
@@ -148,7 +133,7 @@ def check(
         )
     layout, of_pages = _layouts_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
-    declared = matrices(config, layout, len(q.shape), caller.said("as q is"), of_pages)
+    declared = matrices(config, layout, len(q.shape), caller.source_words("as q is"), of_pages)
     problems = list(_type_problems(declared, arrays, caller))
     problems += [p for one in declared if one.name in arrays for p in one.row_problems(arrays[one.name])]
     problems += device_problems({**arrays, **operands})
@@ -183,7 +168,7 @@ def check(
     return replace(
         geometry,
         operand_strides=operand_strides(config.features, operands),
-        operand_sizes=tuple(own_sizes(config.features.operands, sizes).items()),
+        operand_sizes=tuple(operand_sizes(config.features.operands, sizes).items()),
     )
 
 
@@ -240,13 +225,13 @@ def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> in
     merged = geometry.stride_alignment
     for pointer in pointers:
         merged |= pointer
-    found = math.gcd(ALIGNMENTS[0], merged)
+    aligned = math.gcd(ALIGNMENTS[0], merged)
     if config.alignment == "auto":
-        return min(found, geometry.natural_alignment)
-    if found % int(config.alignment):
+        return min(aligned, geometry.natural_alignment)
+    if aligned % int(config.alignment):
         raise LaunchError(
             "launch: the config promises pointers and strides that are multiples of "
-            f"{config.alignment} bytes, these are multiples of {found}; use alignment='auto'"
+            f"{config.alignment} bytes, these are multiples of {aligned}; use alignment='auto'"
         )
     return int(config.alignment)
 
@@ -270,9 +255,9 @@ def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH)
         if caller.has_config:
             has_not, cure = "the config has no dropout", f"AttentionConfig({cure}, ...)"
         raise LaunchError(f"{caller.name}: dropout_seed is given, but {has_not}; use {cure}")
-    found = integer(dropout_seed, 0, (1 << 64) - 1)
-    if found is not None:
-        return found
+    number = integer(dropout_seed, 0, (1 << 64) - 1)
+    if number is not None:
+        return number
     has = "the config has " if caller.has_config else ""
     raise LaunchError(
         f"{caller.name}: dropout_seed must be an integer from 0 to 2**64 - 1, because "
@@ -283,8 +268,8 @@ def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH)
 def _type_problems(
     declared: tuple[Argument, ...], arrays: dict[str, ArrayView], caller: Caller
 ) -> Iterator[str]:
-    found = {array.dtype for array in arrays.values()}
-    other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
+    dtypes = {array.dtype for array in arrays.values()}
+    other = OF_ARRAYS.get(dtypes.pop()) if len(dtypes) == 1 else None
     # If all arrays have one dtype, the config may be wrong: the message then names both cures.
     fits = other is not None and other.name in DTYPES
     or_else = caller.or_use(f"dtype={other.name!r}") if other and fits else ""
@@ -381,7 +366,7 @@ def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
 
 
 def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
-    """The number of heads in a section of a causal kernel: the CTAs of these heads take turns, so
+    """The number of heads in a section of a causal kernel: the CTAs of these heads alternate, so
     that their K and V stay in an L2 cache of `cache_bytes`. For packed sequences the mean number of
     keys counts.
     """
@@ -416,31 +401,33 @@ def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
         )
 
 
-def check_limits(geometry: Geometry, limits: Limits, caller: str = LAUNCH.name) -> None:
+def check_limits(
+    geometry: Geometry, kernel: KernelConfig, device: DeviceProperties, caller: str = LAUNCH.name
+) -> None:
     """Raise one `LaunchError` with all limits of the kernel or its device that a call exceeds."""
-    raise_problems(list(_limit_problems(geometry, limits)), caller)
+    raise_problems(_limit_problems(geometry, kernel, device), caller)
 
 
-def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
-    rows, heads = _rows_of_heads(geometry, limits.packed)
-    if limits.packed and rows > limits.max_seq >= geometry.longest_q:
+def _limit_problems(geometry: Geometry, kernel: KernelConfig, device: DeviceProperties) -> Iterator[str]:
+    t, most = kernel.tiling, max_seq(kernel.features)
+    rows, heads = _rows_of_heads(geometry, kernel.packed)
+    if kernel.packed and rows > most >= geometry.longest_q:
         longest = "seq_q" if geometry.max_seqlen_q is None else "max_seqlen_q"
         yield (
-            f"{longest} times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
+            f"{longest} times heads / kv_heads must be at most {most} with pack_gqa=True, "
             f"got {geometry.longest_q} * {geometry.group}; use pack_gqa='auto'"
         )
-    slices = limits.value_slices
-    ctas = -(-rows // limits.block_q) * heads * geometry.batch * slices
+    ctas, slices = grid_ctas(kernel, geometry), t.value_slices
     if ctas > MAX_CTAS:
-        kind = "kv_heads" if limits.packed else "heads"
+        kind = "kv_heads" if kernel.packed else "heads"
         yield (
             f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({rows} / "
-            f"{limits.block_q}) query blocks * {heads} {kind} * {geometry.batch} batch"
+            f"{t.block_q}) query blocks * {heads} {kind} * {geometry.batch} batch"
             f"{f' * {slices} slices of head_dim_v' if slices > 1 else ''}); "
             "split the batch or use a larger block_q"
         )
-    if limits.shared_needed > limits.shared_available:
+    if t.shared_bytes > device.shared_per_block_optin:
         yield (
-            f"the kernel needs {limits.shared_needed} bytes of shared memory per block, but "
-            f"{limits.device} allows {limits.shared_available}; use a smaller tile or block_q"
+            f"the kernel needs {t.shared_bytes} bytes of shared memory per block, but "
+            f"{device} allows {device.shared_per_block_optin}; use a smaller tile or block_q"
         )

@@ -20,7 +20,7 @@ from ptxgen.arrays.dlpack import dense_strides
 
 
 def geometry_of_units(g: Geometry, count: int) -> Geometry:
-    """The geometry of a call with so many units of one with geometry `g` (`key_splits.units_of`)."""
+    """The geometry of `count` units of a call with geometry `g` (`key_splits.units_of`)."""
     if g.batch > 1:
         return replace(g, batch=count)
     return replace(g, heads=count * g.group, kv_heads=count)
@@ -46,9 +46,9 @@ def units(call: Call, first: int, end: int) -> Call:
 
 
 def divided(
-    call: Call, made: Build, splits: int, memory: Memory, device: Device = USUAL_DEVICE
+    call: Call, kernel: Build, splits: int, memory: Memory, device: Device = USUAL_DEVICE
 ) -> tuple[Step, Step]:
-    """The launches of a call with several `splits`, whose kernel is `made`: one that attends to each split,
+    """The launches of a call with several `splits`, whose kernel is `kernel`: one that attends to each split,
     and one that merges what these find, which is in `memory`: O [batch, heads, seq_q, splits, head_dim_v] and
     LSE [batch, heads, seq_q, splits], f32. Raises `LaunchError` for a grid that is too large.
     """
@@ -56,13 +56,13 @@ def divided(
     rows = (g.batch, g.heads, g.seq_q)
     outs = memory.array((*rows, splits, call.config.value_dim), F32)
     lses = memory.array((*rows, splits), F32)
-    require_grid("launch", grid_ctas(made.config, g) * splits)
+    require_grid("launch", grid_ctas(kernel.config, g) * splits)
     of_splits = call._replace(arrays={**call.arrays, "out": outs, LSE.name: lses})
-    attending = step_of(of_splits, made, memory, device, splits)
+    attending = step_of(of_splits, kernel, memory, device, splits)
     merge = MergeCall(
         outs,
         lses._replace(shape=(math.prod(rows), splits), strides=(splits, 1)),
         call.arrays["out"]._replace(shape=(*rows, call.config.value_dim), strides=(*g.strides[-1], 1)),
         call.arrays.get(LSE.name),
     )
-    return attending, merging(merge, made.target, made.config.alignment)
+    return attending, merging(merge, kernel.target, kernel.config.alignment)

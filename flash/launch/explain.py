@@ -47,9 +47,9 @@ def explain(
     aligned = alignment(config, g, *pointers)
     division = forward.division(geometry, ordinal, aligned)
     choice = functools.partial(forward.kernel, ordinal=ordinal, aligned=aligned, outputs=config.outputs)
-    made = proved_build(choice(geometry, splits=division.splits))
+    kernel = proved_build(choice(geometry, splits=division.splits))
     multiprocessors = forward.device(ordinal).multiprocessors
-    grid = _grid(config, made, geometry, division, choice, multiprocessors)
+    grid = _grid(config, kernel, geometry, division, choice, multiprocessors)
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -64,17 +64,9 @@ def explain(
         **(
             {"kernel": _NO_KERNEL[backend]}
             if backend in _NO_KERNEL
-            else _kernel(
-                made,
-                geometry,
-                grid,
-                forward.gpu,
-                backend,
-                _products(config, made, geometry),
-                _not_taken(config, made),
-            )
+            else _kernel(config, kernel, geometry, grid, forward.gpu, backend)
         ),
-        "work": _work(config, made, geometry, views),
+        "work": _work(config, kernel, geometry, views),
     }
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
 
@@ -100,28 +92,28 @@ def data_of(backend: str, q: ArrayView) -> str:
 
 
 def _kernel(
-    made: Build,
+    config: AttentionConfig,
+    build: Build,
     geometry: Geometry,
     grid: dict[str, str],
     gpu: Launcher,
     backend: str,
-    products: dict[str, str],
-    not_taken: str,
 ) -> dict[str, str]:
-    config, t = made.config, made.config.tiling
+    """The lines about a kernel, by their names."""
+    kernel, t = build.config, build.config.tiling
     lines = {
-        "kernel": f"{config.name} for {config.target}, verified",
-        **products,
-        "proved": proved_text(made),
-        "access": f"{config.alignment} bytes at once, as addresses and strides allow",
-        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads"
-        f"{not_taken}",
+        "kernel": f"{kernel.name} for {kernel.target}, verified",
+        **_products(config, build, geometry),
+        "proved": proved_text(build),
+        "access": f"{kernel.alignment} bytes at once, as addresses and strides allow",
+        "tiles": f"{t.block_q} {_queries(build, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads"
+        f"{_not_taken(config, build)}",
         **grid,
-        "needs": str(made.resources),
-        "silicon": silicon_text(made),
+        "needs": str(build.resources),
+        "silicon": silicon_text(build),
     }
     if backend == "cuda":
-        key = gpu.cache_key(made)
+        key = gpu.cache_key(build)
         lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(" )", ")")
     return lines
 
@@ -135,19 +127,19 @@ def _ctas(kernel: KernelConfig, geometry: Geometry, multiprocessors: int) -> str
     return f"{ctas} CTAs, to which {parts} blocks of queries are dealt ({kernel.scheduler})"
 
 
-def _why_grid(config: AttentionConfig, made: Build) -> str:
+def _why_grid(config: AttentionConfig, kernel: Build) -> str:
     """Why a call does not have the scheduler that its config names; empty if it has."""
-    if config.scheduler in ("auto", made.config.scheduler):
+    if config.scheduler in ("auto", kernel.config.scheduler):
         return ""
-    why = why_grid(made.config.tiling, made.config.features.cached)
-    if not why and made.config.features.splits:
+    why = why_grid(kernel.config.tiling, kernel.config.features.cached)
+    if not why and kernel.config.features.splits:
         why = "splits of the keys have CTAs of their own"
     return f", not {config.scheduler}: {why}"
 
 
 def _grid(
     config: AttentionConfig,
-    made: Build,
+    kernel: Build,
     geometry: Geometry,
     division: Division,
     choice: Callable[[Geometry], KernelConfig],
@@ -158,12 +150,12 @@ def _grid(
     """
     if geometry.is_empty:
         return {"grid": "nothing to launch: no query"}
-    why, (whole, splits) = _why_grid(config, made), division
+    why, (whole, splits) = _why_grid(config, kernel), division
     if splits == 1:
-        return {"grid": _ctas(made.config, geometry, multiprocessors) + why}
+        return {"grid": _ctas(kernel.config, geometry, multiprocessors) + why}
     undivided = _ctas(choice(geometry), geometry, multiprocessors)
     units = units_of(config, geometry)
-    rest = grid_ctas(made.config, geometry) // units * (units - whole) * splits
+    rest = grid_ctas(kernel.config, geometry) // units * (units - whole) * splits
     if not whole:
         return {"grid": f"{rest} CTAs{why}", "splits": f"{splits} of the keys, merged; else {undivided}"}
     before = geometry_of_units(geometry, whole)
@@ -173,26 +165,26 @@ def _grid(
     return {"grid": f"{first}, then {rest}", "splits": f"{what}; else {undivided}"}
 
 
-def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:
+def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dict[str, str]:
     """Which instruction multiplies on a target that has families of its own, and why it is not that of a
     family before; then what has a scale.
     """
-    if not any(family.target == made.target.name for family in families_of(config.tile_request)):
+    if not any(family.target == kernel.target.name for family in families_of(config.tile_request)):
         return {}
-    said = made.config.family.explained(made.config.tiling)
-    if why := refusals_of(config, geometry, made.config):
-        said += f": {'; '.join(why.values())}"
-    if not made.config.features.scaled:
-        return {"products": said}
+    products = kernel.config.family.explained(kernel.config.tiling)
+    if why := refusals_of(config, geometry, kernel.config):
+        products += f": {'; '.join(why.values())}"
+    if not kernel.config.features.scaled:
+        return {"products": products}
     rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
-    return {"products": said, "scales": f"one of Q, K and V for {rows}"}
+    return {"products": products, "scales": f"one of Q, K and V for {rows}"}
 
 
-def _not_taken(config: AttentionConfig, made: Build) -> str:
+def _not_taken(config: AttentionConfig, kernel: Build) -> str:
     """The sizes of the config that its kernel has with `wgmma`, and this kernel has not; else empty."""
-    t = made.config.tiling
+    t = kernel.config.tiling
     sizes = ("block_q", config.block_q, t.block_q), ("tile", config.tile, t.tile)
-    others = [f"{name}={asked}" for name, asked, found in sizes if asked not in ("auto", found)]
+    others = [f"{name}={asked}" for name, asked, size in sizes if asked not in ("auto", size)]
     if not others:
         return ""
     return f"; {' and '.join(others)} {'is' if len(others) == 1 else 'are'} for wgmma"
@@ -205,19 +197,19 @@ def _slice(t: AnyTiling) -> str:
     return f" and {t.slices.width} of {t.head_dim_v} columns of V"
 
 
-def _queries(made: Build, geometry: Geometry) -> str:
-    """What the rows of a CTA are: queries of one head, or of packed heads."""
-    return f"queries of {geometry.group} packed heads" if made.config.packed else "queries"
+def _queries(kernel: Build, geometry: Geometry) -> str:
+    """The name of the rows of a CTA: queries of one head, or of packed heads."""
+    return f"queries of {geometry.group} packed heads" if kernel.config.packed else "queries"
 
 
-def proved_text(made: BuiltKernel) -> str:
+def proved_text(kernel: BuiltKernel) -> str:
     """The words of `explain` that say which accesses and barriers of a kernel are proved."""
-    return f"{_proved(made.proof)}; {_proved_global(made.global_proof)}"
+    return f"{_proved(kernel.proof)}; {_proved_global(kernel.global_proof)}"
 
 
-def silicon_text(made: BuiltKernel) -> str:
+def silicon_text(kernel: BuiltKernel) -> str:
     """The words of `explain` that say on which GPUs a kernel's text has run."""
-    return ledger().status(f"{made.kernel.name} for {made.target}", lambda: made.text)
+    return ledger().status(f"{kernel.kernel.name} for {kernel.target}", lambda: kernel.text)
 
 
 def _proved(proof: Proof) -> str:
@@ -255,17 +247,17 @@ def rows_of(g: Geometry) -> str:
     return f"total_q {g.seq_q}, {keys}, max_seqlen_q {g.max_seqlen_q}"
 
 
-def _work(config: AttentionConfig, made: Build, g: Geometry, views: Mapping[str, ArrayView]) -> str:
-    resources = made.resources
+def _work(config: AttentionConfig, kernel: Build, g: Geometry, views: Mapping[str, ArrayView]) -> str:
+    resources = kernel.resources
     if g.max_seqlen_q is None:
         lengths = [(g.seq_q, g.seq_k)] * min(g.batch, 1)
         sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
         times, memory = g.batch, resources.memory(*sizes, kv_heads=g.kv_heads)
     else:
-        given = {name: views[name] for name in LENGTHS if name in views}
-        if any(array.device != HOST for array in given.values()):
+        arrays = {name: views[name] for name in LENGTHS if name in views}
+        if any(array.device != HOST for array in arrays.values()):
             return "as much as the lengths say, which are on a GPU and not read"
-        of_host = {name: host_array(array) for name, array in given.items()}
+        of_host = {name: host_array(array) for name, array in arrays.items()}
         lengths = [sequence.lengths for sequence in each_sequence(**of_host)]
         times, memory = 1, resources.packed_memory(g.heads, g.kv_heads, lengths)
     needed, done = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from flash.calls.gpu import Launcher
 from flash.calls.memory import Memory
@@ -13,7 +13,7 @@ from flash.contract.catalogue import proved_build
 from flash.host.caller import Caller, raise_problems
 from flash.launch import varlen
 from flash.launch.calls import MATRICES, Call, on_cpu_of, run_on_cpu, step_of
-from flash.launch.checks import Geometry, Limits, alignment, check, check_addresses, check_limits
+from flash.launch.checks import Geometry, alignment, check, check_addresses, check_limits
 from flash.launch.divided import divided, units
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import Division, division_of, fixed_splits, units_of
@@ -24,7 +24,6 @@ from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.limits import max_seq
 from flash.problem.outputs import Output
 from flash.scores.features import NO_ARRAYS
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
@@ -91,45 +90,45 @@ class Forward(Operation[Call]):
                     "launch: max_seqlen_q is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
                 )
-            return self._kept_geometry(views, layout, None)
+            return self._cached_geometry(views, layout, None)
         operands = self.operands(views)
-        found = self._kept_geometry(views, layout, varlen.most_queries(operands, max_seqlen_q, caller))
-        problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+        geometry = self._cached_geometry(views, layout, varlen.most_queries(operands, max_seqlen_q, caller))
+        problems = list(varlen.length_problems(operands, geometry.seq_q, geometry.seq_k, geometry.longest_q))
         if config.page_size is not None:
-            problems += varlen.page_problems(operands, found.batch, found.pages, config.page_size)
+            problems += varlen.page_problems(operands, geometry.batch, geometry.pages, config.page_size)
         if config.rotary_dim:
             problems += varlen.rotary_problems(operands)
         raise_problems(problems, caller)
-        return found
+        return geometry
 
-    def _kept_geometry(
+    def _cached_geometry(
         self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: int | None
     ) -> Geometry:
-        """The checked geometry of a call, kept for later calls with arrays of the same layout."""
+        """The checked geometry of a call, cached for later calls with arrays of the same layout."""
         # [1:6] is all that the checks read: shape, strides, dtype, device, read_only.
         key = (layout, max_seqlen_q, *[array[1:6] for array in views.values()])
         try:
-            found = self.geometries.get(key)
+            geometry = self.geometries.get(key)
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
-            found = None
-        if found is None:
+            geometry = None
+        if geometry is None:
             self.require_located(views.values())
-            found = self._checked(views, layout, max_seqlen_q, self.caller)
+            geometry = check(
+                self.config,
+                views["q"],
+                views["k"],
+                views["v"],
+                views.get("out"),
+                layout=layout,
+                operands=self.operands(views),
+                max_seqlen_q=max_seqlen_q,
+                caller=self.caller,
+            )
             device, ordinal = views["q"].device
             if (device, ordinal) != HOST and ordinal != UNKNOWN_DEVICE:
-                self._check_limits(found, ordinal)
-            self.geometries.keep(key, found)
-        return found
-
-    def _checked(
-        self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: int | None, caller: Caller
-    ) -> Geometry:
-        q, k, v, out = (views.get(name) for name in MATRICES)
-        assert q is not None
-        assert k is not None
-        assert v is not None
-        how: Any = {"layout": layout, "max_seqlen_q": max_seqlen_q}
-        return check(self.config, q, k, v, out, operands=self.operands(views), caller=caller, **how)
+                self._check_limits(geometry, ordinal)
+            self.geometries.keep(key, geometry)
+        return geometry
 
     def check_contents(self, views: Mapping[str, ArrayView], geometry: Geometry) -> None:
         """Raise `LaunchError` with the problems of the addresses of a call's arrays, and of scales."""
@@ -143,9 +142,9 @@ class Forward(Operation[Call]):
         self, like: ArrayView, geometry: Geometry, outputs: Iterable[Output], *, out: object
     ) -> list[Result]:
         """The new arrays for the results of a call."""
-        found = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
-        found += [Result(o.name, like, geometry.shape_of(o), F32, o.initial) for o in outputs]
-        return found
+        declared = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
+        declared += [Result(o.name, like, geometry.shape_of(o), F32, o.initial) for o in outputs]
+        return declared
 
     # ---- kernels
 
@@ -153,22 +152,11 @@ class Forward(Operation[Call]):
         """Raise `LaunchError` if the call exceeds a limit of the kernel or the device,
         `ConfigError` if no tile fits the target.
         """
-        device = self.gpu.backend.device_properties(ordinal)
         kernel = kernel_of(self.config, geometry, self.target(ordinal))
-        tiling = kernel.tiling
-        limits = Limits(
-            tiling.block_q,
-            tiling.shared_bytes,
-            device.shared_per_block_optin,
-            str(device),
-            max_seq(self.config.features),
-            tiling.value_slices,
-            kernel.packed,
-        )
-        check_limits(geometry, limits, self.caller.name)
+        check_limits(geometry, kernel, self.gpu.backend.device_properties(ordinal), self.caller.name)
 
     def device(self, ordinal: int | None) -> Device:
-        """What of a device the choice of a kernel depends on; the usual one for the interpreter."""
+        """Device properties on which the choice of a kernel depends; usual ones for the interpreter."""
         if ordinal is None:
             return USUAL_DEVICE
         has = self.gpu.backend.device_properties(ordinal)
@@ -187,7 +175,7 @@ class Forward(Operation[Call]):
         return kernel_of(self.config, geometry, target, aligned, outputs, splits, self.device(ordinal))
 
     def division(self, geometry: Geometry, ordinal: int | None, aligned: int) -> Division:
-        """What of a launch on a device is divided, and into how many splits."""
+        """How many units of a launch on a device are divided, and into how many splits of the keys."""
         if ordinal is None:
             return Division(0, fixed_splits(self.config))
         kernel = kernel_of(self.config, geometry, self.target(ordinal), aligned)
@@ -196,35 +184,35 @@ class Forward(Operation[Call]):
     # ---- the operation
 
     def arrays(self, call: Call) -> Mapping[str, ArrayView]:
-        """See `Operation.arrays`. V that is columns of K is no array of its own."""
+        """The arrays of a call, by name. V that is columns of K is not among them."""
         if not self.config.shared_kv:
             return call.arrays
         return {name: array for name, array in call.arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """See `Operation.over`."""
+        """The call with `arrays`, of the same layout, instead of those it has."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)
 
     def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """See `Operation.dense`."""
+        """The call with dense copies `arrays` of its arrays."""
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
-        geometry = self._kept_geometry(views, call.layout, call.geometry.max_seqlen_q)
+        geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)
         return there._replace(geometry=geometry)
 
     def require(self, call: Call, ordinal: int) -> None:
-        """See `Operation.require`."""
+        """Raise `LaunchError` if the device does not hold the call."""
         self._check_limits(call.geometry, ordinal)
 
     def written(self, call: Call) -> dict[str, bool]:
-        """See `Operation.written`: rows of no packed sequence keep what they have."""
+        """Whether a call writes all elements, by array: rows of no packed sequence are not written."""
         whole = not self.config.varlen
         return {"out": whole} | {o.name: whole or not o.has_rows for o in call.outputs}
 
     def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
-        """See `Operation.key`."""
+        """Everything that the launches of a call on a device depend on except addresses."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
 
@@ -232,7 +220,7 @@ class Forward(Operation[Call]):
         return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])
 
     def steps(self, call: Call, ordinal: int | None, memory: Memory) -> Iterator[Step]:
-        """See `Operation.steps`."""
+        """The launches of a call on device `ordinal`, None for the interpreter, in their order."""
         geometry, device, outputs = call.geometry, self.device(ordinal), call.outputs
         if ordinal is not None:
             self._check_limits(geometry, ordinal)
@@ -249,5 +237,5 @@ class Forward(Operation[Call]):
             yield from divided(rest, proved_build(kernel), splits, memory, device)
 
     def on_cpu(self, call: Call, backend: str) -> None:
-        """See `Operation.on_cpu`."""
+        """Compute a call on the host, with numpy or with compiled loops."""
         run_on_cpu(call, on_cpu_of(self.config, backend))

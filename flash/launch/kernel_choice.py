@@ -82,7 +82,7 @@ def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfi
 
 
 def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) -> str:
-    """What of a launch's arrays no tensor map takes; the empty string if there is nothing. If the keys are
+    """Why no tensor maps describe a launch's arrays; the empty string if they do. If the keys are
     divided, another kernel writes O. Rows of K and V that threads gather need no map.
     """
     if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
@@ -103,8 +103,8 @@ def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) ->
 
 
 def against_map(name: str, extents: Sequence[int], strides: Sequence[int], nbytes: int) -> str:
-    """What of an array no tensor map takes: strides in elements of `nbytes`, of all dimensions but the
-    last; the empty string if there is nothing.
+    """Why no tensor map describes an array with these strides, in elements of `nbytes`, of all dimensions but
+    the last; the empty string if one does.
     """
     for extent, stride in zip(extents, strides, strict=True):
         if extent > 1 and not 0 < stride * nbytes < MOST_STRIDE:

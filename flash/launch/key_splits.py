@@ -15,7 +15,7 @@ from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 
-# Work of a CTA beside its tiles of keys, such as reading Q and writing O, in units of one tile.
+# Work of a CTA in addition to its tiles of keys, such as reading Q and writing O, in units of one tile.
 BESIDE: Final = 1
 # A merge is worth it only if the launch then takes at most this part of its time.
 _WORTH_IT: Final = 0.9
@@ -62,7 +62,7 @@ class Merging(NamedTuple):
     split: float
 
     def cost(self, units: int, splits: int) -> float:
-        """The cost for so many units with so many splits."""
+        """The cost of merging `units` units of a grid, each of `splits` splits."""
         return self.launch + units * (self.results + splits * self.split)
 
 
@@ -88,8 +88,8 @@ class Division(NamedTuple):
 def choose_division(
     grid: Grid, slots: Slots, cost: Cost, merging: Merging, most: int = _MOST_SPLITS
 ) -> Division:
-    """What of a grid is divided, and into how many splits. `most` is how many splits all units together may
-    have.
+    """The division of a grid that is the fastest by the model. `most` is how many splits all units together
+    may have.
 
     Without splits the grid takes at least `time_at_least`, and with them at most `time_divided`. A division
     is taken only if that is at most 0.9 of the other: then a grid gets faster, whatever the order in which
@@ -110,8 +110,10 @@ def choose_division(
     best = min(times.values(), default=plain)
     if best > _WORTH_IT * plain:
         return Division(0, 1)
-    near = (found for found, time in times.items() if time <= min(_GOOD_ENOUGH * best, _WORTH_IT * plain))
-    return min(near, key=lambda found: ((grid.units - found.whole) * found.splits, found.splits))
+    near = (
+        division for division, time in times.items() if time <= min(_GOOD_ENOUGH * best, _WORTH_IT * plain)
+    )
+    return min(near, key=lambda division: ((grid.units - division.whole) * division.splits, division.splits))
 
 
 def time_divided(grid: Grid, slots: Slots, cost: Cost, merging: Merging, division: Division) -> float:
@@ -161,7 +163,7 @@ def fixed_splits(config: AttentionConfig) -> int:
 def division_of(
     config: AttentionConfig, kernel: KernelConfig, geometry: Geometry, multiprocessors: int
 ) -> Division:
-    """What of a launch on a device of so many multiprocessors is divided, where `kernel` would run without
+    """The division of a launch on a device with `multiprocessors`, where `kernel` would run without
     splits. "auto" is the rule of `choose_division` for kernels with the default tiles; sequences of their own
     lengths are not divided, nor keys that a mask_mod leaves out, because their number is not known, nor what
     is dealt by tickets.
@@ -194,7 +196,7 @@ def units_of(config: AttentionConfig, geometry: Geometry) -> int:
 
 
 def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
-    """The cost of merging, where a unit has so many rows of O. Partial results are f32, written once and
+    """The cost of merging, where a unit has `rows` rows of O. Partial results are f32, written once and
     read once.
     """
     t = kernel.tiling

@@ -31,7 +31,7 @@ class MergeCall(NamedTuple):
     lse: ArrayView | None
 
 
-class Given(NamedTuple):
+class MergeArguments(NamedTuple):
     """The arrays of a user's merge: parts [splits, ..., head_dim_v], O [..., head_dim_v] and LSE of
     the parts, f32 [splits, ...], all of any strides; and merged LSE [...], dense.
     """
@@ -63,9 +63,9 @@ class Given(NamedTuple):
     def call(self) -> MergeCall:
         """The arrays in the kernel's shapes. Requires no problems, and no dimension of 0."""
         rows = [Joined(1, (0, 0))] * _DIMENSIONS + self._rows
-        found = rows[-_DIMENSIONS:]
-        sizes = tuple(row.length for row in found)
-        of_parts, of_out = (tuple(row.strides[n] for row in found) for n in (0, 1))
+        last_rows = rows[-_DIMENSIONS:]
+        sizes = tuple(row.length for row in last_rows)
+        of_parts, of_out = (tuple(row.strides[n] for row in last_rows) for n in (0, 1))
         splits, columns = self.outs.shape[0], self.outs.shape[-1]
         of_lses = self._rows_of_lses or [Joined(1, (0,))]
         return MergeCall(
@@ -98,16 +98,16 @@ def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
     """The dimensions of arrays of one shape. Adjacent dimensions that are contiguous in all arrays
     are joined to one, and dimensions with one element are left out.
     """
-    found: list[Joined] = []  # innermost first
+    dimensions: list[Joined] = []  # innermost first
     for length, *steps in reversed(list(zip(shape, *strides, strict=True))):
         if length == 1:
             continue
-        last = found[-1] if found else None
+        last = dimensions[-1] if dimensions else None
         if last and all(s == last.length * t for s, t in zip(steps, last.strides, strict=True)):
-            found[-1] = Joined(length * last.length, last.strides)
+            dimensions[-1] = Joined(length * last.length, last.strides)
         else:
-            found.append(Joined(length, tuple(steps)))
-    return found[::-1]
+            dimensions.append(Joined(length, tuple(steps)))
+    return dimensions[::-1]
 
 
 def merging(
@@ -117,7 +117,7 @@ def merging(
     to `alignment` bytes if that is less. With `plus_is_empty` a part whose lse is +inf has seen no key.
     """
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
-    made = merge_build(
+    kernel = merge_build(
         MergeConfig(
             target,
             call.parts.shape[4],
@@ -129,11 +129,11 @@ def merging(
             plus_is_empty,
         )
     )
-    made.require_proved()
+    kernel.require_proved()
     arrays = {"PARTS": call.parts, "LSES": call.lses, "O": call.out}
     arrays |= {} if call.lse is None else {"LSE": call.lse}
     batch, heads, seq_q, splits, _ = call.parts.shape
     rows = batch * heads * seq_q
     values: dict[str, int | float] = {"rows": rows, "seq_q": seq_q, "heads": heads}
     values["splits"] = splits
-    return launch_step(made, arrays, values, -(-rows // WARPS))
+    return launch_step(kernel, arrays, values, -(-rows // WARPS))

@@ -1,4 +1,4 @@
-"""The checks of a launch's operands: arrays beside Q, K, V and O (`flash/problem/features.py`)."""
+"""The checks of a launch's operands: arrays other than Q, K, V and O (`flash/problem/features.py`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_ENDS = (
 )
 
 
-def require_operands(features: Features, given: Mapping[str, object], caller: Caller = LAUNCH) -> None:
+def require_operands(features: Features, arguments: Mapping[str, object], caller: Caller = LAUNCH) -> None:
     """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
@@ -46,7 +46,7 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
         + (f", because the config says {_setting(name)}" if caller.has_config else "")
         if array is None
         else _unasked(name, caller)
-        for name, array in given.items()
+        for name, array in arguments.items()
         if (array is not None) != (name in wanted)
     ]
     if problems:
@@ -106,20 +106,20 @@ def scale_problems(operands: Operands) -> Iterator[str]:
             yield f"{name} must hold finite numbers, got {scales[~np.isfinite(scales)][0]}"
 
 
-def own_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
+def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
     """The lengths of the arrays that have sizes of their own, by the names of the parameters."""
-    found = {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
+    lengths = {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
     if any(operand.name in ANGLES for operand in wanted):
-        found["positions"] = min(sizes["positions"], MAX_POSITIONS)  # no query has one behind these
-    return found
+        lengths["positions"] = min(sizes["positions"], MAX_POSITIONS)  # no query has a later position
+    return lengths
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
     """Strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
-    found = []
+    strides = []
     for operand in features.operands:
         array = operands[operand.name]
         axes = [*zip(array.shape, array.strides, strict=True)]
         steps = [step if length > 1 else 0 for length, step in (axes[:-1] if operand.columns else axes)]
-        found.append((0,) * (len(operand.axes) - len(steps)) + tuple(steps))
-    return tuple(found)
+        strides.append((0,) * (len(operand.axes) - len(steps)) + tuple(steps))
+    return tuple(strides)

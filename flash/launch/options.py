@@ -177,14 +177,14 @@ def options_of(caller: str) -> tuple[Option, ...]:
     return tuple(option for option in OPTIONS if caller in option.functions)
 
 
-def checked_options(caller: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
+def checked_options(caller: str, options: Mapping[str, Any], known: type) -> dict[str, Any]:
     """The options of `known` that the function `caller` of an adapter is given, with defaults. Raises what
     functions of attention raise for values, in the name of `caller`.
     """
     checked = {}
     for option in OPTIONS:
         if option.name in known.__annotations__:
-            value = given.get(option.name, option.default)
+            value = options.get(option.name, option.default)
             value = value if option.check is None else option.check(caller, value)
             plain = value if option.plain is None else option.plain(caller, value)
             checked[option.name] = plain if option.value is None else option.value(plain)

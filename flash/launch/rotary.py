@@ -38,10 +38,10 @@ def rotary_of_call(
 
     Raises `LaunchError` for a table alone, for tables without pages, and for shapes that are none of tables.
     """
-    given = {name: arguments.pop(name, None) for name in RotaryArguments.__annotations__}
-    pairs = given.pop(_INTERLEAVED)
+    rotary = {name: arguments.pop(name, None) for name in RotaryArguments.__annotations__}
+    pairs = rotary.pop(_INTERLEAVED)
     interleaved = pairs is not None and flag(caller, _INTERLEAVED, pairs)
-    tables = {name: array for name, array in given.items() if array is not None}
+    tables = {name: array for name, array in rotary.items() if array is not None}
     if not tables:
         return NO_ROTATION, _NO_ANGLES
     raise_problems(together_problems(tables, ANGLES), caller)

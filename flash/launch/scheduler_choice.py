@@ -2,11 +2,11 @@
 
 A CTA that takes several parts prepares its barriers once, and copies the first tiles of a part while the
 part before is finished. Without causality all parts cost the same, and every order is as good as the
-GPU's own. With causality they do not: dealt in turn they end later than in a grid, whose next CTA begins
+GPU's own. With causality they do not: dealt round-robin they end later than in a grid, whose next CTA begins
 when one has ended. Mirrored rounds even that out where the parts are sorted, the longest first, over several
 rounds; they are sorted in each section of heads whose K and V have room in the cache. Which ends first is
 computed from the tiles of keys of all parts. `tools/cta_order.py --schedulers` has the whole model,
-docs/tuning.md its figures beside those of an H200.
+docs/tuning.md its figures next to those of an H200.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from flash.scores.window import Window
 USUAL_MULTIPROCESSORS: Final = 132
 
 
-# The part of a CTA's work beside its tiles that a persistent one does while it finishes the part before:
-# barriers and tensor maps, and the way of the first tiles.
+# The part of a CTA's work in addition to its tiles that a persistent one does while it finishes the part
+# before: barriers and tensor maps, and the way of the first tiles.
 HIDDEN: Final = 0.5
 _FEW_ROUNDS: Final = 8
 
@@ -42,7 +42,7 @@ Costs = NDArray[np.float64]
 
 
 class Device(NamedTuple):
-    """What of a device the choice depends on; an H100 with the cache of an A100 if there is none."""
+    """The device properties on which the choice depends; by default an H100 with the L2 cache of an A100."""
 
     multiprocessors: int = USUAL_MULTIPROCESSORS
     cache_bytes: int = USUAL_CACHE_BYTES

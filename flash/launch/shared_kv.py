@@ -17,17 +17,17 @@ def columns_of(config: AttentionConfig, k: ArrayView) -> ArrayView:
     if not k.shape:
         return k  # which is refused for its shape
     columns = min(config.value_dim, k.shape[-1])
-    found = k._replace(shape=(*k.shape[:-1], columns))
+    values = k._replace(shape=(*k.shape[:-1], columns))
     if k.device != HOST or k.dtype not in OF_ARRAYS:
-        return found
-    return found._replace(owner=host_array(k)[..., :columns], keep=k.owner)
+        return values
+    return values._replace(owner=host_array(k)[..., :columns], keep=k.owner)
 
 
 def require_shared(config: AttentionConfig, caller: str, **values: object) -> None:
     """Raise `LaunchError` for arrays of values, by name, that are given although they are columns of K."""
-    given = [name for name, array in values.items() if array is not None]
-    if config.shared_kv and given:
+    names = [name for name, array in values.items() if array is not None]
+    if config.shared_kv and names:
         raise LaunchError(
-            f"{caller}: {' and '.join(given)} must not be given, because the config says shared_kv: V is the "
+            f"{caller}: {' and '.join(names)} must not be given, because the config says shared_kv: V is the "
             f"first {config.value_dim} columns of K; {_CURE}"
         )

@@ -1,10 +1,10 @@
-"""The arguments of a launch that are given by name, beside those of every launch."""
+"""The arguments of a launch that are given by name, and not by every launch."""
 
 from __future__ import annotations
 
 from typing import Any, Required, TypedDict, cast
 
-from flash.operands.dtype_names import AnyArray, Auto, Backend, DTypeLike
+from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.features import SCALES
 from flash.scores.features import (
     CacheLaunchArguments,
@@ -15,19 +15,28 @@ from flash.scores.features import (
 )
 
 
-class SequenceArguments(TypedDict, total=False):
-    """The arguments about packed sequences (varlen)."""
+class EndArguments(TypedDict, total=False):
+    """The row with which each packed sequence begins, and the row after the last sequence."""
 
     cu_seqlens_q: AnyArray | None
     cu_seqlens_k: AnyArray | None
+
+
+class LengthArguments(TypedDict, total=False):
+    """The used rows and the pages of each packed sequence, and the most queries of one."""
+
     seqused_q: AnyArray | None
     seqused_k: AnyArray | None
     block_table: AnyArray | None
     max_seqlen_q: int | None
 
 
+class SequenceArguments(EndArguments, LengthArguments, total=False):
+    """The arguments about packed sequences (varlen)."""
+
+
 class ScaleArguments(TypedDict, total=False):
-    """What the numbers of Q, K and V of fp8 are multiplied with: for each head, or each block of rows."""
+    """The factors of the fp8 elements of Q, K and V, one for each head, or for each block of rows."""
 
     q_scale: AnyArray | None
     k_scale: AnyArray | None
@@ -42,13 +51,13 @@ class RotaryArrays(TypedDict, total=False):
 
 
 class RotaryArguments(RotaryArrays, total=False):
-    """What a call without a config says of the rotation."""
+    """The arguments about the rotation of queries, in a call without a config."""
 
     rotary_interleaved: bool
 
 
 class NarrowArguments(ScaleArguments, total=False):
-    """What a call without a config says of Q, K and V of fp8: their scales, and settings as in
+    """The arguments about Q, K and V of fp8 in a call without a config: their scales, and settings as in
     `AttentionConfig`.
     """
 
@@ -56,12 +65,41 @@ class NarrowArguments(ScaleArguments, total=False):
     out_dtype: DTypeLike | None
 
 
+class CommonKeywords(TypedDict, total=False):
+    """The keyword arguments of every forward call that do not change what it returns."""
+
+    softmax_scale: float | None
+    out: AnyArray | None
+    stream: object
+    backend: Backend
+
+
+class CallKeywords(CommonKeywords, total=False):
+    """`CommonKeywords`, and the keyword arguments of calls without a config that a config has as settings."""
+
+    causal: Causal
+    precision: Precision | None
+    splits: int | Auto
+
+
 class AttentionArguments(ScoreArguments, NarrowArguments, total=False):
-    """The arguments of `attention` that are given by name, beside those of every call."""
+    """The arguments of `attention` that are given by name, in addition to `CallKeywords`."""
 
 
 class AttentionVarlenArguments(VarlenArguments, NarrowArguments, RotaryArguments, total=False):
-    """The same of `attention_varlen`."""
+    """The arguments of `attention_varlen` that are given by name, in addition to `CallKeywords`."""
+
+
+class AttentionKeywords(AttentionArguments, CallKeywords, total=False):
+    """The keyword arguments of `attention` that do not change what it returns."""
+
+    layout: Layout
+
+
+class VarlenKeywords(AttentionVarlenArguments, CallKeywords, LengthArguments, total=False):
+    """The keyword arguments of `attention_varlen` that do not change what it returns."""
+
+    kv_layout: KVLayout
 
 
 class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
@@ -69,7 +107,7 @@ class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
 
 
 class CacheLaunchOptions(CacheLaunchArguments, total=False):
-    """The arguments of `DecodeKernel.launch` that are given by name, beside `return_lse`."""
+    """The arguments of `DecodeKernel.launch` that are given by name, in addition to `return_lse`."""
 
     seqused_k: Required[AnyArray]
     block_table: AnyArray | None
@@ -100,6 +138,12 @@ class ForwardArguments(LaunchArguments, ScaleArguments, RotaryArrays, total=Fals
     """`LaunchArguments` of the forward pass, which takes fp8 and rotates queries."""
 
 
+class LaunchKeywords(ForwardArguments, CommonKeywords, total=False):
+    """The keyword arguments of `AttentionKernel.launch` that do not change what it returns."""
+
+    layout: Layout
+
+
 def split_narrow(arguments: AttentionArguments | AttentionVarlenArguments) -> tuple[Any, NarrowArguments]:
     """The arguments of scores, and those of fp8."""
     scores: Any = dict(arguments)
@@ -109,5 +153,5 @@ def split_narrow(arguments: AttentionArguments | AttentionVarlenArguments) -> tu
 
 def scales_of(narrow: NarrowArguments) -> ScaleArguments:
     """The scales among arguments of fp8, which a launch takes; a config has the others."""
-    found: Any = {name: array for name, array in narrow.items() if name in SCALES}
-    return cast(ScaleArguments, found)
+    scales: Any = {name: array for name, array in narrow.items() if name in SCALES}
+    return cast(ScaleArguments, scales)

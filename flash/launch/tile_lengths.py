@@ -1,7 +1,7 @@
 """Which tiles a launch of the kernel for Hopper has, where its config leaves block_q and tile to it: those
-that were the fastest on an H200 for so many queries and keys (docs/tuning.md). Long sequences have time for
-large blocks, short ones for little beside their tiles: with causality, large blocks compute more scores that
-nobody sees.
+that were the fastest on an H200 for these numbers of queries and keys (docs/tuning.md). Long sequences
+amortize the overhead of large blocks, short ones do not: with causality, large blocks compute more scores
+that are masked.
 
 The length is that of the queries or of the keys, whichever are fewer. Blocks of more rows than the default
 are taken only by a launch with many of them for each multiprocessor: of few the last round leaves more

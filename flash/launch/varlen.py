@@ -27,36 +27,36 @@ LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 TABLE: Final = "block_table"
 
 
-def most_queries(operands: Mapping[str, ArrayView], given: object, caller: str = LAUNCH.name) -> int | None:
+def most_queries(operands: Mapping[str, ArrayView], value: object, caller: str = LAUNCH.name) -> int | None:
     """The most queries of a sequence: those of the lengths, if these are on the host, but at most as many
-    as are `given` by the caller, which `length_problems` compares; else those that are given. None if none
+    as the caller gives in `value`, which `length_problems` compares; else those that are given. None if none
     are and the arrays of lengths are malformed, which the checks of operands report.
 
-    Raises `LaunchError` if `given` is no number of queries, or if it is None and the lengths are
+    Raises `LaunchError` if `value` is no number of queries, or if it is None and the lengths are
     not on the host.
     """
-    return _most("q", "queries", operands, given, caller)
+    return _most("q", "queries", operands, value, caller)
 
 
-def most_keys(operands: Mapping[str, ArrayView], given: object, caller: str) -> int | None:
+def most_keys(operands: Mapping[str, ArrayView], value: object, caller: str) -> int | None:
     """The most keys of a sequence, as `most_queries`."""
-    return _most("k", "keys", operands, given, caller)
+    return _most("k", "keys", operands, value, caller)
 
 
-def rows_at_most(caller: str, side: str, given: object) -> int | None:
+def rows_at_most(caller: str, side: str, value: object) -> int | None:
     """The most rows of a sequence that the argument max_seqlen_q or max_seqlen_k of `caller` gives; None for
     None. `side` is "q" or "k". Raises `LaunchError` for no number of rows.
     """
-    most = None if given is None else integer(given, 0, MAX_WINDOWED_SEQ)
-    if given is not None and most is None:
+    most = None if value is None else integer(value, 0, MAX_WINDOWED_SEQ)
+    if value is not None and most is None:
         raise LaunchError(
-            f"{caller}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
+            f"{caller}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(value)}"
         )
     return most
 
 
-def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, caller: str) -> int | None:
-    most = rows_at_most(caller, side, given)
+def _most(side: str, what: str, operands: Mapping[str, ArrayView], value: object, caller: str) -> int | None:
+    most = rows_at_most(caller, side, value)
     ends = operands[f"cu_seqlens_{side}"]
     if ends.device != HOST:
         if most is not None:
@@ -70,8 +70,8 @@ def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object
     if not _is_list(ends) or not ends.shape or (used is not None and not _is_list(used)):
         return most
     counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)
-    found = max(int(counts.max(initial=0)), 0)
-    return found if most is None else min(found, most)
+    longest = max(int(counts.max(initial=0)), 0)
+    return longest if most is None else min(longest, most)
 
 
 def _is_list(array: ArrayView) -> bool:

@@ -1,4 +1,4 @@
-"""What a launch passes to a kernel: element types, and how arrays and scalars are declared."""
+"""Arguments of kernels: element types, and the declarations of arrays and scalars."""
 
 import sys
 

@@ -14,8 +14,8 @@ PER_HEAD: Final = ("batch", "heads")
 PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
 PER_KEY: Final = ("batch", "heads", "seq_k")
 PER_SEQUENCE: Final = ("batch",)
-# The last axis of a mask for a cache, whose sequences have lengths of their own: the mask has a
-# column for so many keys at the end of each sequence.
+# The last axis of a mask for a cache, whose sequences have lengths of their own: column n of m is
+# that of key n of the last m keys of each sequence.
 LAST_KEYS: Final = "last_keys"
 # The most elements along an axis of an array that functions of scores index: the largest s32.
 MAX_ELEMENTS: Final = 2**31 - 1
@@ -26,14 +26,14 @@ MAX_WINDOWED_SEQ: Final = 2**30 - 256
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array behind a pointer of a kernel. `axes` are the extents of its dimensions, outermost
+    """An array that a pointer of a kernel points to. `axes` are the extents of its dimensions, outermost
     first, as expressions of the sizes of a launch; the strides of all of them are parameters.
 
-    Arrays beside Q, K, V and O have no `role` and are read; the caller's array is broadcast to
-    their axes. With `more` > 0 an array has so many elements more than its one axis (batch + 1 of
+    Arrays other than Q, K, V and O have no `role` and are read; the caller's array is broadcast to
+    their axes. With `more` > 0 an array has `more` elements more than its one axis (batch + 1 of
     `cu_seqlens_q`), and is not broadcast. One that `is_whole` has axes of its own, of at least one
     element, which the caller's array has exactly; their lengths are parameters. With `columns` > 0,
-    each index has a row of so many adjacent elements: the last dimension, called `last` in texts.
+    each index has a row of `columns` adjacent elements: the last dimension, called `last` in texts.
     `steps` are the words for the axes in the names of the parameters with strides, by default the
     axes themselves. An array that `is_dense` has no such parameters. `align`: the bytes of which
     its address and its strides are multiples, 0 for the size of an element. Each element of an array with
@@ -77,8 +77,8 @@ class Operand:
         """
         if self.shape:
             return self.shape
-        found = ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
-        return found.replace(" * ", ", ") if self.is_dense else found
+        dims = ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
+        return dims.replace(" * ", ", ") if self.is_dense else dims
 
     @property
     def strides(self) -> tuple[str, ...]:

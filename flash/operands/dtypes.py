@@ -112,7 +112,7 @@ class UpperByte(DType):
         return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
 
     def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
-        """See `DType`."""
+        """The number of a `code` that is NaN or infinite, as f32, times what `scale` emits; None is 1."""
         number = k.cvt(k.cvt(code << _BYTE, dtype=u16).as_(b16).as_(f16), dtype=f32)
         factor = scale()
         return number if factor is None else number * factor
@@ -173,33 +173,33 @@ F32_BYTES: Final = F32.nbytes
 _OTHER_NAMES: Final = {word: t.name for t in INPUT_DTYPES.values() for word in (t.array_name, *t.words)}
 
 
-def config_name(given: object) -> object:
+def config_name(dtype: object) -> object:
     """The name in a config of an element type that is called by another name ("float16", "half",
     "torch.bfloat16") or given as an object (`torch.bfloat16`, `numpy.float32`, an `ml_dtypes` or
     `jax.numpy` type, a `numpy.dtype`); anything else is returned unchanged.
     """
-    name = given if isinstance(given, str) else _library_name(given)
+    name = dtype if isinstance(dtype, str) else _library_name(dtype)
     if name is None:
-        return given
+        return dtype
     short = name.removeprefix("torch.")
-    return _OTHER_NAMES.get(short, short if short in INPUT_DTYPES else given)
+    return _OTHER_NAMES.get(short, short if short in INPUT_DTYPES else dtype)
 
 
-def _library_name(given: object) -> str | None:
-    """The name of an array library's element type, as that library spells it; None if `given` is no
+def _library_name(value: object) -> str | None:
+    """The name of an array library's element type, as that library spells it; None if `value` is no
     such type.
     """
-    if type(given).__module__ == "torch":
-        return str(given) if type(given).__name__ == "dtype" else None
+    if type(value).__module__ == "torch":
+        return str(value) if type(value).__name__ == "dtype" else None
     import numpy as np
 
-    found = given
-    if isinstance(given, type):
-        said = getattr(given, "dtype", None)  # an attribute of the types of jax.numpy
-        found = said if isinstance(said, np.dtype) else given
-        if found is given and issubclass(given, np.generic):
-            found = np.dtype(given)
-    return found.name if isinstance(found, np.dtype) and found.isnative else None
+    dtype = value
+    if isinstance(value, type):
+        attribute = getattr(value, "dtype", None)  # an attribute of the types of jax.numpy
+        dtype = attribute if isinstance(attribute, np.dtype) else value
+        if dtype is value and issubclass(value, np.generic):
+            dtype = np.dtype(value)
+    return dtype.name if isinstance(dtype, np.dtype) and dtype.isnative else None
 
 
 def dtype(name: str) -> DType:
@@ -207,11 +207,11 @@ def dtype(name: str) -> DType:
     return DTYPES[name]
 
 
-def require_dtype(caller: str, name: str, given: object) -> DType:
+def require_dtype(caller: str, name: str, dtype: object) -> DType:
     """The type of Q, K, V and O that an argument of `caller` called `name` gives. Raises `ConfigError` for
     anything else.
     """
-    value = config_name(given)
+    value = config_name(dtype)
     if value not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ConfigError(

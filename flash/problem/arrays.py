@@ -8,7 +8,7 @@ from flash.problem.kernel_config import KernelConfig
 
 
 def arrays_of(config: KernelConfig) -> tuple[Operand, ...]:
-    """Q, K, V, O, what the kernel writes beside it, the operands of the features, and the counter of tickets
+    """Q, K, V, O, the other outputs, the operands of the features, and the counter of tickets
     if it takes them, in the order of the kernel's pointers.
     """
     return (*matrices(config), *outputs(config), *config.features.operands, *tickets(config))
@@ -50,7 +50,7 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
 
 
 def outputs(config: KernelConfig) -> tuple[Operand, ...]:
-    """The arrays that the kernel writes beside O."""
+    """The outputs other than O."""
     return tuple([output.operand(config.features) for output in config.outputs])
 
 

@@ -1,4 +1,4 @@
-"""What the user asks for: `AttentionConfig`."""
+"""`AttentionConfig`: an attention problem, and the choices of how to compute it."""
 
 from __future__ import annotations
 
@@ -219,15 +219,15 @@ class AttentionConfig(ScoreSettings):
             )
 
     def _require_splits(self) -> None:
-        found = splits_of("AttentionConfig", self.splits, ConfigError)
-        if found is None:
+        splits = splits_of("AttentionConfig", self.splits, ConfigError)
+        if splits is None:
             return
-        if found > 1 and self.varlen:
+        if splits > 1 and self.varlen:
             raise ConfigError(
-                f"AttentionConfig: splits={found} is for batches of sequences of one length; of packed "
+                f"AttentionConfig: splits={splits} is for batches of sequences of one length; of packed "
                 "sequences keys are not divided: use splits=1 or 'auto'"
             )
-        object.__setattr__(self, "splits", found)
+        object.__setattr__(self, "splits", splits)
 
     def _require_paged(self) -> None:
         """Check `page_size`, which implies `seqused_k`."""
@@ -249,12 +249,12 @@ class AttentionConfig(ScoreSettings):
 
     def _require_rotated(self) -> None:
         """Check `rotary_dim`, without which `rotary_interleaved` says nothing."""
-        found = resolved_rotary_dim(self.rotary_dim, self.head_dim)
-        why = why_not_rotated(self.page_size, self.causal, is_fp8=self.is_fp8) if found else ""
+        rotary_dim = resolved_rotary_dim(self.rotary_dim, self.head_dim)
+        why = why_not_rotated(self.page_size, self.causal, is_fp8=self.is_fp8) if rotary_dim else ""
         if why:
-            raise ConfigError(f"AttentionConfig: rotary_dim={found} {why}")
-        object.__setattr__(self, "rotary_dim", found)
-        object.__setattr__(self, "rotary_interleaved", found > 0 and bool(self.rotary_interleaved))
+            raise ConfigError(f"AttentionConfig: rotary_dim={rotary_dim} {why}")
+        object.__setattr__(self, "rotary_dim", rotary_dim)
+        object.__setattr__(self, "rotary_interleaved", rotary_dim > 0 and bool(self.rotary_interleaved))
 
     def _require_packable(self) -> None:
         for name in ("seqused_q", "seqused_k"):
@@ -294,7 +294,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def tile_request(self) -> TileRequest:
-        """What the choice of tiles depends on."""
+        """The part of the config on which the choice of tiles depends."""
         request = TileRequest(
             self.head_dim,
             self.value_dim,
@@ -316,8 +316,8 @@ class AttentionConfig(ScoreSettings):
         return replace(request, gathers=gathers, without_wgmma=self._without_wgmma(in_boxes or gathers))
 
     def _without_wgmma(self, takes_pages: bool) -> str:
-        """What of the problem speaks against `wgmma`; the empty string if nothing does
-        (`flash/families/wgmma.py`). `takes_pages` is whether its kernel takes pages of so many rows.
+        """Why kernels with `wgmma` do not take the problem; the empty string if they do
+        (`flash/families/wgmma.py`). `takes_pages` is whether its kernel takes pages of this size.
         """
         if self.is_fp8:
             return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
@@ -348,7 +348,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def features(self) -> Features:
-        """What the kernel's text depends on beside types, tiles and causality."""
+        """The features of the problem on which the kernel's text depends."""
         return Features(
             scores=self.scores,
             varlen=self.varlen,
@@ -375,17 +375,17 @@ class AttentionConfig(ScoreSettings):
             if rows > block_q:
                 continue
             try:
-                found = replace(self, block_q=block_q)
-                arithmetic = tiling_of(found).row_arithmetic
+                smaller = replace(self, block_q=block_q)
+                arithmetic = tiling_of(smaller).row_arithmetic
             except ConfigError:
                 continue
             if wanted in (None, arithmetic):
-                return found
+                return smaller
         return self
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What a call returns beside O, if it does not say."""
+        """The outputs that a call returns in addition to O by default."""
         return tuple([output for output in OUTPUTS if getattr(self, output.option)])
 
     @property
@@ -454,8 +454,8 @@ def config_of_call(caller: str, **fields: Any) -> AttentionConfig:
     try:
         return AttentionConfig(**fields)
     except ConfigError as error:
-        said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
-        raise ConfigError(f"{caller}: {said}") from None
+        message = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
+        raise ConfigError(f"{caller}: {message}") from None
 
 
 def _checked_scale(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""What the text of a kernel depends on beside types, tiles and causality: what is done to scores
-(`flash/scores`), and where the rows of sequences are. Each declares its arrays and scalars.
+"""`Features`: what the text of a kernel depends on in addition to types, tiles and causality, such as steps
+on scores (`flash/scores`), and where the rows of sequences are. Each declares its arrays and scalars.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the text of a kernel depends on beside types, tiles and causality."""
+    """Everything that the text of a kernel depends on in addition to types, tiles and causality."""
 
     scores: tuple[ScoreFeature, ...] = ()  # in the order of `SCORES`
     varlen: bool = False
@@ -240,12 +240,12 @@ class Features:
     def registers(self) -> int:
         """Registers that a kernel may need for its features, by what the assembler was seen to
         take. Features run one after another, so that the largest need counts, except those that
-        work beside the others, as the shared reads of a page table do.
+        run at the same time as the others, as the shared reads of a page table do.
         """
         alone = [feature.needed_registers for feature in self.scores if not feature.adds_registers]
-        added = [feature.needed_registers for feature in self.scores if feature.adds_registers]
+        concurrent = [feature.needed_registers for feature in self.scores if feature.adds_registers]
         lookups = _REGISTERS_OF_LOOKUPS if self.varlen and self.page_size else 0
-        return max(alone, default=0) + sum(added) + lookups
+        return max(alone, default=0) + sum(concurrent) + lookups
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -362,9 +362,9 @@ class Features:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars of the features, in the order of the kernel's parameters."""
-        found = list(self._numbers_of_scores(follow_grid=False))
+        numbers = list(self._numbers_of_scores(follow_grid=False))
         if self.varlen:
-            found.append(
+            numbers.append(
                 Number(
                     "max_seqlen_q",
                     u32,
@@ -374,7 +374,7 @@ class Features:
                 )
             )
         if self.splits:
-            found.append(
+            numbers.append(
                 Number(
                     "splits",
                     u32,
@@ -383,14 +383,14 @@ class Features:
                     (1, MAX_SPLITS),
                 )
             )
-        found += self._numbers_of_scores(follow_grid=True)
+        numbers += self._numbers_of_scores(follow_grid=True)
         if self.cache_batch_idx:
-            found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
+            numbers.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
         if self.page_size:
-            found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
-        found += self.appended.numbers if self.appended is not None else []
-        found += self.turns_queries.numbers if self.turns_queries is not None else []
-        return tuple(found)
+            numbers.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
+        numbers += self.appended.numbers if self.appended is not None else []
+        numbers += self.turns_queries.numbers if self.turns_queries is not None else []
+        return tuple(numbers)
 
     def _numbers_of_scores(self, *, follow_grid: bool) -> Iterator[Number]:
         for feature in self.scores:

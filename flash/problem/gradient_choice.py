@@ -16,9 +16,9 @@ from ptxgen.target import Target
 
 
 class Tiles(NamedTuple):
-    """Tiles that kernels of gradients may have (`GradientTiling`), if they keep no more beside sums than
-    `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that change scores,
-    or what drops weights; 3, what drops weights beside any of these.
+    """Tiles that kernels of gradients may have (`GradientTiling`), if registers hold in addition to sums no
+    more than `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that
+    change scores, or what drops weights; 3, what drops weights and any of these.
     """
 
     block: int
@@ -35,7 +35,7 @@ ADDING_KEYS: Final = "keys, adding to dQ"
 # Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
 # (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
 # of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
-# warp halve the reads of shared memory, which limit these kernels; what the registers beside the sums do
+# warp halve the reads of shared memory, which limit these kernels; what the registers without the sums do
 # not hold is left to smaller tiles. Where a warp's registers do not hold the sums of its rows, warps
 # across share rows and deal out columns, and pass weights on.
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
@@ -200,7 +200,7 @@ def gradient_config(
     """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
     config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
 
-    Raises `ConfigError`, which says that `caller` found it, for what no kernel computes on the target.
+    Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
     operands = operands_of(config.element, config.precision) or FMA
     if target.sm < FIRST_WITH_MMA:
@@ -259,12 +259,12 @@ def gradient_config(
 
 
 def _load(config: AttentionConfig) -> int:
-    """What a kernel keeps beside sums; see `Tiles`."""
+    """How much registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
     hides = config.varlen or any(f.hides for f in config.scores)
-    kept = 2 if any(f.changes_scores for f in config.scores) else int(hides)
+    load = 2 if any(f.changes_scores for f in config.scores) else int(hides)
     if any(f.changes_weights for f in config.scores):
-        return 3 if kept else 2
-    return kept
+        return 3 if load else 2
+    return load
 
 
 def _of_rows(
@@ -281,10 +281,10 @@ def _of_rows(
     whose gradients follow from D alone.
     """
     is_first = owner == DELTAS
-    kept = [f for f in config.scores if is_first and f.gradient_of == "first" and f.argument in wanted]
+    scores = [f for f in config.scores if is_first and f.gradient_of == "first" and f.argument in wanted]
     tiling = GradientTiling(config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands)
-    features = replace(config.features, scores=tuple(kept))
-    of_terms = tuple(feature.argument for feature in kept)
+    features = replace(config.features, scores=tuple(scores))
+    of_terms = tuple(feature.argument for feature in scores)
     return GradientConfig(
         owner, target, tiling, "", alignment, config.element, features, is_first and with_dlse, of_terms
     )

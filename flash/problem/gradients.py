@@ -7,7 +7,7 @@ dV and walks over the queries that see them, for all heads that share the keys. 
 weights again, from Q, K and LSE.
 
 In one sweep, where the order of sums may differ from call to call, the kernel by keys also adds to
-sums of dQ in global memory. One of deltas, which writes D, comes before it, and behind it one of
+sums of dQ in global memory. One of deltas, which writes D, comes before it, and after it one of
 sums, which rounds dQ.
 """
 
@@ -153,9 +153,9 @@ class GradientTiling:
         return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
-        made = columns if self.column_parts == 1 else self.slice_width(columns)
+        output_columns = columns if self.column_parts == 1 else self.slice_width(columns)
         met, warps = self.rows_at_once // self.across, self.warps // self.across
-        return MmaTiling(columns, made, met, self.block, warps, self.stages, self.operands)
+        return MmaTiling(columns, output_columns, met, self.block, warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
         """The columns of a part of rows of `columns` columns: whole panels of a tile."""
@@ -220,7 +220,7 @@ class GradientConfig:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The scalars that a launch passes beside sizes, in the order of the parameters."""
+        """The scalars that a launch passes in addition to sizes, in the order of the parameters."""
         if self.owner == SCORES:
             return (*self.features.numbers, *OF_BIAS)
         longest = (LONGEST_K,) if self.features.varlen and self.owner == KEYS else ()
@@ -296,8 +296,8 @@ class GradientConfig:
 
 def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
     """The arrays of a kernel of gradients, in the order of its pointers."""
-    own = (*row_numbers(config), *sums_of_queries(config), *config.terms)
-    return (*gradient_matrices(config), *own, *config.features.operands)
+    of_kernel = (*row_numbers(config), *sums_of_queries(config), *config.terms)
+    return (*gradient_matrices(config), *of_kernel, *config.features.operands)
 
 
 def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
@@ -316,7 +316,7 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
         ("dK", keys, of_d, "the gradient of the keys, written"),
         ("dV", keys, of_d_v, "the gradient of the values, written"),
     ]
-    found = [one for one in every if one[0] in _MATRICES[config.owner]]
+    matrices = [one for one in every if one[0] in _MATRICES[config.owner]]
     return tuple(
         Operand(
             name,
@@ -329,7 +329,7 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
             is_written=role.endswith("written"),
             align=config.alignment,
         )
-        for name, (heads, rows), (columns, last), role in found
+        for name, (heads, rows), (columns, last), role in matrices
     )
 
 

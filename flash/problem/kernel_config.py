@@ -1,4 +1,4 @@
-"""What the text of a forward kernel depends on: `KernelConfig`, which `AttentionConfig.kernel` makes."""
+"""`KernelConfig`: everything that the text of a forward kernel depends on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KernelConfig:
     target: Target
     tiling: AnyTiling
     causal: str  # "", "bottom_right" or "top_left"
-    outputs: tuple[Output, ...]  # what it writes beside O
+    outputs: tuple[Output, ...]  # the outputs other than O
     alignment: int
     dtype: DType = F32
     features: Features = NO_FEATURES
@@ -114,7 +114,7 @@ class KernelConfig:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The scalars that a launch passes beside sizes, in the order of the parameters."""
+        """The scalars that a launch passes in addition to sizes, in the order of the parameters."""
         of_parts = [PARTS] if self.is_persistent else []
         return (*of_parts, *([SECTION] if self.ping_pong else []), *self.features.numbers)
 
@@ -130,7 +130,7 @@ class KernelConfig:
 
     @property
     def ping_pong(self) -> bool:
-        """Whether heads take turns, the query blocks that see the most keys first
+        """Whether CTAs of several heads alternate, the query blocks that see the most keys first
         (`flash/device/cta_order.py`): in causal kernels without splits. With splits there are few
         query blocks.
         """

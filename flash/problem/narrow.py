@@ -37,40 +37,40 @@ def is_per_token(caller: str, stored: DType, scale_per: object) -> bool:
     return scale_per == TOKEN
 
 
-def resolved_out_dtype(dtype: object, given: object) -> object:
-    """The type of O as a config keeps it: with Q, K and V of fp8 it is `given`, by default bf16; with other
-    types it is None, and O has the type of Q. Raises `ConfigError` for any other `given`.
+def resolved_out_dtype(dtype: object, out_dtype: object) -> object:
+    """The type of O as a config keeps it: with Q, K and V of fp8 it is `out_dtype`, by default bf16; with
+    other types it is None, and O has the type of Q. Raises `ConfigError` for any other `out_dtype`.
     """
-    name = config_name(given)
+    name = config_name(out_dtype)
     if dtype in FP8_DTYPES:
-        found = _OUTPUTS[0] if name is None else name
-        require_one_of("out_dtype", found, _OUTPUTS)
-        return found
+        resolved = _OUTPUTS[0] if name is None else name
+        require_one_of("out_dtype", resolved, _OUTPUTS)
+        return resolved
     if not is_one_of(name, (None, dtype)):
         raise ConfigError(
             f"AttentionConfig: out_dtype is for Q, K and V of {FP8_NAMES}; those of "
-            f"{dtype!r} give O of their own type, got {shown(given)}; leave it out"
+            f"{dtype!r} give O of their own type, got {shown(out_dtype)}; leave it out"
         )
     return None
 
 
-def resolved_scale_block(dtype: object, given: object) -> int | None:
+def resolved_scale_block(dtype: object, scale_block: object) -> int | None:
     """The rows that share a scale as a config keeps them; None if all rows of a head do. Raises
     `ConfigError`.
     """
-    if given is None:
+    if scale_block is None:
         return None
     if dtype not in FP8_DTYPES:
         raise ConfigError(
             f"AttentionConfig: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; "
-            f"those of {dtype!r} have none, got {shown(given)}; leave it out"
+            f"those of {dtype!r} have none, got {shown(scale_block)}; leave it out"
         )
-    rows = integer(given, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
+    rows = integer(scale_block, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
     if rows is None or rows % LEAST_SCALE_BLOCK:
         raise ConfigError(
             f"AttentionConfig: scale_block must be a multiple of {LEAST_SCALE_BLOCK} rows from "
             f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, or None for a scale of all rows of a head, got "
-            f"{shown(given)}; repeat the scales of blocks that are such multiples together"
+            f"{shown(scale_block)}; repeat the scales of blocks that are such multiples together"
         )
     return rows
 

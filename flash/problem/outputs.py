@@ -1,4 +1,4 @@
-"""What attention gives beside O, each declared once: arrays of f32 that a call returns if it asks for them.
+"""The outputs of attention other than O, each declared once: arrays of f32 that a call returns on demand.
 
 Kernels, their contracts, all backends, the reference, adapters and ranks take them from `OUTPUTS`, in this
 order: a new one is a row here, and what computes it on each backend. Each is -inf where no key is visible.
@@ -22,10 +22,10 @@ PREFIX: Final = "return_"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An array of f32 beside O, with `what` in it. `array` is its name in kernels, `word` that in the names
-    of kernels that write it. It has a number for each row of each head if it `has_rows`, else one for each
-    head of each sequence, the maximum of what CTAs, devices and parts of a problem compute: it is -inf
-    before a launch.
+    """An output other than O, an array of f32 with `what` in it. `array` is its name in kernels, `word`
+    that in the names of kernels that write it. It has a number for each row of each head if it `has_rows`,
+    else one for each head of each sequence, the maximum of what CTAs, devices and parts of a problem
+    compute: it is -inf before a launch.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Output:
 
     @property
     def initial(self) -> float | None:
-        """What the array holds before a launch; None: anything."""
+        """The value of each element before a launch; None: any."""
         return None if self.has_rows else NOTHING
 
     @property
     def access(self) -> str:
-        """What kernels do with the array."""
+        """How kernels access the array, in words."""
         return "written" if self.has_rows else "read and written, -inf before a launch"
 
     def operand(self, features: Features) -> Operand:

@@ -19,7 +19,7 @@ from ptxgen.errors import ConfigError, shown
 
 Array = NDArray[Any]
 
-_MOST_POSITIONS: Final = 2**27  # tables of so many rows take GiB; no context is longer so far
+_MOST_POSITIONS: Final = 2**27  # tables of 2**27 rows take GiB; no context is longer
 
 
 def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
@@ -47,15 +47,15 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def resolved_rotary_dim(given: object, head_dim: int) -> int:
+def resolved_rotary_dim(value: object, head_dim: int) -> int:
     """The columns of queries that a config rotates. Raises `ConfigError` if they cannot be."""
-    found = integer(given, 0, head_dim)
-    if found is None or found % 2:
+    columns = integer(value, 0, head_dim)
+    if columns is None or columns % 2:
         raise ConfigError(
             f"AttentionConfig: rotary_dim must be an even integer from 0 to head_dim={head_dim}, got "
-            f"{shown(given)}"
+            f"{shown(value)}"
         )
-    return found
+    return columns
 
 
 def why_not_rotated(page_size: int | None, causal: object, *, is_fp8: bool) -> str:

@@ -17,5 +17,5 @@ from flash.families.choice import AnyTiling, family_of
 
 def by_rows(tiling: AnyTiling) -> AnyTiling:
     """The tiling of these sizes in whose kernel no bits of a row depend on other rows of its warp."""
-    found: AnyTiling = family_of(tiling).by_rows(tiling)
-    return found
+    changed: AnyTiling = family_of(tiling).by_rows(tiling)
+    return changed

@@ -8,16 +8,16 @@ from ptxgen.errors import ConfigError, LaunchError, shown
 
 
 def splits_of(
-    caller: str, given: object, error: type[ConfigError] | type[LaunchError] = LaunchError
+    caller: str, value: object, error: type[ConfigError] | type[LaunchError] = LaunchError
 ) -> int | None:
     """The number of splits that the argument `splits` of `caller` gives; None for "auto". Raises `error` for
     anything else.
     """
-    if isinstance(given, str) and given == "auto":
+    if isinstance(value, str) and value == "auto":
         return None
-    found = integer(given, 1, MAX_SPLITS)
-    if found is None:
+    number = integer(value, 1, MAX_SPLITS)
+    if number is None:
         raise error(
-            f"{caller}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {shown(given)}"
+            f"{caller}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {shown(value)}"
         )
-    return found
+    return number

@@ -41,11 +41,11 @@ def map_name(array: str) -> str:
 
 def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
     """The layout of the tiles of Q, K, V or O in shared memory. O may leave through the tile of Q."""
-    found = Layout.of(array, t.tile_of(array), dtype.scalar)
+    layout = Layout.of(array, t.tile_of(array), dtype.scalar)
     if array != "O" or not t.output_is_over_queries:
-        return found
+        return layout
     of_Q = layout_of(t, dtype, "Q")
-    return found if found.align <= of_Q.align else replace(found, swizzle=of_Q.swizzle)
+    return layout if layout.align <= of_Q.align else replace(layout, swizzle=of_Q.swizzle)
 
 
 def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
@@ -57,7 +57,7 @@ def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
 
 
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
-    """What the kernel fixes of the tensor map of each array that has one, by array."""
+    """The boxes that the kernel copies of each array with a tensor map, by array."""
     t = config.family.require(config.tiling)
     boxes = {
         n: box_of(config, n, layout_of(t, config.element_of(n), n)).boxes(rank_of(config, n))

@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 import weakref
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,12 @@ class Dlpack:
     def __dlpack__(self, *, stream: object = None, **_: object) -> object:
         self.asked.append(stream)
         return self.array.__dlpack__()
+
+
+class LikeCupy(CudaArray):
+    """An array that names its device."""
+
+    device = SimpleNamespace(id=3)
 
 
 def refused(array: object) -> str:
@@ -76,26 +83,47 @@ def test_every_type_is_seen_by_its_name(dtype: DType, torch: ModuleType) -> None
     assert view(on_gpu, "q")[1:4] == ((2, 2), (3, 1), dtype.array_name)
 
 
-def test_strides_must_be_whole_elements() -> None:
-    packed = np.zeros(3, np.dtype([("tag", "i1"), ("value", "f4")]))
-    assert refused(packed["value"]) == (
-        "q must have strides that are whole elements of 4 bytes, got (5,) bytes; "
-        "copy it with numpy.ascontiguousarray(q)"
-    )
+def cuda_array(**interface: object) -> CudaArray:
+    array = CudaArray(0x1000, np.zeros(3, np.float32))
+    array.__cuda_array_interface__.update(interface)
+    return array
 
 
-def test_a_masked_array_is_refused() -> None:
-    assert refused(np.ma.masked_array(np.zeros(3, np.float32), [True, False, False])) == (
-        "q must not be a masked array, whose mask would be ignored; fill it with q.filled(...)"
-    )
+BETWEEN = "q must have strides that are whole elements of 4 bytes, got (5,) bytes; copy it"
+NO_ARRAYS = ([1.0], 3, None, "text", object())
+REFUSED: dict[str, tuple[object, str]] = {
+    "strides": (
+        np.zeros(3, np.dtype([("tag", "i1"), ("value", "f4")]))["value"],
+        f"{BETWEEN} with numpy.ascontiguousarray(q)",
+    ),
+    "strides of an interface": (cuda_array(strides=(5,)), f"{BETWEEN} to a contiguous array"),
+    "mask": (
+        np.ma.masked_array(np.zeros(3, np.float32), [True, False, False]),
+        "q must not be a masked array, whose mask would be ignored; fill it with q.filled(...)",
+    ),
+    "mask of an interface": (
+        cuda_array(mask=np.zeros(3)),
+        "q must not have a mask, which would be ignored; fill it first",
+    ),
+    "DLPack device": (
+        Dlpack(np.zeros(3), device=(8, 0)),
+        "q must be on the CPU or a CUDA device, got DLPack device type 8",
+    ),
+    **{
+        f"no array {n}": (
+            thing,
+            "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got "
+            f"{type(thing).__name__}; convert with numpy.asarray(q, numpy.float32)",
+        )
+        for n, thing in enumerate(NO_ARRAYS)
+    },
+}
 
 
-@pytest.mark.parametrize("thing", [[1.0], 3, None, "text", object()])
-def test_what_is_no_array_is_refused(thing: object) -> None:
-    assert refused(thing) == (
-        "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
-        f"got {type(thing).__name__}; convert with numpy.asarray(q, numpy.float32)"
-    )
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_with_the_cure(name: str) -> None:
+    array, message = REFUSED[name]
+    assert refused(array) == message
 
 
 def test_torch_tensors_are_seen_with_their_strides(torch: ModuleType) -> None:
@@ -173,18 +201,12 @@ def test_the_cuda_array_interface_says_everything() -> None:
 
 
 def test_an_interface_without_strides_is_dense_and_its_library_may_name_the_device() -> None:
-    class LikeCupy(CudaArray):
-        device = SimpleNamespace(id=3)
-
     found = view(LikeCupy(0x1000, np.zeros((2, 3), np.float32)), "k")
     assert found.strides == (3, 1)
     assert found.device == ("cuda", 3)
 
 
 def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
-    class LikeCupy(CudaArray):
-        device = SimpleNamespace(id=3)
-
     asked: list[int] = []
 
     def find(address: int) -> int | None:
@@ -198,18 +220,6 @@ def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
     assert view(LikeCupy(0x1000, like), "k", None, find).device == ("cuda", 3)
     assert view(CudaArray(0, empty), "k", None, find).device == ("cuda", -1)
     assert len(asked) == 2
-
-
-def test_an_interface_with_a_mask_or_with_odd_strides_is_refused() -> None:
-    masked = CudaArray(0x1000, np.zeros(3, np.float32))
-    masked.__cuda_array_interface__["mask"] = masked
-    assert refused(masked) == "q must not have a mask, which would be ignored; fill it first"
-    packed = CudaArray(0x1000, np.zeros(3, np.float32))
-    packed.__cuda_array_interface__["strides"] = (5,)
-    assert refused(packed) == (
-        "q must have strides that are whole elements of 4 bytes, got (5,) bytes; "
-        "copy it to a contiguous array"
-    )
 
 
 def test_dlpack_on_the_host_is_read_in_place() -> None:
@@ -235,21 +245,17 @@ def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(torch: 
     assert not array.flags.writeable
 
 
-@pytest.mark.parametrize("array", [np.zeros(3, ml_dtypes.bfloat16), np.zeros(3, "M8[s]")])
-def test_what_numpy_cannot_read_through_dlpack_is_refused(array: Any) -> None:
-    with pytest.raises(BufferError) as of_numpy:
-        np.from_dlpack(array)
-    assert refused(Dlpack(array)) == (
-        f"q must be an array that numpy can read through DLPack, got Dlpack: {of_numpy.value}; "
-        "convert it to float32, float16 or bfloat16"
+def test_what_numpy_cannot_read_through_dlpack_is_refused(torch: ModuleType) -> None:
+    message = (
+        "q must be an array that numpy can read through DLPack, got Dlpack: {}; convert it to float32, "
+        "float16 or bfloat16"
     )
-
-
-def test_a_type_of_neither_numpy_nor_ours_is_refused(torch: ModuleType) -> None:
-    assert refused(Dlpack(torch.zeros(3, dtype=torch.float8_e4m3fn))) == (
-        "q must be an array that numpy can read through DLPack, got Dlpack: "
-        "Unsupported dtype in DLTensor.; convert it to float32, float16 or bfloat16"
-    )
+    for array in (np.zeros(3, ml_dtypes.bfloat16), np.zeros(3, "M8[s]")):
+        with pytest.raises(BufferError) as of_numpy:
+            np.from_dlpack(array)
+        assert refused(Dlpack(array)) == message.format(of_numpy.value)
+    tensor = torch.zeros(3, dtype=torch.float8_e4m3fn)
+    assert refused(Dlpack(tensor)) == message.format("Unsupported dtype in DLTensor.")
 
 
 def test_an_array_whose_cuda_interface_raises_is_read_through_dlpack() -> None:
@@ -277,12 +283,6 @@ def test_dlpack_on_a_gpu_is_told_which_stream_will_use_it() -> None:
     assert (found.dtype, found.device) == ("float32", ("cuda", 1))
     view(producer, "q")
     assert producer.asked == [9, 1]
-
-
-def test_dlpack_on_other_devices_is_refused() -> None:
-    assert refused(Dlpack(np.zeros(3), device=(8, 0))) == (
-        "q must be on the CPU or a CUDA device, got DLPack device type 8"
-    )
 
 
 @pytest.mark.parametrize(
@@ -373,20 +373,36 @@ def test_results_are_of_the_callers_library_and_of_the_type_asked_for(
 
 
 @EVERY_DTYPE
-def test_cupy_makes_results_in_the_pool_of_their_stream(
-    dtype: DType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_results_come_from_the_pool_of_the_stream_that_writes_them(
+    kind: str, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[object] = []
-    cuda = SimpleNamespace(
-        Device=lambda ordinal: nullcontext(log.append(ordinal)),
-        ExternalStream=lambda handle, ordinal: nullcontext(log.append((handle, ordinal))),
-    )
-    library = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: (shape, dtype))
-    monkeypatch.setitem(sys.modules, "cupy", library)  # type: ignore[arg-type]  # stands in for it
+
+    @contextmanager
+    def logged(entered: object) -> Iterator[None]:
+        log.append(entered)
+        yield
+        log.append("left")
+
+    of_torch = SimpleNamespace(ExternalStream=lambda handle, ordinal: (handle, ordinal), stream=logged)
+    of_cupy = SimpleNamespace(Device=logged, ExternalStream=lambda handle, ordinal: logged((handle, ordinal)))
+    types = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+    library, wanted = {
+        "torch": (
+            SimpleNamespace(cuda=of_torch, empty=lambda shape, **how: log.append((shape, how)), **types),
+            [(9, 1), ((2,), {"dtype": dtype.name, "device": "cuda:1"}), "left"],
+        ),
+        "cupy": (
+            SimpleNamespace(cuda=of_cupy, empty=lambda shape, of: log.append((shape, of))),
+            [1, (9, 1), ((2,), dtype.numpy), "left", "left"],
+        ),
+    }[kind]
+    monkeypatch.setitem(sys.modules, kind, library)  # type: ignore[arg-type]  # stands in for it
     like = view(CudaArray(0x1000, np.zeros(3, dtype.numpy)), "q")
-    like = like._replace(kind="cupy", device=("cuda", 1))
-    assert results.empty(like, (2,), dtype, stream=9) == ((2,), dtype.numpy)
-    assert log == [1, (9, 1)]
+    like = like._replace(kind=kind, device=("cuda", 1), owner=SimpleNamespace(device="cuda:1"))
+    results.empty(like, (2,), dtype, stream=9)
+    assert log == wanted
 
 
 def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:

@@ -81,47 +81,74 @@ def test_a_choice_is_that_of_the_function_that_was_called(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (
-            {"k": K.astype(np.float16)},
-            "k must be float32, as q is, got float16; convert with k.astype('float32')",
-        ),
-        (
-            {"k": np.zeros((1, 1, 4, 6), np.float32)},
-            "k must be [batch, kv_heads, seq_k, head_dim] = [1, kv_heads, seq_k, 8], got [1, 1, 4, 6]",
-        ),
-        ({"layout": "BSHD"}, "layout must be one of bhsd, bshd, got 'BSHD'; did you mean 'bshd'?"),
-        (
-            {"layout": np.array(["bhsd"])},
-            "layout must be one of bhsd, bshd, got array(['bhsd'], dtype='<U4')",
-        ),
-        ({"dropout_seed": 1}, "dropout_seed is given, but dropout is 0; use dropout=0.1"),
-        (
-            {"dropout": 0.5},
-            "dropout_seed must be an integer from 0 to 2**64 - 1, because dropout=0.5, got None",
-        ),
-        (
-            {"causal": "topleft"},
-            "causal must be one of False, True, 'bottom_right', 'top_left', got 'topleft'; did you "
-            "mean 'top_left'?",
-        ),
+CAUSAL = "causal must be one of False, True, 'bottom_right', 'top_left', got"
+SEED = "dropout_seed must be an integer from 0 to 2**64 - 1, because dropout=0.5, got None"
+MANY = as_strided(K, (2**40, 1, 4, 8), (0, 0, 32, 4))
+ENDLESS = as_strided(np.zeros(8, np.float32), (2**55, 3, 8), (0, 0, 4))
+PART = np.zeros((3, 8), np.float32)
+REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (
+        attention,
+        {"k": K.astype(np.float16)},
+        "k must be float32, as q is, got float16; convert with k.astype('float32')",
+    ),
+    (
+        attention,
+        {"k": np.zeros((1, 1, 4, 6), np.float32)},
+        "k must be [batch, kv_heads, seq_k, head_dim] = [1, kv_heads, seq_k, 8], got [1, 1, 4, 6]",
+    ),
+    (attention, {"layout": "BSHD"}, "layout must be one of bhsd, bshd, got 'BSHD'; did you mean 'bshd'?"),
+    (
+        attention,
+        {"layout": np.array(["bhsd"])},
+        "layout must be one of bhsd, bshd, got array(['bhsd'], dtype='<U4')",
+    ),
+    (attention, {"dropout_seed": 1}, "dropout_seed is given, but dropout is 0; use dropout=0.1"),
+    (attention, {"dropout": 0.5}, SEED),
+    (attention, {"causal": "topleft"}, f"{CAUSAL} 'topleft'; did you mean 'top_left'?"),
+    (
+        attention,
+        {"q": MANY, "k": MANY, "v": MANY},
+        "batch times heads must be at most 2147483647, got 1099511627776 * 1; split the batch",
+    ),
+    (attention_varlen, {"cu_seqlens_q": None}, "cu_seqlens_q must be given"),
+    (
+        attention_varlen,
+        {"max_seqlen_q": "two"},
+        "max_seqlen_q must be an integer from 0 to 1073741568, got 'two'",
+    ),
+    (
+        attention_varlen,
+        {"max_seqlen_q": 1},
+        "max_seqlen_q must be at least 4, the queries of sequence 1, got 1; leave it out to have it found",
+    ),
+    (
+        flash.merge_partials,
+        {"outs": ENDLESS, "lses": ENDLESS[..., 0]},
+        "parts must be 1 to 32768 on the backend 'cpu', got 36028797018963968",
+    ),
+    (
+        flash.merge_partials,
+        {"outs": [PART], "lses": [PART[:, 0]], "out": ()},
+        "out must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got tuple; "
+        "convert with numpy.asarray(out, numpy.float32)",
+    ),
+    *[
+        (make, {"config": flash.AttentionConfig(8), name: value}, message)
+        for make in (flash.AttentionKernel, flash.DecodeKernel)
+        for name, value, message in (
+            ("cuda", "cuda", "cuda must be a CudaBackend, got 'cuda'; leave it out for that of the process"),
+            ("cache", {}, "cache must be a ModuleCache, got {}; leave it out for that of the process"),
+        )
     ],
-)
-def test_messages_of_attention_do_not_speak_of_a_config(how: dict[str, Any], message: str) -> None:
-    assert said_by(attention, **how) == f"attention: {message}"
+]
 
 
-def test_messages_of_packed_attention_do_not_speak_of_a_config() -> None:
-    assert said_by(attention_varlen, cu_seqlens_q=None) == ("attention_varlen: cu_seqlens_q must be given")
-    assert said_by(attention_varlen, max_seqlen_q="two") == (
-        "attention_varlen: max_seqlen_q must be an integer from 0 to 1073741568, got 'two'"
-    )
-    assert said_by(attention_varlen, max_seqlen_q=1) == (
-        "attention_varlen: max_seqlen_q must be at least 4, the queries of sequence 1, got 1; "
-        "leave it out to have it found"
-    )
+@pytest.mark.parametrize(("call", "how", "message"), REFUSED)
+def test_messages_of_functions_do_not_speak_of_a_config(
+    call: Callable[..., Any], how: dict[str, Any], message: str
+) -> None:
+    assert said_by(call, **how) == f"{call.__name__}: {message}"
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
@@ -136,13 +163,6 @@ def test_more_rows_than_are_numbered_are_refused_on_every_backend(backend: str, 
     )
 
 
-def test_more_heads_than_a_grid_has_ctas_are_refused() -> None:
-    many = as_strided(K, (2**40, 1, 4, 8), (0, 0, 32, 4))
-    assert said_by(attention, q=many, k=many, v=many) == (
-        "attention: batch times heads must be at most 2147483647, got 1099511627776 * 1; split the batch"
-    )
-
-
 def test_rows_that_are_one_row_again_and_again_are_a_legal_view() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, 1, 8), np.float32) for _ in range(3))
@@ -153,32 +173,9 @@ def test_rows_that_are_one_row_again_and_again_are_a_legal_view() -> None:
     np.testing.assert_allclose(lse.item(), score + np.log(4096), rtol=1e-6)
 
 
-def test_endless_parts_and_no_result_are_refused() -> None:
-    endless = as_strided(np.zeros(8, np.float32), (2**55, 3, 8), (0, 0, 4))
-    assert said_by(flash.merge_partials, outs=endless, lses=endless[..., 0]) == (
-        "merge_partials: parts must be 1 to 32768 on the backend 'cpu', got 36028797018963968"
-    )
-    part = np.zeros((3, 8), np.float32)
-    assert said_by(flash.merge_partials, outs=[part], lses=[part[:, 0]], out=()) == (
-        "merge_partials: out must be an array (numpy, torch, or with __cuda_array_interface__ or "
-        "__dlpack__), got tuple; convert with numpy.asarray(out, numpy.float32)"
-    )
-
-
 def test_scales_beyond_every_float_are_refused() -> None:
     cache = flash.KVCache(1, 2, 1, 8, 16, dtype="e4m3")
     assert said_by(cache.set_scales, k_scale=10**400, v_scale=1.0) == (
         "KVCache.set_scales: k_scale must be numbers of a shape that broadcasts to [layers, "
         f"kv_heads] = [1, 1], got {10**400}"
     )
-
-
-def test_a_gpu_backend_is_one() -> None:
-    for make in (flash.AttentionKernel, flash.DecodeKernel):
-        config = flash.AttentionConfig(8)
-        assert said_by(make, config=config, cuda="cuda") == (
-            f"{make.__name__}: cuda must be a CudaBackend, got 'cuda'; leave it out for that of the process"
-        )
-        assert said_by(make, config=config, cache={}) == (
-            f"{make.__name__}: cache must be a ModuleCache, got {{}}; leave it out for that of the process"
-        )

@@ -26,6 +26,7 @@ from ptxgen.check.prove import prove_global
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.errors import ConfigError
 from ptxgen.interpreter import Result
+from ptxgen.runtime.cuda_driver import DeviceProperties
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -366,6 +367,9 @@ def test_emitted_text_is_packed_only_if_asked() -> None:
     assert always.name == "attention_forward_f16_d16_m32_n16_packed_lse"
 
 
+DEVICE = DeviceProperties(0, "device", 9, 0, 132, 48 << 10, 227 << 10, 228 << 10, 50 << 20, (13, 0))
+
+
 def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> checks.Geometry:
     return checks.Geometry(
         batch, kv_heads * group, kv_heads, seq_q, 1, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (), 2, 16
@@ -373,10 +377,10 @@ def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> checks.Geo
 
 
 def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -> None:
-    limits = checks.Limits(32, 0, 0, "device 0", packed=True)
+    limits = config_of("f16").kernel(), DEVICE
     fits, too_many = geometry_of(2**26 - 8, 1, 1, 31), geometry_of(2**26 - 7, 1, 1, 32)
-    checks.check_limits(fits, limits)
-    assert refusal(checks.check_limits, too_many, limits) == (
+    checks.check_limits(fits, *limits)
+    assert refusal(checks.check_limits, too_many, *limits) == (
         "launch: seq_q times heads / kv_heads must be at most 2147483392 with pack_gqa=True, got "
         "67108857 * 32; use pack_gqa='auto'"
     )
@@ -386,10 +390,10 @@ def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -
 
 
 def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
-    limits = checks.Limits(32, 0, 0, "device 0", packed=True)
-    checks.check_limits(geometry_of(1, 2**11, 2**19, 32), limits)
-    checks.check_limits(geometry_of(3, 2**9, 2**19, 32), limits)
-    assert refusal(checks.check_limits, geometry_of(3, 2**11, 2**19, 32), limits) == (
+    limits = config_of("f16").kernel(), DEVICE
+    checks.check_limits(geometry_of(1, 2**11, 2**19, 32), *limits)
+    checks.check_limits(geometry_of(3, 2**9, 2**19, 32), *limits)
+    assert refusal(checks.check_limits, geometry_of(3, 2**11, 2**19, 32), *limits) == (
         "launch: a grid has at most 2147483647 CTAs, this call needs 3221225472 (ceil(96 / 32) "
         "query blocks * 524288 kv_heads * 2048 batch); split the batch or use a larger block_q"
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from flash.launch import checks
 from flash.operands.dtypes import BF16, F16, F32, DType
 from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
+from flash.problem.limits import MAX_SEQ
 from flash.problem.outputs import LSE
 from ptxgen.arrays import overlap
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import LaunchError
+from ptxgen.runtime.cuda_driver import DeviceProperties
 
 CONFIG = AttentionConfig(head_dim=8, head_dim_v=4)
 HALVES = pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
@@ -125,18 +129,94 @@ def test_strides_of_an_array_without_elements_do_not_matter() -> None:
     assert found.stride_alignment == 16
 
 
-def test_an_unknown_layout_is_refused() -> None:
-    assert refused(array(*Q), array(*K), array(*V), layout="bshp") == (
-        "launch: layout must be one of bhsd, bshd, got 'bshp'; did you mean 'bshd'?"
-    )
+def frozen(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    out = array(*shape)
+    out.flags.writeable = False
+    return out
 
 
-def test_another_type_is_refused_with_the_cure(torch: ModuleType) -> None:
-    assert refused(array(*Q), array(*K).astype(np.float16), array(*V)) == (
-        "launch: k must be float32, as the config says, got float16; convert with k.astype('float32')"
-    )
-    assert refused(*(torch.zeros(s) for s in (Q, K)), torch.zeros(V).bfloat16()) == (
+REFUSED: dict[str, tuple[Callable[[], str], str]] = {
+    "unknown layout": (
+        lambda: refused(array(*Q), array(*K), array(*V), layout="bshp"),
+        "layout must be one of bhsd, bshd, got 'bshp'; did you mean 'bshd'?",
+    ),
+    "three dimensions in the second layout": (
+        lambda: refused(array(6, 5, 8), array(*K), array(*V), layout="bshd"),
+        "q must be [batch, seq, heads, dim], got shape [6, 5, 8]",
+    ),
+    "type": (
+        lambda: refused(array(*Q), array(*K).astype(np.float16), array(*V)),
+        "k must be float32, as the config says, got float16; convert with k.astype('float32')",
+    ),
+    "type that all arrays have": (
+        lambda: refused(*arrays_of(F32, Q, K, V), dtype="f16"),
+        "3 problems\n"
+        + "\n".join(
+            f"  {name} must be float16, as the config says, got float32; convert with "
+            f"{name}.astype('float16'), or use AttentionConfig(dtype='f32', ...)"
+            for name in "qkv"
+        ),
+    ),
+    "type that no config has": (
+        lambda: refused(*(array(*shape).astype(np.float64) for shape in (Q, K, V)), dtype="f16"),
+        "3 problems\n"
+        + "\n".join(
+            f"  {name} must be float16, as the config says, got float64; convert with "
+            f"{name}.astype('float16')"
+            for name in "qkv"
+        ),
+    ),
+    "sparse last dimension": (
+        lambda: refused(array(2, 6, 5, 16)[..., ::2], array(*K), array(*V)),
+        "q must be dense in its last dimension (stride 1), got strides [480, 80, 16, 2] for shape "
+        "[2, 6, 5, 8]; copy it with q.copy()",
+    ),
+    "shape of out": (
+        lambda: refused(array(*Q), array(*K), array(*V), array(2, 6, 5, 8)),
+        "out must have shape [2, 6, 5, 4], got [2, 6, 5, 8]; leave out=None to have it made",
+    ),
+    "read-only out": (
+        lambda: refused(array(*Q), array(*K), array(*V), frozen(OUT)),
+        "out must be writable, got a read-only array; pass a writable one",
+    ),
+    "out that repeats elements": (
+        lambda: refused(
+            array(*Q), array(*K), array(*V), np.lib.stride_tricks.as_strided(array(200), OUT, (0, 80, 16, 4))
+        ),
+        "out must have an element of its own for each index, got strides [0, 20, 4, 1] for shape "
+        "[2, 6, 5, 4]; copy it with out.copy()",
+    ),
+    "several problems": (
+        lambda: refused(
+            array(2, 6, 5, 16).astype(np.float64), array(*K), array(2, 3, 7, 8)[..., ::2], array(*OUT)
+        ),
+        "3 problems\n"
+        "  q must be float32, as the config says, got float64; convert with q.astype('float32')\n"
+        "  v must be dense in its last dimension (stride 1), got strides [168, 56, 8, 2] for shape "
+        "[2, 3, 7, 4]; copy it with v.copy()\n"
+        "  q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got [2, 6, 5, 16]; use "
+        "AttentionConfig(head_dim=16, ...)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_with_the_cure(name: str) -> None:
+    message, wanted = REFUSED[name]
+    assert message() == f"launch: {wanted}"
+
+
+def test_tensors_that_do_not_fit_are_refused_with_the_cure_of_torch(torch: ModuleType) -> None:
+    q, k, v = (torch.zeros(shape) for shape in (Q, K, V))
+    assert refused(q, k, v.bfloat16()) == (
         "launch: v must be float32, as the config says, got bfloat16; convert with v.float()"
+    )
+    assert refused(q, torch.zeros(2, 3, 8, 7).mT, v) == (
+        "launch: k must be dense in its last dimension (stride 1), got strides [168, 56, 1, 7] "
+        "for shape [2, 3, 7, 8]; copy it with k.clone(memory_format=torch.contiguous_format)"
+    )
+    assert refused(q, k, v, torch.zeros(OUT, requires_grad=True)) == (
+        "launch: out must be writable, got a tensor that requires gradients; pass out.detach()"
     )
 
 
@@ -160,151 +240,39 @@ def test_the_cure_is_of_the_configs_type(
     )
 
 
-def test_arrays_that_agree_may_be_right_and_the_config_wrong() -> None:
-    arrays = arrays_of(F32, Q, K, V)
-    assert refused(*arrays, dtype="f16") == (
-        "launch: 3 problems\n"
-        + "\n".join(
-            f"  {name} must be float16, as the config says, got float32; convert with "
-            f"{name}.astype('float16'), or use AttentionConfig(dtype='f32', ...)"
-            for name in "qkv"
-        )
-    )
-    doubles = [a.astype(np.float64) for a in arrays]
-    assert "AttentionConfig(" not in refused(*doubles, dtype="f16")  # which has no such type
+OF_HEADS = "the heads of q must be a multiple of those of k and v, got"
+WRONG_SHAPES = {
+    ((5, 8), K, V): "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [5, 8]",
+    (Q, K, (7, 4, 1, 1, 1)): (
+        "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [7, 4, 1, 1, 1]"
+    ),
+    (Q, K[1:], V): ("k must be [batch, kv_heads, seq_k, head_dim] = [2, kv_heads, seq_k, 8], got [3, 7, 8]"),
+    ((2, 6, 5, 16), K, V): (
+        "q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got [2, 6, 5, 16]; "
+        "use AttentionConfig(head_dim=16, ...)"
+    ),
+    (Q, K, K): (
+        "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 7, 8]; "
+        "use AttentionConfig(head_dim_v=8, ...)"
+    ),
+    (Q, K, (2, 3, 6, 4)): "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 6, 4]",
+    ((3, 6, 5, 8), K, V): (
+        "k must be [batch, kv_heads, seq_k, head_dim] = [3, kv_heads, seq_k, 8], got [2, 3, 7, 8]"
+    ),
+    ((2, 4, 5, 8), K, V): f"{OF_HEADS} 4 and 3 (layout 'bhsd', shapes [2, 4, 5, 8] and [2, 3, 7, 8])",
+    (Q, (2, 0, 7, 8), (2, 0, 7, 4)): (
+        f"{OF_HEADS} 6 and 0 (layout 'bhsd', shapes [2, 6, 5, 8] and [2, 0, 7, 8])"
+    ),
+    (Q, K, V): f"{OF_HEADS} 5 and 7 (layout 'bshd', shapes [2, 6, 5, 8] and [2, 3, 7, 8])",
+}
 
 
-def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
-    assert refused(array(2, 6, 5, 16)[..., ::2], array(*K), array(*V)) == (
-        "launch: q must be dense in its last dimension (stride 1), got strides [480, 80, 16, 2] "
-        "for shape [2, 6, 5, 8]; copy it with q.copy()"
-    )
-    assert refused(torch.zeros(Q), torch.zeros(2, 3, 8, 7).mT, torch.zeros(V)) == (
-        "launch: k must be dense in its last dimension (stride 1), got strides [168, 56, 1, 7] "
-        "for shape [2, 3, 7, 8]; copy it with k.clone(memory_format=torch.contiguous_format)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("shapes", "layout", "problem"),
-    [
-        (
-            ((5, 8), K, V),
-            "bhsd",
-            "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [5, 8]",
-        ),
-        (
-            (Q, K, (7, 4, 1, 1, 1)),
-            "bhsd",
-            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [7, 4, 1, 1, 1]",
-        ),
-        (
-            (Q, K[1:], V),
-            "bhsd",
-            "k must be [batch, kv_heads, seq_k, head_dim] = [2, kv_heads, seq_k, 8], got [3, 7, 8]",
-        ),
-        (
-            ((2, 6, 5, 16), K, V),
-            "bhsd",
-            "q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got [2, 6, 5, 16]; "
-            "use AttentionConfig(head_dim=16, ...)",
-        ),
-        (
-            (Q, K, K),
-            "bhsd",
-            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 7, 8]; "
-            "use AttentionConfig(head_dim_v=8, ...)",
-        ),
-        (
-            (Q, K, (2, 3, 6, 4)),
-            "bhsd",
-            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 6, 4]",
-        ),
-        (
-            ((3, 6, 5, 8), K, V),
-            "bhsd",
-            "k must be [batch, kv_heads, seq_k, head_dim] = [3, kv_heads, seq_k, 8], got [2, 3, 7, 8]",
-        ),
-        (
-            ((2, 4, 5, 8), K, V),
-            "bhsd",
-            "the heads of q must be a multiple of those of k and v, got 4 and 3 "
-            "(layout 'bhsd', shapes [2, 4, 5, 8] and [2, 3, 7, 8])",
-        ),
-        (
-            (Q, (2, 0, 7, 8), (2, 0, 7, 4)),
-            "bhsd",
-            "the heads of q must be a multiple of those of k and v, got 6 and 0 "
-            "(layout 'bhsd', shapes [2, 6, 5, 8] and [2, 0, 7, 8])",
-        ),
-        (
-            (Q, K, V),
-            "bshd",
-            "the heads of q must be a multiple of those of k and v, got 5 and 7 "
-            "(layout 'bshd', shapes [2, 6, 5, 8] and [2, 3, 7, 8])",
-        ),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(
-    shapes: tuple[tuple[int, ...], ...], layout: str, problem: str
-) -> None:
+@pytest.mark.parametrize("shapes", WRONG_SHAPES)
+def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
+    layout = "bshd" if shapes == (Q, K, V) else "bhsd"  # in which alone these do not fit
     message = refused(*(array(*shape) for shape in shapes), layout=layout)
-    assert message.removeprefix("launch: ").removeprefix("2 problems\n  ").split("\n  ")[0] == problem
-
-
-def test_three_dimensions_have_no_second_layout() -> None:
-    message = refused(array(6, 5, 8), array(*K), array(*V), layout="bshd")
-    assert message == "launch: q must be [batch, seq, heads, dim], got shape [6, 5, 8]"
-
-
-def test_all_problems_are_told_at_once() -> None:
-    message = refused(
-        array(2, 6, 5, 16).astype(np.float64), array(*K), array(2, 3, 7, 8)[..., ::2], array(*OUT)
-    )
-    assert message == (
-        "launch: 3 problems\n"
-        "  q must be float32, as the config says, got float64; convert with q.astype('float32')\n"
-        "  v must be dense in its last dimension (stride 1), got strides [168, 56, 8, 2] for shape "
-        "[2, 3, 7, 4]; copy it with v.copy()\n"
-        "  q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got "
-        "[2, 6, 5, 16]; use AttentionConfig(head_dim=16, ...)"
-    )
-
-
-def test_arrays_on_different_devices_are_refused() -> None:
-    there = placed(0x1000, K)._replace(device=("cuda", 1))
-    with pytest.raises(LaunchError) as caught:
-        checks.check(CONFIG, view(array(*Q), "q"), there, view(array(*V), "v"), None)
-    assert str(caught.value) == (
-        "launch: all arrays must be on one device, got q on cpu, k on cuda:1, v on cpu; "
-        "move them to that of q"
-    )
-
-
-def test_an_output_that_does_not_fit_is_refused() -> None:
-    assert refused(array(*Q), array(*K), array(*V), array(2, 6, 5, 8)) == (
-        "launch: out must have shape [2, 6, 5, 4], got [2, 6, 5, 8]; leave out=None to have it made"
-    )
-    frozen = array(*OUT)
-    frozen.flags.writeable = False
-    assert refused(array(*Q), array(*K), array(*V), frozen) == (
-        "launch: out must be writable, got a read-only array; pass a writable one"
-    )
-
-
-def test_an_output_that_requires_gradients_is_refused(torch: ModuleType) -> None:
-    out = torch.zeros(OUT, requires_grad=True)
-    assert refused(*(torch.zeros(s) for s in (Q, K, V)), out) == (
-        "launch: out must be writable, got a tensor that requires gradients; pass out.detach()"
-    )
-
-
-def test_an_output_that_repeats_elements_is_refused() -> None:
-    out = np.lib.stride_tricks.as_strided(array(200), OUT, (0, 80, 16, 4))
-    assert refused(array(*Q), array(*K), array(*V), out) == (
-        "launch: out must have an element of its own for each index, got strides [0, 20, 4, 1] for "
-        "shape [2, 6, 5, 4]; copy it with out.copy()"
-    )
+    problem = message.removeprefix("launch: ").removeprefix("2 problems\n  ").split("\n  ")[0]
+    assert problem == WRONG_SHAPES[shapes]
 
 
 def test_inputs_may_repeat_and_share_elements() -> None:
@@ -341,30 +309,34 @@ def test_a_pointer_between_16_bit_elements_is_refused(dtype: DType) -> None:
     )
 
 
-@HALVES
-def test_16_bit_outputs_beside_and_on_top_of_an_input_are_told_apart(dtype: DType) -> None:
-    config = AttentionConfig(head_dim=4, dtype=dtype.name)
+SHARES_Q = "launch: out must not share memory with q; leave out=None, or pass an array of its own"
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("rows", "of_out", "shares"),
+    [
+        (slice(0, 5), slice(4, 9), True),
+        (slice(0, 5), slice(5, 10), False),
+        (slice(0, 5), slice(0, 5), True),
+        (slice(4, None, -1), slice(2, 7), True),
+        (slice(4, None, -1), slice(5, None), False),
+    ],
+    ids=["one row shared", "next to it", "the same", "backwards", "next to backwards"],
+)
+def test_an_output_on_top_of_an_input_is_refused(
+    dtype: DType, rows: slice, of_out: slice, shares: bool
+) -> None:
     (buffer,) = arrays_of(dtype, (2, 6, 10, 4))
-    q, k, v = views(buffer[:, :, :5], *arrays_of(dtype, (2, 6, 5, 4), (2, 6, 5, 4)))
-    for first, shares in ((4, True), (5, False)):
-        out = view(buffer[:, :, first : first + 5], "out")
-        geometry = checks.check(config, q, k, v, out)
-        if shares:
-            with pytest.raises(LaunchError, match="out must not share memory with q"):
-                checks.check_addresses(geometry, (q, k, v, out))
-        else:
-            checks.check_addresses(geometry, (q, k, v, out))
-
-
-def test_an_output_on_top_of_an_input_is_refused() -> None:
-    square = AttentionConfig(head_dim=8)
-    q, k = view(array(*Q), "q"), view(array(*K), "k")
-    geometry = checks.check(square, q, k, k, q)
+    others = arrays_of(dtype, (2, 6, 5, 4), (2, 6, 5, 4))
+    given = views(buffer[:, :, rows], *others, buffer[:, :, of_out])
+    geometry = checks.check(AttentionConfig(head_dim=4, dtype=dtype.name), *given)
+    if not shares:
+        checks.check_addresses(geometry, given)
+        return
     with pytest.raises(LaunchError) as caught:
-        checks.check_addresses(geometry, (q, k, k, q))
-    assert str(caught.value) == (
-        "launch: out must not share memory with q; leave out=None, or pass an array of its own"
-    )
+        checks.check_addresses(geometry, given)
+    assert str(caught.value) == SHARES_Q
 
 
 def test_an_output_between_the_rows_of_its_inputs_is_accepted() -> None:
@@ -377,21 +349,6 @@ def test_an_output_between_the_rows_of_its_inputs_is_accepted() -> None:
     with pytest.raises(LaunchError) as caught:
         checks.check_addresses(checks.check(square, *shifted, layout="bshd"), shifted)
     assert "out must not share memory with v;" in str(caught.value)
-
-
-def test_an_overlap_at_negative_strides_is_found() -> None:
-    buffer = array(2, 6, 10, 4)
-    backwards = buffer[:, :, 4::-1]
-    square = AttentionConfig(head_dim=4)
-    others = (view(array(2, 6, 5, 4), "k"), view(array(2, 6, 5, 4), "v"))
-    for out, shares in ((buffer[:, :, 2:7], True), (buffer[:, :, 5:], False)):
-        views = (view(backwards, "q"), *others, view(out, "out"))
-        geometry = checks.check(square, *views)
-        if shares:
-            with pytest.raises(LaunchError, match="out must not share memory with q"):
-                checks.check_addresses(geometry, views)
-        else:
-            checks.check_addresses(geometry, views)
 
 
 def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,45 +393,51 @@ def geometry_of(seq_q: int, seq_k: int, batch: int = 1, heads: int = 1) -> check
     )
 
 
-ROOMY = checks.Limits(16, 1000, 1000, "device 0 (Fake H100, sm_90)")
+KERNEL = AttentionConfig(8, 4, block_q=16).kernel()
+SLICED = AttentionConfig(64, 512, block_q=16).kernel()  # two slices of head_dim_v
+DEVICE = DeviceProperties(0, "Fake H100", 9, 0, 132, 48 << 10, 227 << 10, 228 << 10, 50 << 20, (13, 0))
+TIGHT = replace(DEVICE, shared_per_block_optin=KERNEL.tiling.shared_bytes - 1)
+MOST_CTAS = "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
 
 
-def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger() -> None:
-    checks.check_limits(geometry_of(16 * 127, 1, 2**31 // 127 // 8, 8), ROOMY)
-    checks.check_limits(geometry_of(16, 1, 1, 2**31 - 1), ROOMY)
+@pytest.mark.parametrize(
+    ("kernel", "fits", "exceeds", "message"),
+    [
+        (
+            KERNEL,
+            [(16 * 127, 1, 2**31 // 127 // 8, 8), (16, 1, 1, 2**31 - 1), (1, 1, 70_000, 70)],
+            (17, 1, 2**20, 2**10),
+            f"{MOST_CTAS}(ceil(17 / 16) query blocks * 1024 heads * 1048576 batch); split the batch or use a "
+            "larger block_q",
+        ),
+        (
+            SLICED,
+            [(16, 1, 2**20, 2**10 - 1)],
+            (16, 1, 2**20, 2**10),
+            f"{MOST_CTAS}(ceil(16 / 16) query blocks * 1024 heads * 1048576 batch * 2 slices of head_dim_v); "
+            "split the batch or use a larger block_q",
+        ),
+    ],
+    ids=["heads", "slices of wide values"],
+)
+def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger(
+    kernel: KernelConfig, fits: list[tuple[int, ...]], exceeds: tuple[int, ...], message: str
+) -> None:
+    for sizes in fits:
+        checks.check_limits(geometry_of(*sizes), kernel, DEVICE)
     with pytest.raises(LaunchError) as caught:
-        checks.check_limits(geometry_of(17, 1, 2**20, 2**10), ROOMY)
-    assert str(caught.value) == (
-        "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
-        "(ceil(17 / 16) query blocks * 1024 heads * 1048576 batch); "
-        "split the batch or use a larger block_q"
-    )
-
-
-def test_slices_of_wide_values_count_in_the_grid() -> None:
-    sliced = replace(ROOMY, value_slices=2)
-    checks.check_limits(geometry_of(16, 1, 2**20, 2**10 - 1), sliced)
-    with pytest.raises(LaunchError) as caught:
-        checks.check_limits(geometry_of(16, 1, 2**20, 2**10), sliced)
-    assert str(caught.value) == (
-        "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
-        "(ceil(16 / 16) query blocks * 1024 heads * 1048576 batch * 2 slices of head_dim_v); "
-        "split the batch or use a larger block_q"
-    )
-
-
-def test_a_grid_of_more_heads_than_y_or_z_could_count_is_accepted() -> None:
-    checks.check_limits(geometry_of(1, 1, 70_000, 70), ROOMY)
+        checks.check_limits(geometry_of(*exceeds), kernel, DEVICE)
+    assert str(caught.value) == message
 
 
 def test_too_little_shared_memory_is_refused() -> None:
-    checks.check_limits(geometry_of(checks.MAX_SEQ, checks.MAX_SEQ), ROOMY)
-    tight = checks.Limits(128, 1001, 1000, "device 0 (Fake H100, sm_90)")
+    longest = geometry_of(MAX_SEQ, MAX_SEQ)
+    checks.check_limits(longest, KERNEL, replace(TIGHT, shared_per_block_optin=4864))
     with pytest.raises(LaunchError) as caught:
-        checks.check_limits(geometry_of(checks.MAX_SEQ, checks.MAX_SEQ), tight)
+        checks.check_limits(longest, KERNEL, TIGHT)
     assert str(caught.value) == (
-        "launch: the kernel needs 1001 bytes of shared memory per block, but device 0 (Fake H100, "
-        "sm_90) allows 1000; use a smaller tile or block_q"
+        "launch: the kernel needs 4864 bytes of shared memory per block, but device 0 (Fake H100, sm_90) "
+        "allows 4863; use a smaller tile or block_q"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, interpreting, kernel_on, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -35,8 +35,6 @@ from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, LaunchError
-from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend
 from tools.cta_order import ORDERS, Launch, by_head_from_first, sections, simulated_division, time_of
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
@@ -52,10 +50,6 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def driver() -> FakeDriver:
     return interpreting(FakeDriver(FakeDevice()))
-
-
-def kernel_on(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:
-    return AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
 
 
 def problem(dtype: str = "f32", *, batch: int = 2, heads: int = 4, kv_heads: int = 2, d: int = 16) -> Arrays:

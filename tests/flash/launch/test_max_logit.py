@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpreting, on_device
+from device_arrays import interpreting, kernel_on, on_device
 from fake_driver import FakeDriver
 from fp8_runs import SCALES, scaled
 from judge import assert_close
 
 import flash
+from flash.contract.built_kernel import BuiltKernel
 from flash.error_bound import F32_ARITHMETIC, arithmetic_of_config, max_logit_bound
 from flash.launch import forward
 from flash.launch.key_splits import Division
@@ -22,13 +23,21 @@ from flash.problem.features import SCALES as NAMES_OF_SCALES
 from flash.problem.sequences import each_sequence
 from flash.reference import max_logit_reference
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
-pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 BACKENDS: tuple[Backend, ...] = ("cpu", "compiled", "interpreter")
+
+
+@pytest.fixture(autouse=True)
+def _without_proofs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the kernels of configs `how` are proved, which takes longer than to run them:
+    tests/flash/kernels/test_max_logit.py proves those of other families.
+    """
+    if "how" not in request.fixturenames:
+        monkeypatch.setattr(BuiltKernel, "require_proved", lambda _: None)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -135,7 +144,8 @@ def test_pages_are_read_through_their_table(backend: Backend) -> None:
 )
 def test_ctas_that_share_a_head_join_what_they_find(how: dict[str, Any]) -> None:
     config = flash.AttentionConfig(16, return_max_logit=True, **how)
-    q, k, v = problem(seq=300, dtype=config.element.numpy, batch=1)
+    heads = 4 if config.pack_gqa is True else 2
+    q, k, v = problem(seq=300, dtype=config.element.numpy, batch=1, heads=heads)
     _, found = flash.AttentionKernel(config).launch(q, k, v, backend="interpreter")
     judge(found, q, k, arithmetic_of_config(config), causal=config.causal)
 
@@ -207,10 +217,6 @@ def test_a_decoding_launch_returns_it(backend: Backend) -> None:
 
 
 # ------------------------------------------------------------------------------------------ on a GPU
-
-
-def kernel_on(driver: FakeDriver, config: flash.AttentionConfig) -> flash.AttentionKernel:
-    return flash.AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
 
 
 def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None:

@@ -23,13 +23,21 @@ from ptxgen.target import TARGETS, target
 
 KNOWN = ", ".join(map(repr, INPUT_DTYPES))
 TOO_LARGE = (
-    "AttentionConfig: head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
+    "head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
     "keep its rows in registers and shared memory"
 )
 WITH_SHARED_KV = (
     "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'"
 )
-ENDS = {"tile": "; the largest tile that fits head_dim=64, head_dim_v=64 on sm_80 is 128"}
+TILE = "must be one of 16, 32, 64, 128, 'auto', got"
+CAUSAL = "causal must be one of False, True, 'bottom_right', 'top_left', got"
+SCALE = "softmax_scale must be a number of at most 1.70141e+38 either way, or None for 1/sqrt(head_dim), got"
+LARGE = {"head_dim": 256, "tile": 128, "block_q": 128}
+TOO_MUCH_MEMORY = (
+    "head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes of shared memory, but {} bytes "
+    "per block; the largest tile that fits is 32, with block_q={}"
+)
+STAGED = {"head_dim": 256, "precision": "tf32", "stages": 4, "target": "sm_86"}
 
 
 def refused(message: str, **how: Any) -> None:
@@ -37,60 +45,42 @@ def refused(message: str, **how: Any) -> None:
         AttentionConfig(**{"head_dim": 64, **how})
 
 
-@pytest.mark.parametrize("value", [0, -8, 3.5, 10**9, 577, True, "64", None, float("nan"), np.arange(2)])
-def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
-    refused(TOO_LARGE.format(repr(value)), head_dim=value)
-
-
-@pytest.mark.parametrize("value", [257, 576])
-def test_a_head_dim_that_a_kernel_has_with_shared_kv_is_refused_with_its_name(value: int) -> None:
-    refused(TOO_LARGE.format(value) + WITH_SHARED_KV, head_dim=value, target="sm_90a")
-
-
-def test_a_head_dim_v_is_refused_by_its_own_name() -> None:
-    for value in (0, 513, 3.5, True):
-        refused(
-            f"AttentionConfig: head_dim_v must be an integer from 1 to 512, got {value!r}; beyond "
-            "512 split V by columns, and each call gives those of O",
-            head_dim_v=value,
-        )
-
-
-@pytest.mark.parametrize("value", [0, -16, 8, 48, 256, 16.0, "16"])
-@pytest.mark.parametrize("name", ["tile", "block_q"])
-def test_a_tile_that_is_not_offered_is_refused_with_the_largest_that_fits(name: str, value: Any) -> None:
-    refused(
-        f"AttentionConfig: {name} must be one of 16, 32, 64, 128, 'auto', got {value!r}" + ENDS["tile"],
-        **{name: value},
-    )
-
-
-def test_more_shared_memory_than_any_target_has_is_refused() -> None:
-    refused(
-        "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
-        "of shared memory, but sm_90 allows 232448 bytes per block; the largest tile that fits is "
-        "32, with block_q=128",
-        head_dim=256,
-        tile=128,
-        block_q=128,
-    )
-
-
-def test_more_shared_memory_than_the_target_has_is_refused() -> None:
-    refused(
-        "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
-        "of shared memory, but sm_86 allows 101376 bytes per block; the largest tile that fits is "
-        "32, with block_q=16",
-        head_dim=256,
-        tile=128,
-        block_q=128,
-        target="sm_86",
-    )
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [
+        *(
+            ({"head_dim": value}, TOO_LARGE.format(repr(value)))
+            for value in (0, -8, 3.5, 10**9, 577, True, "64", None, float("nan"), np.arange(2))
+        ),
+        *(
+            ({"head_dim": value, "target": "sm_90a"}, TOO_LARGE.format(value) + WITH_SHARED_KV)
+            for value in (257, 576)
+        ),
+        *(
+            (
+                {"head_dim_v": value},
+                f"head_dim_v must be an integer from 1 to 512, got {value!r}; beyond 512 split V by columns, "
+                "and each call gives those of O",
+            )
+            for value in (0, 513, 3.5, True)
+        ),
+        *(
+            (
+                {name: value},
+                f"{name} {TILE} {value!r}; the largest tile that fits head_dim=64, head_dim_v=64 on sm_80 is "
+                "128",
+            )
+            for name in ("tile", "block_q")
+            for value in (0, -16, 8, 48, 256, 16.0, "16")
+        ),
+        (LARGE, TOO_MUCH_MEMORY.format("sm_90 allows 232448", 128)),
+        ({**LARGE, "target": "sm_86"}, TOO_MUCH_MEMORY.format("sm_86 allows 101376", 16)),
+        (
+            STAGED,
+            "head_dim=256, head_dim_v=256, tile=16, block_q=32 needs 163840 bytes of shared memory, but "
+            "sm_86 allows 101376 bytes per block; no tile fits with stages=4; use stages=2",
+        ),
+        ({**STAGED, "tile": 256}, f"tile {TILE} 256"),
         ({"dtype": "f8"}, f"dtype must be one of {KNOWN}, got 'f8'"),
         ({"stages": 2}, "stages must be one of 1, 'auto', got 2"),
         ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
@@ -100,19 +90,14 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
             "dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies the "
             "kernel uses, got sm_75; use dtype='f32'",
         ),
-        (
-            {"causal": "diagonal"},
-            "causal must be one of False, True, 'bottom_right', 'top_left', got 'diagonal'",
-        ),
-        ({"causal": 1}, "causal must be one of False, True, 'bottom_right', 'top_left', got 1"),
-        (
-            {"causal": np.arange(2)},
-            "causal must be one of False, True, 'bottom_right', 'top_left', got array([0, 1])",
-        ),
-        (
-            {"causal": "BottomRight"},
-            "causal must be one of False, True, 'bottom_right', 'top_left', got 'BottomRight'; did "
-            "you mean 'bottom_right'?",
+        *(
+            ({"causal": value}, f"{CAUSAL} {got}")
+            for value, got in (
+                ("diagonal", "'diagonal'"),
+                (1, "1"),
+                (np.arange(2), "array([0, 1])"),
+                ("BottomRight", "'BottomRight'; did you mean 'bottom_right'?"),
+            )
         ),
         ({"stages": "two"}, "stages must be one of 1, 'auto', got 'two'"),
         ({"stages": float("inf")}, "stages must be one of 1, 'auto', got inf"),
@@ -123,11 +108,6 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"dtype": np.zeros(1, np.float32)}, f"dtype must be one of {KNOWN}, got array([0.], dtype=float32)"),
         ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),
-        (
-            {"softmax_scale": float("inf")},
-            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
-            "1/sqrt(head_dim), got inf",
-        ),
         *(
             (
                 {"window": window},
@@ -149,16 +129,7 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"alibi": 1}, "alibi must be True or False, got 1"),
         ({"mask": "no"}, "mask must be True or False, got 'no'"),
         ({"sink": None}, "sink must be True or False, got None"),
-        (
-            {"softmax_scale": "1"},
-            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
-            "1/sqrt(head_dim), got '1'",
-        ),
-        (
-            {"softmax_scale": -1e39},
-            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
-            "1/sqrt(head_dim), got -1e+39",
-        ),
+        *(({"softmax_scale": value}, f"{SCALE} {value!r}") for value in (float("inf"), "1", -1e39)),
     ],
 )
 def test_a_wrong_choice_is_refused_with_the_right_ones(how: dict[str, Any], message: str) -> None:
@@ -269,26 +240,6 @@ def test_the_table_is_sorted_so_that_the_first_match_is_meant() -> None:
     for row in DEFAULT_TILES.values():
         assert list(row) == sorted(row)
         assert max(row) == MAX_HEAD_DIM
-
-
-def test_more_stages_than_there_is_room_for_are_refused_with_the_most_that_fit() -> None:
-    refused(
-        "AttentionConfig: head_dim=256, head_dim_v=256, tile=16, block_q=32 needs 163840 bytes of "
-        "shared memory, but sm_86 allows 101376 bytes per block; no tile fits with stages=4; use "
-        "stages=2",
-        head_dim=256,
-        precision="tf32",
-        stages=4,
-        target="sm_86",
-    )
-    refused(
-        "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 256",
-        head_dim=256,
-        precision="tf32",
-        stages=4,
-        target="sm_86",
-        tile=256,
-    )
 
 
 def test_a_given_tile_takes_the_largest_block_q_that_goes_with_it() -> None:
