@@ -64,7 +64,7 @@ def clocks_of(step: Step) -> dict[str, float]:
     """The clocks of a multiprocessor's units that a launch takes."""
     counters = step.interpret(profile=True).counters
     ctas = step.plan.grid[0]
-    bounds = limits(step.made.target, step.made.threads, 0, 0, ctas, counters).bounds
+    bounds = limits(step.build.target, step.build.threads, 0, 0, ctas, counters).bounds
     return {bound.unit: bound.cycles * ctas for bound in bounds}
 
 

@@ -161,7 +161,7 @@ def test_a_class_is_as_that_of_the_standard_library(
 
 
 @records.dataclass(frozen=True, slots=True)
-class Kept:
+class BoundedCache:
     """A class that pickle finds by its name."""
 
     a: int
@@ -176,18 +176,18 @@ class KeptLoosely:
     b: list[int] = field(default_factory=list)
 
 
-@pytest.mark.parametrize("cls", [Kept, KeptLoosely])
+@pytest.mark.parametrize("cls", [BoundedCache, KeptLoosely])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_a_frozen_object_is_copied(cls: type[Kept], copied: Callable[[Any], Any]) -> None:
+def test_a_frozen_object_is_copied(cls: type[BoundedCache], copied: Callable[[Any], Any]) -> None:
     given = cls(1, [2])
     assert copied(given) == given
     assert type(copied(given)) is cls
 
 
 def test_an_object_that_holds_itself_is_shown() -> None:
-    given = Kept(1)
+    given = BoundedCache(1)
     given.b.append(given)  # type: ignore[arg-type]
-    assert repr(given) == "Kept(a=1, b=[...])"
+    assert repr(given) == "BoundedCache(a=1, b=[...])"
 
 
 def test_an_unlike_base_is_refused() -> None:

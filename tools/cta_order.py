@@ -36,7 +36,16 @@ from benchmarks.measure.launch_model import (
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import heads_per_section
-from flash.launch.key_splits import BESIDE, Cost, Division, Grid, Merging, Slots, choose_division, merging_of
+from flash.launch.key_splits import (
+    OVERHEAD,
+    Cost,
+    Division,
+    Grid,
+    Merging,
+    Slots,
+    choose_division,
+    merging_of,
+)
 from flash.launch.scheduler_choice import HIDDEN
 from flash.problem.config import AttentionConfig
 from ptxgen.commands.parts.exits import fail
@@ -81,13 +90,13 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
     for head, block in order(launch):
         while len(running) >= slots:
             now, head_time = _end_one(running, live, now, head_time)
-        cost = launch.tiles[block] + BESIDE
+        cost = launch.tiles[block] + OVERHEAD
         total += cost
         heapq.heappush(running, (now + cost, head // launch.group))
         live[head // launch.group] += 1
     while running:
         now, head_time = _end_one(running, live, now, head_time)
-    even = max(-(-total // slots), max(launch.tiles) + BESIDE)
+    even = max(-(-total // slots), max(launch.tiles) + OVERHEAD)
     return now / even, head_time / now
 
 
@@ -102,7 +111,7 @@ def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
         for part in range(splits):
             if len(running) >= slots:
                 now = heapq.heappop(running)
-            heapq.heappush(running, now + size + (part < longer) + BESIDE)
+            heapq.heappush(running, now + size + (part < longer) + OVERHEAD)
     return max(running)
 
 

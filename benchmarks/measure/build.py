@@ -16,9 +16,9 @@ from typing import Final
 from flash.commands.measure.record import (
     MS,
     US,
-    Found,
     Goal,
     Job,
+    Rows,
     Setting,
     Work,
     flat,
@@ -110,7 +110,7 @@ def _emit(kernel: KernelConfig) -> str:
     return build(kernel).text
 
 
-def _warm(config: AttentionConfig, repeats: int) -> Found:
+def _warm(config: AttentionConfig, repeats: int) -> Rows:
     kernel = config.kernel()
     lines = _emit(kernel).count("\n")
     times = timed(lambda: _emit(kernel), repeats)
@@ -129,7 +129,7 @@ def _warm(config: AttentionConfig, repeats: int) -> Found:
     ]
 
 
-def _parts(config: AttentionConfig, repeats: int) -> Found:
+def _parts(config: AttentionConfig, repeats: int) -> Rows:
     kernel = config.kernel()
     module = emit(kernel)
     parts: dict[str, Work] = {
@@ -143,7 +143,7 @@ def _parts(config: AttentionConfig, repeats: int) -> Found:
     ]
 
 
-def _to_cubin(config: AttentionConfig, repeats: int) -> Found:
+def _to_cubin(config: AttentionConfig, repeats: int) -> Rows:
     """Time from a config to its cubin at a first launch, in a process that has emitted before."""
     kernel = config.kernel()
     try:
@@ -156,13 +156,13 @@ def _to_cubin(config: AttentionConfig, repeats: int) -> Found:
     return [measured("config to cubin", "s", times, config=settings, goal=goal, headline=True)]
 
 
-def _cold(repeats: int) -> Found:
+def _cold(repeats: int) -> Rows:
     """The time of the processor for fresh processes, which find cached bytecode, in turns."""
     with tempfile.TemporaryDirectory() as bytecode:
         return _cold_with(bytecode, repeats)
 
 
-def _cold_with(bytecode: str, repeats: int) -> Found:
+def _cold_with(bytecode: str, repeats: int) -> Rows:
     # The caller's environment may forbid to write bytecode, and a fresh checkout has none.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
 
@@ -178,7 +178,7 @@ def _cold_with(bytecode: str, repeats: int) -> Found:
             stderr=subprocess.PIPE,
         )
 
-    results: Found = []
+    results: Rows = []
     works: dict[str, Work] = {}
     for name, command in _PROGRAMS.items():
         try:
@@ -221,7 +221,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
-def _imports() -> Found:
+def _imports() -> Rows:
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LIST_MODULES, *_EMIT[1:]],
@@ -258,7 +258,7 @@ def _why(error: subprocess.SubprocessError) -> str:
     return text.strip().splitlines()[-1] if text.strip() else str(error)
 
 
-def _assemble(config: AttentionConfig, repeats: int) -> Found:
+def _assemble(config: AttentionConfig, repeats: int) -> Rows:
     kernel = config.kernel()
     built = build(kernel)
     settings = _settings(kernel)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flash.calls.memory import HostMemory
 from flash.calls.step import Step
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.decode.plan import CacheCall, kernel_of, steps_of
 from flash.operands.dtype_names import DTypeName
 from flash.operands.dtypes import F32_BYTES
@@ -94,7 +94,7 @@ def decode_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def traffic(step: Decoding) -> Found:
+def traffic(step: Decoding) -> Rows:
     """Bytes that one step moves, their ratio to the unavoidable bytes, and the launches."""
     launches = _launches(step)
     moved, needed = moved_bytes(step), unavoidable_bytes(step)
@@ -127,7 +127,7 @@ def moved_bytes(step: Decoding) -> int:
     for launch in _launches(step):
         memory = [host_array(array) for array in launch.arrays]
         counters = interpreter.run(
-            launch.made.module,
+            launch.build.module,
             grid=launch.plan.grid,
             block=launch.plan.block,
             args=launch.plan.on_host(memory),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.device.fp8_softmax import LIFT
 from flash.families.wgmma import WGMMA_TARGET
 from flash.kernel import AttentionKernel
@@ -60,7 +60,7 @@ def fp8_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def _errors(head_dim: int, keys: int, kind: Numbers) -> Found:
+def _errors(head_dim: int, keys: int, kind: Numbers) -> Rows:
     q, k, v = drawn(head_dim, keys, kind)
     exact, _ = attention_reference(*(x.astype(np.float64) for x in (q, k, v)))
     config = AttentionConfig(head_dim, dtype="e4m3", out_dtype="f16", target=WGMMA_TARGET)

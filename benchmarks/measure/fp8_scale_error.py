@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.families.wgmma import WGMMA_TARGET
 from flash.kernel import AttentionKernel
 from flash.operands.dtypes import E4M3
@@ -42,12 +42,12 @@ def fp8_scale_jobs(quick: bool) -> list[Job]:
     return [Job(f"fp8 scales fall={fall}", functools.partial(_errors, fall)) for fall in falls]
 
 
-def _errors(fall: int) -> Found:
+def _errors(fall: int) -> Rows:
     q, k, v = normal(*[(1, 1, _ROWS, _HEAD_DIM)] * 3)
     v = v * np.exp2(-fall / 128 * np.arange(_ROWS, dtype=np.float32))[:, None]
     wide = (x.astype(np.float64) for x in (q, k, v))
     exact, _ = attention_reference(*wide, causal=True, window=(_WINDOW, 0))
-    results: Found = []
+    results: Rows = []
     errors: list[float] = []
     for block in _BLOCKS:
         config = AttentionConfig(

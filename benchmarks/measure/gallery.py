@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flash.commands.measure.record import MS, Found, Goal, Job, Setting, measured, timed
+from flash.commands.measure.record import MS, Goal, Job, Rows, Setting, measured, timed
 from flash.commands.measure.report import ROOT
 from ptxgen.errors import BackendError
 from ptxgen.kernels import KernelFunction
@@ -81,10 +81,10 @@ class _Figures:
         """
         return len(self.loop.path) / self.loop.products if self.loop else 0.0
 
-    def rows(self, settings: Mapping[str, Setting], *, ours: bool) -> Found:
+    def rows(self, settings: Mapping[str, Setting], *, ours: bool) -> Rows:
         """The figures as measurements; only ours have a goal."""
         goal = Goal("<=", 0) if ours else None
-        rows_out: Found = [
+        rows_out: Rows = [
             measured("lines", "lines", [self.lines], config=settings),
             measured("from a function to a cubin", "ms", self.ms, config=settings),
             measured("registers", "per thread", [self.registers], config=settings),
@@ -102,7 +102,7 @@ class _Figures:
         return rows_out
 
 
-def compared(name: str, repeats: int) -> Found:
+def compared(name: str, repeats: int) -> Rows:
     """The figures of one kernel, and those of the peers that are installed."""
     source, target = sources()[name], f"sm_{CAPABILITY}"
     settings: dict[str, Setting] = {"kernel": name, "target": target}
@@ -112,7 +112,7 @@ def compared(name: str, repeats: int) -> Found:
         return find_assembler(target=target).assemble(text, target).cubin
 
     ours = _figures(source, to_cubin, function(name).build(target=target).text, repeats)
-    results: Found = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
+    results: Rows = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
     for by, (_, package) in PEERS.items():
         try:
             peer = peer_module(by)

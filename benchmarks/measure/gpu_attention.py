@@ -22,10 +22,10 @@ from flash.commands.measure.error import Judge, sampled_rows
 from flash.commands.measure.gpu import TOKENS, WIDTH, race
 from flash.commands.measure.record import (
     MS,
-    Found,
     Goal,
     Job,
     Measurement,
+    Rows,
     Setting,
     Work,
     flat,
@@ -197,7 +197,7 @@ def calls(quick: bool) -> list[Call]:
     return [*of_f16, *PUBLISHED, *OF_FAMILIES, *of_others]
 
 
-def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Found:
+def tensor_ceiling(gpu: Gpu, *, repeats: int) -> Rows:
     """TFLOP/s of PyTorch's product of two large matrices of bf16."""
     torch, why_not = torch_with_gpu()
     if torch is None:
@@ -264,7 +264,7 @@ def configs_of(gpu: Gpu, call: Call) -> dict[str, AttentionConfig]:
     return configs
 
 
-def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
+def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Rows:
     """Interleaved times of our calls and of PyTorch's backends; errors against float64."""
     arrays = OnDevice.of(gpu, call)
     contestants: dict[str, Callable[[], Any]] = {}
@@ -290,7 +290,7 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
         errors[name] = _largest(attend().float().cpu().numpy()[rows], exact)
     contestants |= others
     samples = race(gpu, contestants, rounds, batch)
-    results: Found = [*remarks]
+    results: Rows = [*remarks]
     for name, times in samples.items():
         results += _rates(gpu, call, name, flat(times))
         results.append(measured(f"{name}, error", "", [errors[name]], config=call.settings))
@@ -337,7 +337,7 @@ def _rates(gpu: Gpu, call: Call, name: str, times: Sequence[float]) -> list[Meas
     return results
 
 
-def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAST_TILE) -> Found:
+def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAST_TILE) -> Rows:
     """Interleaved times of the kernels with `wgmma` of every tile, and of the one that a launch chooses."""
     arrays, target = OnDevice.of(gpu, call), gpu.target
     config = replace(call.config, target=target.name)
@@ -347,7 +347,7 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
     works = {name: arrays.launches(gpu, of) for name, of in configs.items()}
     at_once(works.values())
     contestants: dict[str, Callable[[], Any]] = {}
-    results: Found = []
+    results: Rows = []
     for name, launch in works.items():
         try:
             launch()
@@ -367,7 +367,7 @@ def tiles(gpu: Gpu, call: Call, rounds: int, batch: int, least_tile: int = _LEAS
     return [*results, measured(name, "x", slower, config=call.settings, goal=goal, headline=True)]
 
 
-def prepared(gpu: Gpu, every: Sequence[Call]) -> Found:
+def prepared(gpu: Gpu, every: Sequence[Call]) -> Rows:
     """Make and assemble the kernels of some calls, several at a time; the process keeps them. Calls of one
     config come one after the other, because threads that need one text at the same time would each make it.
     """

@@ -19,7 +19,7 @@ from flash.commands.measure.cpu import Array, normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.error import Judge
 from flash.commands.measure.gpu import race
-from flash.commands.measure.record import US, Found, Goal, Job, Setting, Work, flat, measured, ratios
+from flash.commands.measure.record import US, Goal, Job, Rows, Setting, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import graphed, sdpa_of_a_token, torch_with_gpu
 from flash.contract.resources import KernelResources
 from flash.decode.plan import CacheCall, blocks_of, choose_splits, kernel_of, steps_of
@@ -143,7 +143,7 @@ def _in_pages(x: Array, size: int) -> Array:
     return pages
 
 
-def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
+def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Rows:
     """Bytes per second that the kernels of a step move, and their share of the copy bandwidth."""
     with on_device(gpu, step) as arrays:
         splits, work = _kernels(gpu, arrays)
@@ -154,7 +154,7 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
         arrays.staging.wait()
     settings, nbytes = step.settings(splits), step.nbytes(splits)
     rates = [nbytes / t / 1e12 for t in times]
-    results: Found = [
+    results: Rows = [
         measured("decoding", "us", [t * US for t in times], config=settings),
         measured("decoding, read + written", "TB/s", rates, config=settings),
         measured(
@@ -189,7 +189,7 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
     slots = gpu.device.multiprocessors * max(held, 1)
     splits = choose_splits(blocks_of(call, plain), -(-call.longest // t.tile), slots)
     kernel = kernel_of(call, gpu.target, splits)
-    launches = [gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, arrays)]
+    launches = [gpu.ready(step.build.text, step.plan) for step in steps_of(call, kernel, splits, arrays)]
 
     def work() -> None:
         for launch in launches:
@@ -220,7 +220,7 @@ def _same_roundings(q: Array, k: Array, v: Array) -> Array:
 # -------------------------------------------------------------------------------- latency
 
 
-def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
+def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Rows:
     """Times of a token as launches and as a CUDA graph, and of PyTorch if it uses a GPU."""
     one, config = step.one, step.config
     shapes = [(step.items, h, n, one.head_dim) for h, n in _heads_and_rows(one)]
@@ -290,7 +290,7 @@ def _settings(step: Batch) -> dict[str, Setting]:
     return {name: value for name, value in step.settings(0).items() if name != "splits"}
 
 
-def _latencies(step: Batch, samples: Mapping[str, list[list[float]]]) -> Found:
+def _latencies(step: Batch, samples: Mapping[str, list[list[float]]]) -> Rows:
     return [
         measured(f"a token, {name}", "us", [t * US for t in flat(rounds)], config=_settings(step))
         for name, rounds in samples.items()
@@ -313,7 +313,7 @@ class HostCopies(CudaBackend):
         super().copy_to_host(host, address, nbytes, stream, ordinal=ordinal)
 
 
-def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) -> Found:
+def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) -> Rows:
     """Bytes that are copied to the host while tokens are decoded with a cache on the GPU."""
     cuda = HostCopies(gpu.backend)
     cache = flash.KVCache(

@@ -14,7 +14,7 @@ from benchmarks.measure.gpu_attention import PEERS, Call, at_once
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
-from flash.commands.measure.record import MS, Found, Job, Work, flat, measured, ratios
+from flash.commands.measure.record import MS, Job, Rows, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_with_gpu
 
 PRODUCTS: Final = 2.5  # a backward pass has five products of matrices, a forward pass two
@@ -37,7 +37,7 @@ def gradient_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     return jobs
 
 
-def prepared(gpu: Gpu, calls: Sequence[Call]) -> Found:
+def prepared(gpu: Gpu, calls: Sequence[Call]) -> Rows:
     """Assemble the kernels of some calls, several at a time; the process keeps them."""
     at_once([functools.partial(_ours, gpu, call, _drawn(call)) for call in calls])
     return []
@@ -64,13 +64,13 @@ def _ours(gpu: Gpu, call: Call, host: Sequence[Any]) -> tuple[Work, dict[str, An
     return launch, into
 
 
-def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Found:
+def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Rows:
     """Interleaved times of gradients for q, k and v, and how far ours are from PyTorch's."""
     host = _drawn(call)
     launch, into = _ours(gpu, call, host)
     contestants: dict[str, Callable[[], Any]] = {"ours": launch}
     ours = [into[name].numpy().astype(np.float32) for name in into]
-    results: Found = []
+    results: Rows = []
     torch, why_not = torch_with_gpu()
     if torch is None:
         results.append(why_not)

@@ -15,7 +15,7 @@ from benchmarks.measure.serving import Serving, arrays_of, unavoidable_bytes
 from flash.commands.measure.cpu import Array, normal
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import race
-from flash.commands.measure.record import MS, Found, Job, Setting, Work, flat, measured
+from flash.commands.measure.record import MS, Job, Rows, Setting, Work, flat, measured
 from flash.families.choice import WORKLOADS
 from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
@@ -94,7 +94,7 @@ def serving_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
     return result
 
 
-def serve(gpu: Gpu, step: Serving, rounds: int, batch: int) -> Found:
+def serve(gpu: Gpu, step: Serving, rounds: int, batch: int) -> Rows:
     """Times and rates of a packed batch over pages, and the error of the last query of each sequence."""
     arrays = arrays_of(step)
     to = functools.partial(flash.to_device, device=gpu.ordinal, cuda=gpu.backend)
@@ -138,7 +138,7 @@ def _error(step: Serving, arrays: dict[str, Array], out: Array) -> float:
     return worst
 
 
-def decode_tokens(gpu: Gpu, step: Tokens, rounds: int, batch: int) -> Found:
+def decode_tokens(gpu: Gpu, step: Tokens, rounds: int, batch: int) -> Rows:
     """Times and rates of a token of each sequence, and the error of the first sequence."""
     config = step.config
     of_q, of_k = (step.items, step.heads, 1, step.columns), (step.items, 1, step.keys, step.columns)
@@ -166,11 +166,11 @@ def _rates(
     work: tuple[int, float],
     settings: dict[str, Setting],
     error: float,
-) -> Found:
+) -> Rows:
     """Time, rates and the share of the copy bandwidth; `work` is (bytes, operations) of a call."""
     times = flat(race(gpu, {name: launch}, *rounds)[name])
     nbytes, flops = work
-    result: Found = [
+    result: Rows = [
         measured(name, "ms", [t * MS for t in times], config=settings),
         measured(f"{name}, needed", "TB/s", [nbytes / t / 1e12 for t in times], config=settings),
         measured(f"{name}, useful", "TFLOP/s", [flops / t / 1e12 for t in times], config=settings),

@@ -12,10 +12,10 @@ import numpy as np
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import (
     MS,
-    Found,
     Goal,
     Job,
     Measurement,
+    Rows,
     Setting,
     Work,
     flat,
@@ -101,7 +101,7 @@ def launch(
     return run, math.prod(plan.grid)
 
 
-def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
+def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Rows:
     """Time and speed of one launch, plain, sanitized and profiled, with programs cached by a first
     launch.
     """
@@ -135,7 +135,7 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
     ]
 
 
-def _stepwise(repeats: int) -> Found:
+def _stepwise(repeats: int) -> Rows:
     """Time of the f32 kernel, interpreted by single instructions, against generated functions."""
     run, _ = launch(64, 1, 1, 64, False)
     works: dict[str, Work] = {"generated": run, "stepwise": functools.partial(run, stepwise=True)}
@@ -148,7 +148,7 @@ def _stepwise(repeats: int) -> Found:
     return [measured("stepwise / generated", "x", slower, config=settings, goal=goal, headline=True)]
 
 
-def _many(repeats: int) -> Found:
+def _many(repeats: int) -> Rows:
     run, ctas = launch(64, 1, 32, 256, False)
     times = timed(run, repeats)
     speed = [run().counters.thread_instructions / t / 1e6 for t in times]
@@ -157,7 +157,7 @@ def _many(repeats: int) -> Found:
     return [measured("speed", "M thread-instr./s", speed, config=settings, goal=goal, headline=True)]
 
 
-def _mma(repeats: int) -> Found:
+def _mma(repeats: int) -> Rows:
     """Time of f16 attention on tensor cores: 4 warps a CTA, head_dim 64, 256 keys, 2 heads."""
     module = parse((ROOT / MMA).read_text(encoding="utf-8"))
     heads, seq, head_dim = 2, 256, 64
@@ -212,11 +212,11 @@ def parsing(texts: Mapping[str, str], repeats: int) -> list[Measurement]:
     return results
 
 
-def _growth(heads: Sequence[int], repeats: int) -> Found:
+def _growth(heads: Sequence[int], repeats: int) -> Rows:
     return [*growth((64,), {"N": _LENGTHS, "H": heads}, repeats)]
 
 
-def _parse(repeats: int) -> Found:
+def _parse(repeats: int) -> Rows:
     texts = {
         "ptxgen d=128": build(AttentionConfig(128).kernel()).text,
         "Triton attention": (ROOT / MMA).read_text(encoding="utf-8"),

@@ -16,7 +16,7 @@ import numpy as np
 
 from flash.cache.attention import DecodeStep, attention_with_kvcache
 from flash.cache.cache import KVCache
-from flash.commands.measure.record import US, Found, Goal, Job, Setting, Work, measured
+from flash.commands.measure.record import US, Goal, Job, Rows, Setting, Work, measured
 from flash.commands.measure.report import ROOT
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
@@ -71,7 +71,7 @@ def launch_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
     """Microseconds of one repeated launch of a kernel on arrays of a kind.
 
     `current` says whether the device's context is current, as it is in a thread that has used the
@@ -101,7 +101,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     ]
 
 
-def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
     """Microseconds of a token of one sequence: the host makes room in the cache, copies lengths to
     the device, and launches the kernels that append, attend and merge. Measured for a `DecodeStep`
     and for `attention_with_kvcache`. `page_size` 0 is contiguous; `rotary`: with rotary embedding.
@@ -126,7 +126,7 @@ def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_
     def once() -> None:
         attention_with_kvcache(q, cache, k, v, **how)
 
-    results: Found = []
+    results: Rows = []
     for name, work, goal in (
         ("Python of one decode step", step, Goal("<=", STEP_GOAL_US)),
         ("Python of one attention_with_kvcache", once, None),
@@ -172,10 +172,10 @@ def _recording(driver: Any) -> Iterator[None]:
         driver.stack.clear()
 
 
-def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
     """Microseconds that a launch takes to read its four arrays: stand-ins, or real tensors."""
     arrays: dict[str, list[object]] = {"stand-ins": [_Tensor(256, SHAPE) for _ in range(4)]}
-    remarks: Found = []
+    remarks: Rows = []
     try:
         torch: Any = importlib.import_module("torch")
         arrays["tensors on the CPU"] = [torch.empty(SHAPE, device="cpu") for _ in range(4)]
@@ -194,7 +194,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     return remarks
 
 
-def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
     """Microseconds that a call of `flash.adapters.torch.attention` takes beyond
     `AttentionKernel.launch`, on tensors without a query, for which nothing is computed.
     """

@@ -27,7 +27,7 @@ import numpy as np
 
 from flash.contract.catalogue import Build
 from flash.device.cta_order import heads_per_section
-from flash.launch.key_splits import BESIDE
+from flash.launch.key_splits import OVERHEAD
 from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
 from flash.problem.persistence import GRID
 from ptxgen.report.issue_block import BlockClocks, block_clocks
@@ -94,17 +94,17 @@ def time_static(costs: Sequence[float], slots: int) -> float:
 
 
 def times_of_schedulers(
-    launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = BESIDE
+    launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = OVERHEAD
 ) -> dict[str, float]:
     """The time of a launch with each scheduler, in tiles, of which a block costs `next to` more than it
     visits. Of each block but a CTA's first, `hidden` of a tile passes while the block before is finished.
     """
     grid = [launch.tiles[block] + hidden_share for _, block in order(launch)]
-    persistent = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
+    persistent = [cost - (hidden * OVERHEAD if n >= slots else 0.0) for n, cost in enumerate(grid)]
     return {
         "grid": time_of_grid(grid, slots),
         "static": time_static(persistent, slots),
-        "mirrored": time_mirrored(np.asarray(grid), slots, hidden * BESIDE),
+        "mirrored": time_mirrored(np.asarray(grid), slots, hidden * OVERHEAD),
     }
 
 
@@ -161,7 +161,7 @@ def estimate(
     memory = t.block_q * (t.head_dim * kernel.dtype.nbytes + t.head_dim_v * kernel.output.nbytes)
     overhead = memory / device.bytes_per_clock
     if block is None:
-        overhead += busy.tensor * iteration / 2 + iteration * HIDDEN * BESIDE * (kernel.scheduler == GRID)
+        overhead += busy.tensor * iteration / 2 + iteration * HIDDEN * OVERHEAD * (kernel.scheduler == GRID)
         costs = [overhead + iteration * n for n in tiles]
     else:
         overhead += DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.measure.build import LINE_GOAL_US
 from benchmarks.measure.gallery import function, sources
-from flash.commands.measure.record import US, Found, Goal, Job, Setting, measured, seconds
+from flash.commands.measure.record import US, Goal, Job, Rows, Setting, measured, seconds
 from flash.contract.catalogue import emit
 from flash.kernels.append import AppendConfig, append_kernel
 from flash.kernels.merge import MergeConfig, merge_kernel
@@ -65,7 +65,7 @@ def emitters() -> dict[str, Callable[[], ir.Module]]:
     return table
 
 
-def per_line(name: str, emit: Callable[[], ir.Module], repeats: int) -> Found:
+def per_line(name: str, emit: Callable[[], ir.Module], repeats: int) -> Rows:
     """The time of a line of one kernel, to emit and print it, and to verify it."""
     module = emit()
     lines = render(module).count("\n")

@@ -11,17 +11,7 @@ import numpy as np
 
 from benchmarks.measure.interpreter import launch
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import (
-    Found,
-    Goal,
-    Job,
-    Setting,
-    Work,
-    interleaved,
-    measured,
-    ratios,
-    timed,
-)
+from flash.commands.measure.record import Goal, Job, Rows, Setting, Work, interleaved, measured, ratios, timed
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
 from flash.operands.dtype_names import DTypeName
@@ -65,7 +55,7 @@ def sanitizer_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Found:
+def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Rows:
     """Seconds for the proofs of the default causal kernel."""
     kernel = AttentionConfig(head_dim, dtype=dtype, causal=True, return_lse=True).kernel()
     built = build(kernel)
@@ -81,7 +71,7 @@ def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Found:
     ]
 
 
-def watched(shape: tuple[int, int, int, int, bool], dtype: DTypeName, repeats: int) -> Found:
+def watched(shape: tuple[int, int, int, int, bool], dtype: DTypeName, repeats: int) -> Rows:
     """Times of a run with the race detector, and with all sanitizers, against a plain run."""
     settings: dict[str, Setting] = {
         **dict(zip(("d", "B", "H", "N", "causal"), shape, strict=True)),
@@ -90,7 +80,7 @@ def watched(shape: tuple[int, int, int, int, bool], dtype: DTypeName, repeats: i
     return _against_plain(launch(*shape, dtype)[0], settings, dtype, repeats)
 
 
-def watched_triton(name: str, repeats: int) -> Found:
+def watched_triton(name: str, repeats: int) -> Rows:
     """Times of a tensor-core kernel of Triton with sanitizers against a plain run: `mma.sync` for
     sm_80, `wgmma` for sm_90a.
     """
@@ -122,7 +112,7 @@ def watched_triton(name: str, repeats: int) -> Found:
 
 def _against_plain(
     run: Callable[..., interpreter.Result], settings: dict[str, Setting], dtype: DTypeName, repeats: int
-) -> Found:
+) -> Rows:
     works: dict[str, Work] = {
         "plain": run,
         "race": functools.partial(run, sanitize="race"),

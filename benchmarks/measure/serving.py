@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measure.decode import SECTOR_BYTES, TARGET, TRAFFIC_GOAL
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.contract.catalogue import build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
@@ -95,7 +95,7 @@ def serving_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def traffic(step: Serving) -> Found:
+def traffic(step: Serving) -> Rows:
     """Bytes that one step moves, and their ratio to the unavoidable bytes."""
     moved, needed = moved_bytes(step), unavoidable_bytes(step)
     return [

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.measure.static_gradients import GRADIENT_REMARKS, gradient_jobs
 from flash.commands.measure.cpu import normal
-from flash.commands.measure.record import Found, Goal, Job, Measurement, Setting, measured
+from flash.commands.measure.record import Goal, Job, Measurement, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import (
     Assembled,
@@ -74,7 +74,7 @@ def static_jobs(quick: bool) -> list[Job]:
     return [*jobs, *gradient_jobs(quick)]
 
 
-def quality(config: AttentionConfig) -> Found:
+def quality(config: AttentionConfig) -> Rows:
     """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
     kernel = config.kernel()
     t, target = kernel.tiling, kernel.target
@@ -131,11 +131,11 @@ class _Quality:
             }
         return figures
 
-    def rows(self, *, headline: bool = True) -> Found:
+    def rows(self, *, headline: bool = True) -> Rows:
         """The figures as measurements; only our kernels have goals."""
         a, c = self.assembled, self.counted
         least = Goal("<=", 0) if headline else None
-        results: Found = [
+        results: Rows = [
             measured("spilled", "bytes", [a.spilled_bytes], config=self.settings, goal=least),
             measured("bank conflicts", "turns", [c.conflicts], config=self.settings, goal=least),
         ]
@@ -145,7 +145,7 @@ class _Quality:
         ]
         return [*results, self._mix()]
 
-    def length(self, most: int) -> Found:
+    def length(self, most: int) -> Rows:
         """The machine instructions of an iteration of the main loop, with a goal."""
         if self.assembled.loop is None:
             return []

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Final
 
 from flash import cache_kernels
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import Build
 from flash.decode.plan import oldest_target
@@ -74,7 +74,7 @@ def loop_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def loop_quality(stored: Stored, target: str) -> Found:
+def loop_quality(stored: Stored, target: str) -> Rows:
     """Registers, instructions of the main loop and bytes in flight of one decode kernel."""
     built = stored.kernel(target)
     t = MMA.require(built.config.tiling)
@@ -97,7 +97,7 @@ def loop_quality(stored: Stored, target: str) -> Found:
     return _rows(assembly, settings, iteration_bytes, t)
 
 
-def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: int, t: MmaTiling) -> Found:
+def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: int, t: MmaTiling) -> Rows:
     assert assembly.loop is not None
     path = assembly.loop.path
     spilled = assembly.spilled_bytes
@@ -106,7 +106,7 @@ def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: in
     ahead = (2 * t.stages - 1) * iteration_bytes / 2
     of_warps = len(path) * (t.threads // WARP_SIZE)
 
-    def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Found:
+    def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Rows:
         return [measured(name, unit, [value], config=settings, goal=goal, headline=headline)]
 
     return [

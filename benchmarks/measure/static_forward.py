@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
@@ -87,14 +87,14 @@ def _job(config: AttentionConfig) -> Job:
     return Job(f"forward d={d} {kind} {_mask(causal)} {target}", functools.partial(forward_quality, config))
 
 
-def forward_quality(config: AttentionConfig) -> Found:
+def forward_quality(config: AttentionConfig) -> Rows:
     """The row of one kernel, with its goals, and those of the peers that have such a kernel."""
     kernel = config.kernel()
     t, problem = kernel.tiling, _problem_of(config)
     _, _, dtype, causal = problem
     try:
         ours = Reading.of(Subject.of(build(kernel)), kernel.target)
-        rows: Found = [_line(problem, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(problem, ours))]
+        rows: Rows = [_line(problem, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(problem, ours))]
         if dtype == PEER_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
             tile, theirs = triton(config.head_dim, causal, kernel.target.name)
             rows.append(_line(problem, "Triton", tile, figures(problem, theirs)))
@@ -223,7 +223,7 @@ def _settings(problem: _Problem) -> dict[str, Setting]:
     return {"target": target, "d": d, "dtype": dtype, "causal": causal}
 
 
-def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Found:
+def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Rows:
     """How busy tensor cores are next to a peer's, which are busy for `tensor` % of the clocks."""
     return [
         measured(
@@ -237,7 +237,7 @@ def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Found
     ]
 
 
-def _goals(problem: _Problem, ours: Reading) -> Found:
+def _goals(problem: _Problem, ours: Reading) -> Rows:
     target, d, kind, _ = problem
     settings = _settings(problem)
     spilled, unit = ours.assembly.spilled_bytes, f"per {SCORES} scores"

@@ -8,7 +8,7 @@ import functools
 from itertools import product
 from typing import Final
 
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.contract.catalogue import build
 from flash.families.wgmma import WARPGROUP, WGMMA, WGMMA_TARGET, WgmmaTiling
 from flash.problem.config import AttentionConfig
@@ -38,7 +38,7 @@ def gathered_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def gathered_quality(head_dim: int, page_size: int) -> Found:
+def gathered_quality(head_dim: int, page_size: int) -> Rows:
     """Registers and spills of one kernel whose producer gathers pages."""
     config = AttentionConfig(
         head_dim,
@@ -72,14 +72,12 @@ def gathered_quality(head_dim: int, page_size: int) -> Found:
     return _rows(producer, consumer, t, settings, usage.spill_store_bytes + usage.spill_load_bytes)
 
 
-def _rows(
-    producer: Loop, consumer: Loop, t: WgmmaTiling, settings: dict[str, Setting], spilled: int
-) -> Found:
+def _rows(producer: Loop, consumer: Loop, t: WgmmaTiling, settings: dict[str, Setting], spilled: int) -> Rows:
     path, warps = producer.path, WARPGROUP // WARP_SIZE
     chunks = t.tile * (t.head_dim + t.head_dim_v) * 2 // _CHUNK
     share = 100 * len(path) / (len(path) + t.consumers * len(consumer.path))
 
-    def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Found:
+    def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Rows:
         return [measured(name, unit, [value], config=settings, goal=goal, headline=headline)]
 
     return [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, assembled
 from flash.contract.gradients import gradient_build
@@ -51,7 +51,7 @@ def gradient_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Found:
+def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Rows:
     """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
     target = find_target(on)
     kernel = gradient_config(config, owner, target, _ALIGNED)
@@ -127,7 +127,7 @@ class _Quality:
             "tensor cores busy, needed": (self.needed, "%"),
         }
 
-    def rows(self, *, headline: bool = True) -> Found:
+    def rows(self, *, headline: bool = True) -> Rows:
         """The figures as measurements; only our kernels have goals."""
         least = Goal("<=", 0) if headline else None
         spilled = measured(
@@ -142,7 +142,7 @@ class _Quality:
         parts = ", ".join(f"{n} {name}" for name, n in mix(path).items())
         return [spilled, *figures, f"main loop of {self.name}, {len(path)} instructions: {parts}"]
 
-    def compared(self, other: _Quality) -> Found:
+    def compared(self, other: _Quality) -> Rows:
         """Ratios of this kernel's figures to the other's, of which a CTA fits a multiprocessor."""
         if not other.assembled.ctas_per_sm:
             bytes_, on = other.assembled.shared_bytes, self.settings["target"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure.static import LONGEST_LOOP
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
@@ -64,7 +64,7 @@ def hopper_jobs(quick: bool) -> list[Job]:
     return [Job(f"hopper d={d} {DTYPE} full", functools.partial(hopper_quality, d)) for d in dims]
 
 
-def hopper_quality(head_dim: int) -> Found:
+def hopper_quality(head_dim: int) -> Rows:
     """The rows of one head_dim: ours, with its goals, and those of the peers."""
     config = AttentionConfig(head_dim, dtype=DTYPE, target=WGMMA_TARGET)
     kernel = config.kernel()
@@ -73,7 +73,7 @@ def hopper_quality(head_dim: int) -> Found:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    results: Found = [row(head_dim, "ours", ours)]
+    results: Rows = [row(head_dim, "ours", ours)]
     for name, read in (("Triton", triton), ("flash-attn-4", flash_attn_4)):
         try:
             peer = read(head_dim)
@@ -212,7 +212,7 @@ def settings_of(head_dim: int, kind: str = DTYPE) -> dict[str, Setting]:
     return {"target": WGMMA_TARGET, "d": head_dim, "dtype": kind, "causal": False}
 
 
-def _ratios(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
+def _ratios(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Rows:
     per_score = [of.instructions / of.assembly.scores for of in (ours, theirs)]
     of = {"tensor cores": ours.tensor / theirs.tensor, "instructions": per_score[0] / per_score[1]}
     goals = {"tensor cores": Goal(">=", 1.0), "instructions": Goal("<=", 1.0)}
@@ -229,11 +229,11 @@ def _ratios(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
     ]
 
 
-def _goals(head_dim: int, ours: Reading) -> Found:
+def _goals(head_dim: int, ours: Reading) -> Rows:
     settings = settings_of(head_dim)
     tensor, bound = BUSY_TENSOR.get(head_dim), BOUND_OF_EXPONENTIALS.get(head_dim)
     few = Goal("<=", LONGEST_LOOP[head_dim])
-    results: Found = [
+    results: Rows = [
         measured("main loop", "instructions", [ours.instructions], config=settings, goal=few, headline=True),
         measured("R2UR", "in a turn", [ours.moves_to_uniform], config=settings, goal=Goal("<=", 0)),
         measured("spilled", "bytes", [ours.assembly.spilled_bytes], config=settings, goal=Goal("<=", 0)),

@@ -8,7 +8,7 @@ import functools
 from typing import Final
 
 from benchmarks.measure.static_hopper import Reading, row, settings_of
-from flash.commands.measure.record import Found, Goal, Job, measured
+from flash.commands.measure.record import Goal, Job, Rows, measured
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
 from flash.families.wgmma import WGMMA_ROWS, WGMMA_TARGET
@@ -36,7 +36,7 @@ def precise_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def precise_quality(head_dim: int) -> Found:
+def precise_quality(head_dim: int) -> Rows:
     """The row of one head_dim, with its goals."""
     kernel = AttentionConfig(head_dim, precision=PRECISE, target=WGMMA_TARGET).kernel()
     t = SPLIT.require(kernel.tiling)
@@ -44,7 +44,7 @@ def precise_quality(head_dim: int) -> Found:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}", t.moved_bytes)
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    results: Found = [row(head_dim, f"ours, {PRECISE}", ours)]
+    results: Rows = [row(head_dim, f"ours, {PRECISE}", ours)]
     config = settings_of(head_dim, PRECISE)
     clocks = {"issue model": tensor_clocks(t) / (ours.tensor / 100), "shared memory": shared_clocks(t)}
     for name, of_tile in clocks.items():

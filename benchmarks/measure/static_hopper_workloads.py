@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.measure.static_hopper import DTYPE, Reading, row, settings_of
-from flash.commands.measure.record import Found, Goal, Job, measured
+from flash.commands.measure.record import Goal, Job, Rows, measured
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
 from flash.families.choice import WORKLOADS, possible_tiles
@@ -38,7 +38,7 @@ def workload_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def workload_quality(name: str, tile: int) -> Found:
+def workload_quality(name: str, tile: int) -> Rows:
     """The row of one tile; that of "auto" has goals."""
     config = AttentionConfig(**WORKLOADS[name], **_ON)
     kernel = AttentionConfig(**WORKLOADS[name], **_ON, tile=tile).kernel()

@@ -26,7 +26,7 @@ from benchmarks.measure.launch_model import (
     machine_code,
 )
 from benchmarks.measure.predictions import COLUMNS, TOKENS
-from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import Build, build
 from flash.families.wgmma import WGMMA_TARGET
@@ -116,7 +116,7 @@ def runs() -> dict[str, Any]:
     return recorded
 
 
-def against_counters(counted: Mapping[str, Any]) -> Found:
+def against_counters(counted: Mapping[str, Any]) -> Rows:
     """The row of a kernel that was counted, and by how many points the model of its loop differs. Raises
     `BackendError` without the tools for it.
     """
@@ -134,13 +134,13 @@ def against_counters(counted: Mapping[str, Any]) -> Found:
     ]
 
 
-def short_launches(head_dim: int, causal: bool) -> Found:
+def short_launches(head_dim: int, causal: bool) -> Rows:
     """The relations of short launches, how many are within a tenth, and the largest difference. Raises
     `BackendError` without the tools for it.
     """
     rates = runs()["tiles_by_length"]
     rows = {r["N"]: r for r in rates if (r["d"], r["causal"]) == (head_dim, causal)}
-    lines: Found = []
+    lines: Rows = []
     off: list[float] = []
     for key in filter(_TILES.match, rows[LONG]):
         cells = []

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from flash.commands.measure.record import Found, Job, Setting, measured
+from flash.commands.measure.record import Job, Rows, Setting, measured
 from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.launch.checks import check
@@ -104,7 +104,7 @@ def row_bits_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def row_bits_cost(call: Call) -> Found:
+def row_bits_cost(call: Call) -> Rows:
     """The row of a launch: both kernels, and the ratio of their clocks."""
     free, fixed = call.kernel("auto"), call.kernel(1)
     try:

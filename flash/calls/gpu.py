@@ -14,7 +14,7 @@ from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays.devices import located, wait_for_producers
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.plan import LaunchPlan
@@ -92,7 +92,7 @@ class Launcher:
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
         self.backend = backend
         self._cache = cache
-        self._loaded = Kept[tuple[BuiltKernel, int], LoadedKernel]()
+        self._loaded = BoundedCache[tuple[BuiltKernel, int], LoadedKernel]()
         self._space = StreamMemory(backend)
 
     def target(self, ordinal: int, asked: str | None = None) -> Target:
@@ -155,7 +155,7 @@ class Launcher:
         launches = tuple(
             [
                 Ready(
-                    self.load(step.made, step.plan, ordinal),
+                    self.load(step.build, step.plan, ordinal),
                     step.plan,
                     tuple([source(pointer) for pointer in step.pointers]),
                     tuple([(source(pointer), count, word) for pointer, count, word in step.fills]),

@@ -22,7 +22,7 @@ from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
@@ -61,7 +61,7 @@ class Operation(ABC, Generic[C]):
         self.gpu = gpu
         self.caller = caller
         self._asked = asked
-        self._prepared = Kept[tuple[object, ...], Prepared]()
+        self._prepared = BoundedCache[tuple[object, ...], Prepared]()
 
     # ---- what differs
 
@@ -273,8 +273,8 @@ class Known(Generic[V]):
     """
 
     def __init__(self) -> None:
-        self._reaches = Kept[tuple[object, ...], Reaches]()
-        self._results = Kept[tuple[object, ...], V]()
+        self._reaches = BoundedCache[tuple[object, ...], Reaches]()
+        self._results = BoundedCache[tuple[object, ...], V]()
 
     def get(
         self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str]

@@ -33,7 +33,7 @@ class Step(NamedTuple):
     arrays that the launch before it writes, if this one may begin before that has ended.
     """
 
-    made: BuiltKernel
+    build: BuiltKernel
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
     in_flight: tuple[ArrayView, ...] = ()
@@ -48,7 +48,7 @@ class Step(NamedTuple):
         """The ranges of its arrays that are set to a word before this launch, as its kernel declares them."""
         return [
             Fill(array.pointer, math.prod(array.shape), int(np.float32(operand.initial).view(np.uint32)))
-            for operand, array in zip(self.made.arrays, self.arrays, strict=True)
+            for operand, array in zip(self.build.arrays, self.arrays, strict=True)
             if operand.initial is not None
         ]
 
@@ -58,13 +58,13 @@ class Step(NamedTuple):
         `ptxgen.interpreter.run`.
         """
         memory = [host_array(array) for array in self.arrays]
-        for operand, array in zip(self.made.arrays, memory, strict=True):
+        for operand, array in zip(self.build.arrays, memory, strict=True):
             if operand.initial is not None:
                 array[...] = operand.initial
         arguments: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
         arguments.setdefault("in_flight", [host_array(array) for array in self.in_flight])
         return interpreter.run(
-            module or self.made.module,
+            module or self.build.module,
             args=self.plan.on_host(memory),
             dynamic_smem=self.plan.dynamic_shared,
             **arguments,

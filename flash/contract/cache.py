@@ -21,11 +21,11 @@ from flash.kernels import append, merge
 from flash.kernels.append import COUNTS, AppendConfig
 from flash.kernels.merge import MERGED_LSE, MergeConfig
 from flash.operands.declared import Number, Operand
-from flash.problem.features import MAX_SPLITS, Turned
+from flash.problem.features import MAX_SPLITS, Rotation
 from ptxgen.contract.expressions import CEIL_DIV, expression, product
 
 _POSITIONS: Final = (
-    "rows of COS and SIN; row r of a sequence is turned by the angles of position r, less its padding, 0 "
+    "rows of COS and SIN; row r of a sequence is rotated by the angles of position r, less its padding, 0 "
     "for padding, and at most the last"
 )
 
@@ -36,9 +36,9 @@ def appending(config: AppendConfig) -> Launch:
     """
     features, rows = config.features, "new_rows"
     arrays = (*config.arrays, *[_of_append(config, operand) for operand in config.operands])
-    turned = Turned(config.rotary_dim, config.interleaved) if config.rotary_dim else None
+    rotation = Rotation(config.rotary_dim, config.interleaved) if config.rotary_dim else None
     equal = {"new_rows": product("batch", "kv_heads", "n")}
-    if turned is not None:
+    if rotation is not None:
         rows, equal["q_rows"] = "new_rows + q_rows", product("batch", "heads", "seq_q")
     if features.page_size:
         equal["seq_k"] = product(features.page_size, "table_columns")
@@ -48,14 +48,14 @@ def appending(config: AppendConfig) -> Launch:
             "dtype": config.dtype.name,
             "head_dim": config.head_dim,
             "head_dim_v": config.head_dim_v,
-            **rotary_entries(turned),
+            **rotary_entries(rotation),
         },
         arrays=arrays,
         scalars=(*_scalars_of_append(config),),
         ctas={CEIL_DIV: [expression(rows), append.WARPS]},
         equal=equal,
         constraints=(
-            *rotated_together(turned),
+            *rotated_together(rotation),
             *constraints_of_arrays(arrays),
             ONE_SLOT,
             EXACTLY,

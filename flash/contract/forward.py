@@ -18,7 +18,7 @@ from flash.contract.launches import (
 )
 from flash.operands.declared import Number
 from flash.problem.arrays import arrays_of
-from flash.problem.features import PARTS, Features, Turned
+from flash.problem.features import PARTS, Features, Rotation
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.tensor_maps import maps_of
@@ -62,7 +62,7 @@ def launches_of(config: KernelConfig) -> Launch:
         equal[name] = {CEIL_DIV: [rows, features.scale_block]}
     if config.is_persistent:
         equal["parts"] = parts
-    turning = rotary_entries(features.turned) if features.appended or features.turned else {}
+    turning = rotary_entries(features.rotation) if features.appended or features.rotation else {}
     (lse,) = [meaning_of(array) for array in arrays if array.name == "LSE"] or [NO_LSE]
     return Launch(
         kind="decode" if features.cached and not features.varlen else "forward",
@@ -191,17 +191,17 @@ ONE_SLOT: Final = (
 )
 
 
-def rotary_entries(turned: Turned | None) -> dict[str, Any]:
+def rotary_entries(rotation: Rotation | None) -> dict[str, Any]:
     """The entries of a contract for the rotation of rows."""
-    turned = turned or Turned(0)
-    return {"rotary_dim": turned.rotary_dim, "rotary_interleaved": turned.interleaved}
+    rotation = rotation or Rotation(0)
+    return {"rotary_dim": rotation.rotary_dim, "rotary_interleaved": rotation.interleaved}
 
 
-def rotated_together(turned: Turned | None) -> Iterator[str]:
+def rotated_together(rotation: Rotation | None) -> Iterator[str]:
     """The constraint that says which two columns are rotated together, if any are."""
-    if turned is not None:
-        pair = "2 i and 2 i + 1" if turned.interleaved else "i and i + rotary_dim / 2"
-        yield f"columns {pair} of a row are turned together"
+    if rotation is not None:
+        pair = "2 i and 2 i + 1" if rotation.interleaved else "i and i + rotary_dim / 2"
+        yield f"columns {pair} of a row are rotated together"
 
 
 def _constraints(config: KernelConfig) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _constraints(config: KernelConfig) -> Iterator[str]:
         )
     if features.appended is not None:
         yield from _of_new_rows(config)
-    yield from rotated_together(features.turned)
+    yield from rotated_together(features.rotation)
     if features.varlen or features.cached:
         yield NOT_WRITTEN_MEANWHILE
     if config.takes_tickets:

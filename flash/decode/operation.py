@@ -42,7 +42,7 @@ from flash.problem.features import ANGLES, LENGTHS
 from flash.problem.rotary import rotated
 from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array, view
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target as find_target
 
@@ -60,7 +60,7 @@ class Decode(Operation[CacheCall]):
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
         super().__init__(gpu, caller, config.target)
         self.config = config
-        self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
+        self._sizes = BoundedCache[tuple[object, ...], tuple[int, int, int]]()
 
     def arrays(self, call: CacheCall) -> dict[str, ArrayView]:
         """See `Operation.arrays`. V that is columns of K is no array of its own."""

@@ -28,7 +28,7 @@ from flash.launch.merge_launch import MergeCall, merging
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Features, Turned
+from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Features, Rotation
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import LSE, OUTPUTS, and_lse
 from flash.problem.row_bits import by_rows
@@ -105,10 +105,10 @@ class CacheCall(NamedTuple):
         return self.has_scales and len(self.operands["k_scale"].shape) == len(self.k.shape) - 1
 
     @property
-    def rotation(self) -> Turned | None:
+    def rotation(self) -> Rotation | None:
         """The rotation of rows; None without one."""
         cos = self.operands.get(ANGLES[0])
-        return None if cos is None else Turned(2 * cos.shape[1], self.interleaved)
+        return None if cos is None else Rotation(2 * cos.shape[1], self.interleaved)
 
     @property
     def stored(self) -> DType:
@@ -186,7 +186,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     )
     kernel = replace(kernel, features=features, packed=packs)
     appended, rotation = _appended_by(call, kernel), None if "k_new" in call.operands else call.rotation
-    return replace(kernel, features=replace(features, appended=appended, turns_queries=rotation))
+    return replace(kernel, features=replace(features, appended=appended, query_rotation=rotation))
 
 
 def _tiling(
@@ -269,13 +269,13 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
     ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # of one head of K and V
     if ctas > 1 or k.shape[2] > MAX_NEW_ROWS or OF_ARRAYS[k.dtype] is not kernel.dtype:
         return None
-    rotation = call.rotation or Turned(0, interleaved=False)
+    rotation = call.rotation or Rotation(0, interleaved=False)
     return Appended(kernel.dtype, k.shape[3], call.v.shape[3], rotation.rotary_dim, rotation.interleaved)
 
 
 def rotates_before(call: CacheCall, kernel: KernelConfig) -> bool:
     """Whether a launch before the one that attends rotates q."""
-    return call.rotation is not None and kernel.features.turned is None
+    return call.rotation is not None and kernel.features.rotation is None
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:

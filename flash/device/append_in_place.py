@@ -29,7 +29,7 @@ from flash.device.row_copy import (
 )
 from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
-from flash.problem.features import Appended, Turned
+from flash.problem.features import Appended, Rotation
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.records import dataclass
@@ -45,7 +45,7 @@ class AppendedKV:
 
     k: KernelBuilder
     new: Appended | None  # None: only queries are rotated
-    rotation: Turned | None
+    rotation: Rotation | None
     dtype: DType  # type of Q
     stored: DType  # type of K and V
     block_q: int
@@ -62,12 +62,12 @@ class AppendedKV:
         rotates queries.
         """
         features = config.features
-        if features.appended is None and features.turned is None:
+        if features.appended is None and features.rotation is None:
             return None
         assert cta.in_cache is not None  # rows are appended to caches only
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
-        new, rotation = features.appended, features.turned
+        new, rotation = features.appended, features.rotation
         is_copied = bool(config.family.mapped)
         return cls(k, new, rotation, config.dtype, stored, block_q, parameters, cta, cta.in_cache, is_copied)
 
@@ -128,7 +128,7 @@ class AppendedKV:
         for copy, to, parts in held:
             copy.write(to, parts)
 
-    def _angles(self, rotation: Turned, slot: Value) -> RotaryAngles:
+    def _angles(self, rotation: Rotation, slot: Value) -> RotaryAngles:
         """The rotary angles of row `slot` of the sequence."""
         k, operands = self.k, self.parameters.operands
         position = position_of(k, self.where, slot, k.signed(self.parameters.numbers["positions"]))
@@ -164,7 +164,7 @@ class AppendedKV:
     @marked("new rows: element of a query")
     def _rotated(
         self,
-        rotation: Turned,
+        rotation: Rotation,
         row: Value,
         pair: Value,
         element: Callable[[Value, Value], Pointer | TilePointer],

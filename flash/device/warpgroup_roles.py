@@ -50,7 +50,7 @@ def attention_module(
     """
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     appends = config.features.appended is not None
-    short = not (config.packed or appends or config.features.turned is not None)
+    short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
     pipeline_of = PersistentPipeline if config.is_persistent else pipeline_of

@@ -279,7 +279,7 @@ class AttentionGradient:
         kernels = []
         if name not in WITHOUT_KERNELS:
             memory = PlannedMemory(ALIGNED, HOST)  # nothing runs
-            kernels = [(step.made, step.plan.grid[0]) for step in gradient.steps(call, ordinal, memory)]
+            kernels = [(step.build, step.plan.grid[0]) for step in gradient.steps(call, ordinal, memory)]
         return explain(call, name, why, kernels, gradient.sweeps(gradient.target_of(ordinal)))
 
     def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:

@@ -89,7 +89,7 @@ class AppendConfig:
             of_q = ("batch", "heads", "seq_q")
             result += [
                 self._rows("Q", of_q, "head_dim", "the queries, read"),
-                self._rows("Q_OUT", of_q, "head_dim", "the turned queries, written"),
+                self._rows("Q_OUT", of_q, "head_dim", "the rotated queries, written"),
                 self._angles("COS", "the cosines of the angles, read"),
                 self._angles("SIN", "the sines of the angles, read"),
             ]

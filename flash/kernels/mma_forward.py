@@ -70,7 +70,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     # in place divide.
     little = config.target.shared_per_block_optin <= _LITTLE_SHARED
     has_registers = t.has_spare_registers or t.operands is PAIRS or (t.weaves_weights and little)
-    divides = config.packed or config.features.appended is not None or config.features.turned is not None
+    divides = config.packed or config.features.appended is not None or config.features.rotation is not None
     short = has_registers and not divides
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     MmaForward(k, config, t).run()

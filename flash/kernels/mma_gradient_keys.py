@@ -94,19 +94,19 @@ class _Cta:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
         self.hides_keys = self.first_scores.mask().hides_keys
-        if self.hides_keys or t.kept:
+        if self.hides_keys or t.resident:
             k.cp_async_commit_group()
             k.cp_async_wait_group(0)
         if self.hides_keys:  # NaN in V, and in K where it is a factor of dQ: 0 * NaN is NaN
             for loader in loaders if t.adds_queries else loaders[1:]:
                 clear(k, config.dtype.scalar, loader, None)
-        if t.kept:
+        if t.resident:
             k.barrier()  # K and V have been written by all
 
         of_scores = self.K_tile, self.Q_tile, self.Q_tile
         of_values = self.V_tile, self.dO_tile, self.dO_tile
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.kept > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.kept > 1)
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.resident > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.resident > 1)
         met = t.of_scores.tile
         self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(met)
         self.S, self.dP = (k.fragment(len(self.keys), met // 4, initial=None) for _ in range(2))
@@ -139,9 +139,9 @@ class _Cta:
         part = KeysPart.of(k, self.config, parameters, again=True)
         dK, dV = (part.parameters.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
-        if not (self.hides_keys or t.kept):
+        if not (self.hides_keys or t.resident):
             k.cp_async_wait_all()  # of rows that no tile sees
-        if t.kept < 2 or t.stages == 1:  # else they were read before the barrier of the first head
+        if t.resident < 2 or t.stages == 1:  # else they were read before the barrier of the first head
             k.barrier()  # K and V have been read by all, or only copied
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]

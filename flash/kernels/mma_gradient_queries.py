@@ -66,24 +66,24 @@ class _Cta:
         for loader in (PanelLoader(k, Q, self.Q_tile), of_dO):
             loader.start(part.first_row)  # in the group of the first pair, unless they are awaited here
         self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
-        if part.mask.hides_keys or t.kept:
+        if part.mask.hides_keys or t.resident:
             k.cp_async_commit_group()
-        if not t.kept:
+        if not t.resident:
             self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
         self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
         where = part.first_row, t.block, of_rows, row_deltas
         sum_rows(k, O, dO, config.dtype.scalar, *where, self._write_first)
-        if part.mask.hides_keys or t.kept:
-            k.cp_async_wait_group(0 if t.kept else t.stages - 1)
+        if part.mask.hides_keys or t.resident:
+            k.cp_async_wait_group(0 if t.resident else t.stages - 1)
         if part.mask.hides_keys:
             clear(k, config.dtype.scalar, of_dO, None)
         k.barrier()  # D has been written by all
 
         of_scores, of_values = (self.Q_tile, K_tile, K_tile), (dO_tile, V_tile, V_tile)
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.kept > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.kept > 1)
-        if t.kept:
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.resident > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.resident > 1)
+        if t.resident:
             self.pairs.begin(part.first_tile, part.end_tile)
         self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
         self.S, self.dP = (k.fragment(len(self.rows), t.rows_at_once // 4, initial=None) for _ in range(2))
@@ -156,7 +156,7 @@ class _Cta:
         # Computed again: kept in registers through the loop, these values would be spilled.
         part = QueriesPart.of(k, self.config, parameters, again=True)
         k.note("dQ")
-        if not (part.mask.hides_keys or t.kept):
+        if not (part.mask.hides_keys or t.resident):
             k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
         where = part.parameters.rows(k, "dQ", part.batch, part.head), part.first_row

@@ -28,7 +28,7 @@ from flash.problem.outputs import Output
 from flash.scores.features import NO_ARRAYS
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 
 NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
 _NONE: Final[dict[str, ArrayView]] = {}
@@ -40,7 +40,7 @@ class Forward(Operation[Call]):
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
         super().__init__(gpu, caller, config.target)
         self.config = config
-        self.geometries = Kept[tuple[object, ...], Geometry]()
+        self.geometries = BoundedCache[tuple[object, ...], Geometry]()
         self._output = config.output
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}

@@ -16,7 +16,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 
 # Work of a CTA in addition to its tiles of keys, such as reading Q and writing O, in units of one tile.
-BESIDE: Final = 1
+OVERHEAD: Final = 1
 # A merge is worth it only if the launch then takes at most this part of its time.
 _WORTH_IT: Final = 0.9
 # Fewer splits are better than so little time.
@@ -98,7 +98,7 @@ def choose_division(
     """
     ctas = grid.units * grid.ctas
     plain = time_at_least(ctas, slots, cost)
-    if ctas * (cost.mean + BESIDE) / slots.total > _WORTH_IT * plain:
+    if ctas * (cost.mean + OVERHEAD) / slots.total > _WORTH_IT * plain:
         return Division(0, 1)  # not even work without a tail and without merging takes so little time
     waves = ctas // slots.total if cost.is_even else 0
     wholes = {n * slots.total // grid.ctas for n in range(waves + 1)} - {grid.units}
@@ -134,10 +134,10 @@ def time_at_least(ctas: int, slots: Slots, cost: Cost) -> float:
     """
     alone = _ALONE if slots.each > 1 else 1.0
     if not cost.is_even:
-        return max((cost.longest + BESIDE) / alone, ctas * (cost.mean + BESIDE) / slots.total)
+        return max((cost.longest + OVERHEAD) / alone, ctas * (cost.mean + OVERHEAD) / slots.total)
     waves, rest = divmod(ctas, slots.total)
     last = 0.0 if not rest else 1 / alone if rest <= slots.multiprocessors else 1.0
-    return (waves + last) * (cost.longest + BESIDE)
+    return (waves + last) * (cost.longest + OVERHEAD)
 
 
 def time_at_most(ctas: int, slots: Slots, cost: Cost, splits: int) -> float:
@@ -145,11 +145,11 @@ def time_at_most(ctas: int, slots: Slots, cost: Cost, splits: int) -> float:
     same run in waves; of others, which begin in any order as soon as there is room, no schedule takes
     longer than the even share and the longest (Graham, "Bounds for Certain Multiprocessing Anomalies").
     """
-    longest = -(-cost.longest // splits) + BESIDE
+    longest = -(-cost.longest // splits) + OVERHEAD
     if cost.is_even:
         return -(-ctas * splits // slots.total) * longest
     # A split of t tiles has at most t / splits rounded up.
-    total = ctas * (cost.mean + splits * BESIDE + splits - 1)
+    total = ctas * (cost.mean + splits * OVERHEAD + splits - 1)
     return total / slots.total + longest
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
-from flash.launch.key_splits import BESIDE
+from flash.launch.key_splits import OVERHEAD
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import GRID, MIRRORED, STATIC, scheduled
 from flash.scores.window import Window
@@ -84,11 +84,11 @@ def _mirrored_ends_first(
     t = kernel.tiling
     resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
     seq_q, seq_k, group = sizes
-    costs = BESIDE + costs_in_order(resources.tiles_of_blocks(seq_q, seq_k, None, group), heads, width)
+    costs = OVERHEAD + costs_in_order(resources.tiles_of_blocks(seq_q, seq_k, None, group), heads, width)
     slots = multiprocessors * max(resources.ctas_per_sm, 1)
     few = costs.size <= _FEW_ROUNDS * slots
     grid = time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min()
-    return time_mirrored(costs, slots, HIDDEN * BESIDE) <= grid
+    return time_mirrored(costs, slots, HIDDEN * OVERHEAD) <= grid
 
 
 def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:

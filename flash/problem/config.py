@@ -26,7 +26,7 @@ from flash.families.simt import BLOCKS_Q
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.operands.dtype_names import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
-from flash.problem.features import MAX_PAGE_SIZE, Features, Turned
+from flash.problem.features import MAX_PAGE_SIZE, Features, Rotation
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
@@ -355,7 +355,7 @@ class AttentionConfig(ScoreSettings):
             seqused_q=self.seqused_q,
             seqused_k=self.seqused_k,
             page_size=self.page_size or 0,
-            turns_queries=Turned(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
+            query_rotation=Rotation(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
             scaled=self.is_fp8,
             scale_block=self.scale_block or 0,
         )

@@ -31,7 +31,7 @@ LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Rotation:
     """Rows that a forward kernel rotates by the positions of their keys: the first `rotary_dim` columns
     of each row of Q, and of each new row of K if the kernel appends, in pairs of neighbours if
     `interleaved`.
@@ -52,7 +52,7 @@ class Turned:
                 name,
                 F32,
                 ("positions",),
-                f"{what} of the angles by which {rows} are turned, row r "
+                f"{what} of the angles by which {rows} are rotated, row r "
                 "of a sequence by those of position r, less its padding, at least 0 and at "
                 "most the last",
                 columns=self.rotary_dim // 2,
@@ -81,14 +81,14 @@ class Appended:
     interleaved: bool = False
 
     @property
-    def turned(self) -> Turned | None:
+    def rotation(self) -> Rotation | None:
         """The rotation; None without one."""
-        return Turned(self.rotary_dim, self.interleaved) if self.rotary_dim else None
+        return Rotation(self.rotary_dim, self.interleaved) if self.rotary_dim else None
 
     @property
     def words(self) -> list[str]:
         """The words for the new rows in the kernel's name."""
-        return ["append", *(self.turned.words if self.turned else [])]
+        return ["append", *(self.rotation.words if self.rotation else [])]
 
     @property
     def operands(self) -> Iterator[Operand]:
@@ -106,15 +106,15 @@ class Appended:
                 columns=columns,
                 last=last,
             )
-        if self.turned:
-            yield from self.turned.operands("new rows of K and rows of Q")
+        if self.rotation:
+            yield from self.rotation.operands("new rows of K and rows of Q")
 
     @property
     def numbers(self) -> Iterator[Number]:
         """The scalars with the number of new rows, and of rows of angles."""
         yield Number("n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS))
-        if self.turned:
-            yield from self.turned.numbers
+        if self.rotation:
+            yield from self.rotation.numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class Features:
     kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
     per_token: bool = False  # whether each row of K and V has a scale; else one is for a head's rows
     appended: Appended | None = None
-    turns_queries: Turned | None = None  # the rotation of Q in a kernel that appends nothing
+    query_rotation: Rotation | None = None  # the rotation of Q in a kernel that appends nothing
     scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
     scale_block: int = 0  # rows of a head of Q, K and V that share a scale; 0 if all of them do
 
     @property
-    def turned(self) -> Turned | None:
+    def rotation(self) -> Rotation | None:
         """The rotation of rows; None without one."""
-        return self.turns_queries if self.appended is None else self.appended.turned
+        return self.query_rotation if self.appended is None else self.appended.rotation
 
     @property
     def words(self) -> list[str]:
@@ -159,7 +159,7 @@ class Features:
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
         words += ["tokens"] if self.per_token else []
         words += self.appended.words if self.appended is not None else []
-        words += self.turns_queries.words if self.turns_queries is not None else []
+        words += self.query_rotation.words if self.query_rotation is not None else []
         return words + [feature.word for feature in self.scores if feature.dtype is not None]
 
     def has(self, kind: type[ScoreFeature]) -> bool:
@@ -253,7 +253,7 @@ class Features:
         cached = self.cached
         of_scores = [o for feature in self.scores for o in feature.operands(cached=cached)]
         new = self.appended.operands if self.appended is not None else ()
-        angles = self.turns_queries.operands("rows of Q") if self.turns_queries is not None else ()
+        angles = self.query_rotation.operands("rows of Q") if self.query_rotation is not None else ()
         return (*of_scores, *self._of_sequences, *self._scales, *new, *angles)
 
     @property
@@ -389,7 +389,7 @@ class Features:
         if self.page_size:
             numbers.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
         numbers += self.appended.numbers if self.appended is not None else []
-        numbers += self.turns_queries.numbers if self.turns_queries is not None else []
+        numbers += self.query_rotation.numbers if self.query_rotation is not None else []
         return tuple(numbers)
 
     def _numbers_of_scores(self, *, follow_grid: bool) -> Iterator[Number]:

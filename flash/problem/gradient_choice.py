@@ -26,7 +26,7 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
     step: int = 0
-    kept: int = 0
+    resident: int = 0
     load: int = 3
     across: int = 1
 
@@ -41,24 +41,24 @@ ADDING_KEYS: Final = "keys, adding to dQ"
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (QUERIES, HALF.name): {
         64: (
-            Tiles(128, 128, 4, 2, step=32, kept=1, load=0),
-            Tiles(128, 64, 4, 2, step=32, kept=1, load=0),
-            Tiles(128, 64, 4, 1, step=32, kept=1, load=0),
-            Tiles(128, 32, 4, 2, kept=1, load=2),
+            Tiles(128, 128, 4, 2, step=32, resident=1, load=0),
+            Tiles(128, 64, 4, 2, step=32, resident=1, load=0),
+            Tiles(128, 64, 4, 1, step=32, resident=1, load=0),
+            Tiles(128, 32, 4, 2, resident=1, load=2),
             Tiles(64, 64, 4, 2, step=32),
         ),
         96: (Tiles(128, 32, 4, 2, load=2), Tiles(64, 32, 4, 2)),
         128: (
             Tiles(128, 32, 4, 2, load=0),
             Tiles(128, 32, 4, 1, load=0),
-            Tiles(64, 64, 4, 1, step=32, kept=1, load=2),
+            Tiles(64, 64, 4, 1, step=32, resident=1, load=2),
             Tiles(64, 32, 4, 2),
             Tiles(64, 32, 4, 1),
         ),
         256: (Tiles(64, 32, 4, 1),),
     },
     (KEYS, HALF.name): {
-        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
+        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, resident=2)),
         96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
         128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=2), Tiles(64, 16, 4, 2)),
         256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
@@ -225,13 +225,13 @@ def gradient_config(
     tilings = [
         GradientTiling(
             *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
-            *(slices if of.across == 1 else 1, operands, adds, of.step, of.kept, of.across),
+            *(slices if of.across == 1 else 1, operands, adds, of.step, of.resident, of.across),
         )
         for of in offered
         if of.load >= load
     ]
     if owner == SCORES:  # which has one tile of each matrix at a time
-        tilings = [replace(t, stages=1, step=0, kept=0) for t in tilings]
+        tilings = [replace(t, stages=1, step=0, resident=0) for t in tilings]
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(

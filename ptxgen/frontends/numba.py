@@ -16,7 +16,7 @@ from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import Launch, Outcome, Program, argument
 from ptxgen.frontends.sources import sources_of
 from ptxgen.interpreter.arguments import Extent
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.target import target as find_target
 
 DEFAULT_TARGET: Final = "sm_80"
@@ -189,7 +189,7 @@ def _without_device(capability: tuple[int, int]) -> Iterator[None]:
 
 
 _compiling = threading.Lock()
-_cache = Kept[tuple[object, ...], Program]()
+_cache = BoundedCache[tuple[object, ...], Program]()
 
 
 def _compile(

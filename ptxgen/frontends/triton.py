@@ -16,7 +16,7 @@ from ptxgen.frontends.cpp_names import Names
 from ptxgen.frontends.packages import require
 from ptxgen.frontends.program import Launch, Outcome, Program, ProgramKernel, argument
 from ptxgen.frontends.sources import sources_of
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import SWIZZLES, TensorMap
 
@@ -265,7 +265,7 @@ class _Compiled:
         return values
 
 
-_cache = Kept[str, _Compiled]()
+_cache = BoundedCache[str, _Compiled]()
 
 
 def _compile(triton: Any, call: _Call, target: str) -> _Compiled:

@@ -22,7 +22,7 @@ from ptxgen.kernels.access_modes import Uses, uses_of
 from ptxgen.kernels.signature import Signature, Type
 from ptxgen.kernels.tensor_maps import described_array
 from ptxgen.runtime.attributes import LaunchAttributes
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMapType
@@ -59,7 +59,7 @@ class BuiltFunction:
         self.threads = threads
         self.maps = maps
         self.attributes = attributes
-        self._refutations = Kept[tuple[tuple[str, int], ...], tuple[str, ...]]()
+        self._refutations = BoundedCache[tuple[tuple[str, int], ...], tuple[str, ...]]()
 
     def __repr__(self) -> str:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"

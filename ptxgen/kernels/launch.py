@@ -27,7 +27,7 @@ from ptxgen.kernels.access_modes import Uses
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
 from ptxgen.kernels.tensor_maps import MAP_ALIGN, MapEncoder, map_problems
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.plan import LaunchPlan
@@ -243,8 +243,8 @@ class Runner:
         self.backend = backend
         self._cache = cache
         self._lock = threading.Lock()
-        self._loaded = Kept[tuple[BuiltFunction, int], LoadedKernel]()
-        self._plans = Kept[tuple[BuiltFunction, Extents], LaunchPlan]()
+        self._loaded = BoundedCache[tuple[BuiltFunction, int], LoadedKernel]()
+        self._plans = BoundedCache[tuple[BuiltFunction, Extents], LaunchPlan]()
         self._maps = MapEncoder(backend)
 
     def choose(self, caller: str, name: object, call: Call) -> str:

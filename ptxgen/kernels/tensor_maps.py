@@ -8,7 +8,7 @@ from typing import Any, Final
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import ArrayView
 from ptxgen.contract.expressions import Expression
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.tensormap import Boxes, TensorMapType
 
@@ -51,7 +51,7 @@ class MapEncoder:
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
-        self._cache = Kept[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
+        self._cache = BoundedCache[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
 
     def values(
         self,

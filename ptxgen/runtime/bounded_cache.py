@@ -9,7 +9,7 @@ _Value = TypeVar("_Value")
 _MOST: Final = 512  # decoding has a new key at every step
 
 
-class Kept(dict[_Key, _Value], Generic[_Key, _Value]):
+class BoundedCache(dict[_Key, _Value], Generic[_Key, _Value]):
     """Results by key. The cache is emptied when it is full."""
 
     def keep(self, key: _Key, value: _Value) -> _Value:

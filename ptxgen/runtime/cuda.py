@@ -15,7 +15,7 @@ from typing import Any, Final
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.attributes import NO_ATTRIBUTES
-from ptxgen.runtime.bounded_cache import Kept
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
@@ -52,8 +52,8 @@ class CudaBackend:
     def __init__(self, driver: Any = None) -> None:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
-        self._maps = Kept[tuple[int, tuple[object, ...]], bytes]()  # by address and layout
-        self._configs = Kept[tuple[object, ...], Any]()  # of launches with attributes
+        self._maps = BoundedCache[tuple[int, tuple[object, ...]], bytes]()  # by address and layout
+        self._configs = BoundedCache[tuple[object, ...], Any]()  # of launches with attributes
         self._device_ordinal: Any = None  # the driver's name of this attribute, once it is needed
 
     # --------------------------------------------------------------------------------- devices

@@ -40,7 +40,7 @@ from flash.commands.measure import gpu as bench_gpu
 from flash.commands.measure import record as bench_record
 from flash.commands.measure import report as bench_report
 from flash.commands.measure import torch_peer as bench_torch
-from flash.commands.measure.record import Found, Goal, Job, Measurement, measured
+from flash.commands.measure.record import Goal, Job, Measurement, Rows, measured
 from flash.cpu.attention import attention_cpu
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
@@ -995,7 +995,7 @@ def test_a_gpu_is_part_of_the_result(
 def test_a_part_in_which_torch_fails_does_not_end_the_others(
     gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
-    def fail() -> Found:
+    def fail() -> Rows:
         raise RuntimeError("out of memory\nat length")
 
     monkeypatch.setattr(tool, "_gpu", lambda: (gpu, ""))
@@ -1010,7 +1010,7 @@ def test_a_part_in_which_torch_fails_does_not_end_the_others(
 def test_a_failed_part_does_not_end_the_others(
     sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> Found:
+    def fail() -> Rows:
         raise AssemblerError("refused")
 
     sections["emit"].insert(0, Job("bad part", fail))

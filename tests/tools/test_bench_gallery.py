@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from benchmarks.measure import gallery
-from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.record import Measurement, Rows
 from flash.commands.measure.report import ROOT
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import SassInstr
@@ -44,7 +44,7 @@ class StubPeer:
         return {"ptx": gallery.function(name).build(target=f"sm_{capability}").text}
 
 
-def figures(found: Found, by: str) -> dict[tuple[str, str], float]:
+def figures(found: Rows, by: str) -> dict[tuple[str, str], float]:
     items = [m for m in found if isinstance(m, Measurement) and m.config.get("by") == by]
     return {(m.name, m.unit): m.median for m in items}
 

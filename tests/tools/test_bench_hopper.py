@@ -13,7 +13,7 @@ from benchmarks.measure import static_gathered as gathered
 from benchmarks.measure import static_hopper as hopper
 from benchmarks.measure import static_hopper_f32 as hopper_f32
 from benchmarks.measure import static_hopper_workloads as hopper_workloads
-from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.record import Measurement, Rows
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import Loop, SassInstr
@@ -30,7 +30,7 @@ def reading(tensor: float = 50.0, special: float = 40.0, exponentials: float = 4
     return hopper.Reading(made, "128x128", tensor, special, exponentials)
 
 
-def measurements(found: Found) -> list[Measurement]:
+def measurements(found: Rows) -> list[Measurement]:
     return [item for item in found if isinstance(item, Measurement)]
 
 

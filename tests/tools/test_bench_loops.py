@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measure import static_decode as loops
-from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.record import Measurement, Rows
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import Loop, SassInstr
@@ -19,7 +19,7 @@ PATH = (
 )
 
 
-def figures(found: Found) -> dict[str, float]:
+def figures(found: Rows) -> dict[str, float]:
     return {m.name: m.median for m in found if isinstance(m, Measurement)}
 
 

@@ -92,7 +92,7 @@ def append_subject(name: str, **settings: Any) -> KernelUnderTest:
         arrays = AppendArrays.of(options, problem)
         return of_step(arrays.step(), arrays.results, arrays.wrong)
 
-    build = AppendArrays.of(options, _PROBLEMS[0]).step().made
+    build = AppendArrays.of(options, _PROBLEMS[0]).step().build
     return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 

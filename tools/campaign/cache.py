@@ -100,7 +100,7 @@ def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> K
         arrays = CacheArrays.of(options, problem)
         return of_step(arrays.step(), (arrays.out, arrays.lse, *arrays.cache), arrays.wrong)
 
-    build = CacheArrays.of(options, problems[0]).step().made
+    build = CacheArrays.of(options, problems[0]).step().build
     return KernelUnderTest(name, build.kernel.name, build.threads, build.module, problems, prepare)
 
 

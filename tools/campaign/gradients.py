@@ -92,7 +92,7 @@ class GradientSettings:
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
         step, count = (_TILE, 2) if self.in_parts else (0, 0)
         small = replace(kernel.tiling, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
-        small = replace(small, stages=stages, slices=slices, step=step, kept=count)
+        small = replace(small, stages=stages, slices=slices, step=step, resident=count)
         return verified_gradient(replace(kernel, tiling=small))
 
 
@@ -107,7 +107,7 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
         arrays = GradientArrays.of(options, problem)
         return of_step(arrays.step, tuple(arrays.results.values()), arrays.wrong)
 
-    build = GradientArrays.of(options, problems[0]).step.made
+    build = GradientArrays.of(options, problems[0]).step.build
     scheduled = 2 if options.owner == SCORES else 1
     return KernelUnderTest(name, build.kernel.name, build.threads, build.module, problems, prepare, scheduled)
 
@@ -329,7 +329,7 @@ class GradientArrays:
         step = _step(settings, call, memory)
         names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
         every = memory | {name: written[of] for name, of in names.items()}
-        results = {array.name: every[array.name] for array in step.made.arrays if array.is_written}
+        results = {array.name: every[array.name] for array in step.build.arrays if array.is_written}
         return cls(step, results, inputs, bool(config.dropout))
 
     def wrong(self) -> str:
@@ -363,7 +363,7 @@ def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, A
     views = {name: view(array, name) for name, array in memory.items()}
     on = target(str(settings.config.target or DEFAULT_TARGET))
     for step in steps_of(call, on, views, _CALLER, build=settings.build):
-        if isinstance(step.made, GradientBuild) and step.made.config.owner == settings.owner:
+        if isinstance(step.build, GradientBuild) and step.build.config.owner == settings.owner:
             return step
     raise AssertionError(f"no launch by {settings.owner}")
 

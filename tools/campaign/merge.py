@@ -70,7 +70,7 @@ def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType)
         launched, arrays = step(problem)
         return of_step(launched, (arrays.out, arrays.lse), arrays.wrong)
 
-    build = step(_PROBLEMS[0])[0].made
+    build = step(_PROBLEMS[0])[0].build
     return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 

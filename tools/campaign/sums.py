@@ -61,7 +61,7 @@ def sum_subject(name: str, *, target_name: str, dtype: DType) -> KernelUnderTest
         inputs = arrays(problem)
         return of_step(step(inputs), (inputs.sums,), inputs.wrong)
 
-    build = step(arrays(_PROBLEMS[0])).made
+    build = step(arrays(_PROBLEMS[0])).build
     return KernelUnderTest(name, build.kernel.name, build.threads, build.module, _PROBLEMS, prepare)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.measure.predictions import predictions
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
-from flash.launch.key_splits import BESIDE
+from flash.launch.key_splits import OVERHEAD
 from flash.launch.scheduler_choice import HIDDEN, Device, costs_in_order, time_mirrored, time_of_grid
 from flash.problem.config import AttentionConfig
 from flash.silicon.ledger import WRONG, Ledger, read
@@ -263,8 +263,8 @@ def of_schedulers() -> Table:
         for seq in SEQS:
             heads, nbytes = TOKENS // seq * (WIDTH // head_dim), seq * 2 * head_dim * config.element.nbytes
             width = heads_per_section(heads, 1, nbytes, device.cache_bytes)
-            costs = BESIDE + costs_in_order(resources.tiles_of_blocks(seq, seq), heads, width)
-            model = time_of_grid(costs.tolist(), slots) / time_mirrored(costs, slots, HIDDEN * BESIDE)
+            costs = OVERHEAD + costs_in_order(resources.tiles_of_blocks(seq, seq), heads, width)
+            model = time_of_grid(costs.tolist(), slots) / time_mirrored(costs, slots, HIDDEN * OVERHEAD)
             row = one(first()["schedulers"], d=head_dim, N=seq, causal=True)
             cells.append(f"{model:.2f} / {row['mirrored'] / row['grid']:.2f}")
         rows.append([f"{head_dim}, model / clock", *cells])

@@ -14,7 +14,7 @@ from benchmarks.measure.decode import Decoding
 from benchmarks.measure.serving import Serving
 from flash.commands.measure.device import Gpu, open_gpu
 from flash.commands.measure.gpu import copy_ceiling, fma_ceiling
-from flash.commands.measure.record import Found, Job, Measurement
+from flash.commands.measure.record import Job, Measurement, Rows
 from flash.commands.measure.torch_peer import with_torch
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
@@ -101,7 +101,7 @@ def timed(kind: str, job: Job) -> dict[str, Any]:
     return {"calls": rows, "said": "; ".join(remarks)[:300]}
 
 
-def rows_of(kind: str, result: Found) -> list[dict[str, Any]]:
+def rows_of(kind: str, result: Rows) -> list[dict[str, Any]]:
     """A row for each contestant of a job: who, kind, the settings, ms, and what else was measured of it."""
     measured = [item for item in result if isinstance(item, Measurement)]
     values = {(item.name, str(item.config)): item for item in measured}

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from flash.commands.measure.record import (
     MS,
-    Found,
     Goal,
     Job,
+    Rows,
     Setting,
     Work,
     flat,
@@ -122,7 +122,7 @@ def cpu_jobs(quick: bool) -> list[Job]:
 
 def compare(
     seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM
-) -> Found:
+) -> Rows:
     """Times of one shape, and the ratios of our times to each other's in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
     contestants, remarks = _ours(q, k, v, causal)
@@ -136,7 +136,7 @@ def compare(
     return [*remarks, *results]
 
 
-def compare_token(token: Token, rounds: int, batch: int) -> Found:
+def compare_token(token: Token, rounds: int, batch: int) -> Rows:
     """Times of decoding one token, and the ratios of our times to PyTorch's in the same round. PyTorch
     takes no pages: it gathers them first, or is given contiguous keys.
     """
@@ -171,14 +171,14 @@ def _raced(
     batch: int,
     goal: float,
     agreement: float,
-) -> Found:
+) -> Rows:
     """Times of the contestants, and the ratios of those of ours to each of the others; and the same of CPU
     time against PyTorch, with one thread for each. Results apart are told.
     """
     results = {name: work().astype(np.float32) for name, work in contestants.items()}
     ours, others = ([name for name in contestants if (name in _OURS) == our] for our in (True, False))
     pairs = [(our, other) for our in ours for other in others]
-    rows: Found = []
+    rows: Rows = []
     for our, name in pairs:
         apart = float(np.abs(results[our] - results[name]).max())
         if not apart <= agreement:

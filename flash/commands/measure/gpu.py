@@ -22,10 +22,10 @@ from flash.commands.measure.device import Gpu
 from flash.commands.measure.error import Judge, sampled_rows
 from flash.commands.measure.record import (
     MS,
-    Found,
     Goal,
     Job,
     Measurement,
+    Rows,
     Setting,
     Work,
     flat,
@@ -122,7 +122,7 @@ def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 # -------------------------------------------------------------------------------- ceilings
 
 
-def fma_ceiling(gpu: Gpu, *, repeats: int, rounds: int = 8192) -> Found:
+def fma_ceiling(gpu: Gpu, *, repeats: int, rounds: int = 8192) -> Rows:
     """TFLOP/s of independent fma on all multiprocessors at full occupancy."""
     ctas = gpu.device.multiprocessors * (gpu.target.threads_per_sm // THREADS)
     with gpu.memory(ctas * THREADS * 4) as out:
@@ -139,7 +139,7 @@ def fma_ceiling(gpu: Gpu, *, repeats: int, rounds: int = 8192) -> Found:
     return [results, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": clock})]
 
 
-def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
+def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Rows:
     """TB/s read and written in global memory, by 16-byte accesses to far more than the L2 cache."""
     ctas = nbytes // bytes_per_cta()
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
@@ -202,7 +202,7 @@ def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
         yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four arrays
 
 
-def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
+def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Rows:
     """Interleaved times of our default kernel and each PyTorch backend; errors against float64."""
     with on_device(gpu, shape) as arrays:
         work, built, geometry = arrays.contestant(gpu)
@@ -220,7 +220,7 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
             errors |= {name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()}
             contestants |= others
         samples = race(gpu, contestants, rounds, batch)
-    results: Found = [*remarks, *_rates(gpu, shape, samples["ours"], built, geometry, tile)]
+    results: Rows = [*remarks, *_rates(gpu, shape, samples["ours"], built, geometry, tile)]
     useful = built.resources.useful_flops(*_counts(geometry)) / 1e12
     for name, times in list(samples.items())[1:]:
         results.append(

@@ -75,14 +75,14 @@ class Measurement:
         }
 
 
-Found = list[Measurement | str]  # a string is a remark for the reader
+Rows = list[Measurement | str]  # a string is a remark for the reader
 
 
 class Job(NamedTuple):
     """A part of a section: its label for the progress bar, and its function."""
 
     label: str
-    run: Callable[[], Found]
+    run: Callable[[], Rows]
 
 
 def measured(

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from flash.commands.measure.record import Found, Job
+from flash.commands.measure.record import Job, Rows
 from ptxgen.errors import BackendError, PtxGenError
 
 _WARM_UP: Final = 3  # calls before a graph is captured (PyTorch's notes on CUDA graphs)
@@ -126,7 +126,7 @@ def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
 def with_torch(job: Job) -> Job:
     """The job, which raises `BackendError` where PyTorch raises an error, such as for want of memory."""
 
-    def run() -> Found:
+    def run() -> Rows:
         try:
             return job.run()
         except RuntimeError as error:

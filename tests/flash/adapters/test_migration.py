@@ -125,8 +125,8 @@ class FlashAttnByOracle:
         if isinstance(lengths, int):
             lengths = self.torch.tensor([lengths] * len(q))
         arrays = [None if x is None else x.numpy() for x in (q, k_cache, v_cache, k, v)]
-        turned = {} if rotary_cos is None else {"cos": rotary_cos.numpy(), "sin": rotary_sin.numpy()}
-        items = oracle.cache_step(*arrays, cache_seqlens=lengths.numpy(), **turned, **in_numpy(places))
+        rotation = {} if rotary_cos is None else {"cos": rotary_cos.numpy(), "sin": rotary_sin.numpy()}
+        items = oracle.cache_step(*arrays, cache_seqlens=lengths.numpy(), **rotation, **in_numpy(places))
         found = [self._tensors(oracle.attention(*(x[None] for x in item), causal=causal)) for item in items]
         out, lse = (self.torch.cat(parts) for parts in zip(*found, strict=True))
         return (out, lse) if return_softmax_lse else out

@@ -155,8 +155,8 @@ def test_a_call_of_jax_chooses_the_sweeps(
     dense = [x[None] for x in (q, k, v)]
     found = gradients(lambda *x: attention(*x, layout="bshd", **how), *dense)
     assert launched == owners
-    turned = [x.swapaxes(1, 2) for x in dense]
-    wanted = attention_reference_gradients(np.ones((1, 2, 5, COLUMNS)), *turned)
+    rotation = [x.swapaxes(1, 2) for x in dense]
+    wanted = attention_reference_gradients(np.ones((1, 2, 5, COLUMNS)), *rotation)
     assert_right([x.swapaxes(1, 2) for x in found], wanted)
     launched.clear()
     found = jax.jit(lambda *x: gradients(lambda *y: attention_varlen(*y, ends, ends, **how), *x))(q, k, v)

@@ -104,13 +104,13 @@ def test_all_three_matrices_may_have_tangents_in_any_layout(torch: Any, arrays: 
     tangents = tuple(torch.randn_like(x) for x in matrices)
     wanted = torch.func.jvp(lambda *x: formula(torch, *x)[0], matrices, tangents)
 
-    def turned(*given: Any) -> Any:
+    def rotation(*given: Any) -> Any:
         return attention(*(x.transpose(1, 2) for x in given), layout="bshd").transpose(1, 2)
 
     def without_batch(*given: Any) -> Any:
         return attention(*(x[0] for x in given))[None]
 
-    for call in (attention, turned, without_batch):
+    for call in (attention, rotation, without_batch):
         torch.testing.assert_close(torch.func.jvp(call, matrices, tangents), wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -52,9 +52,9 @@ def test_gradients_of_all_arguments(ours: Any, torch: Any, layout: str, bias: st
     mask, table = torch.rand(5, 6) > 0.2, torch.rand(4)
     dout, dlse = torch.randn(2, 4, 5, 16), torch.randn(2, 4, 5)
     how = {"causal": True, "softcap": 4.0, "window": (4, None), "dropout": 0.25, "dropout_seed": 5}
-    turned = [x.transpose(1, 2) if layout == "bshd" else x for x in (q, k, v)]
+    rotation = [x.transpose(1, 2) if layout == "bshd" else x for x in (q, k, v)]
     out, lse = ours.attention(
-        *turned,
+        *rotation,
         **{bias: extra},
         sink=sink,
         alibi_slopes=slopes,

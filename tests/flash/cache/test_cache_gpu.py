@@ -160,12 +160,12 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
         got, got_lse = out.numpy(), lse.numpy()
         for b, left in enumerate(padding):
             mine = slice(b, b + 1)
-            turned, new = q[mine], k[mine]
+            rotation, new = q[mine], k[mine]
             if rotary:
                 at = np.maximum(np.arange(seen, seen + count) - left, 0)[None]
-                turned, new = (
+                rotation, new = (
                     rotated(x, *tables, at, interleaved=rotary == "neighbours").astype(q.dtype)
-                    for x in (turned, new)
+                    for x in (rotation, new)
                 )
             keys, values = cache.keys(layer, b), cache.values(layer, b)
             if dtype not in FP8_DTYPES:
@@ -173,7 +173,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
                 np.testing.assert_array_equal(values[:, seen:], v[b])
             first = max(left - seen, 0)  # a query of padding sees nothing
             of_item = [(keys[None, :, left:], values[None, :, left:])]
-            assert_attends(got[mine, :, first:], got_lse[mine, :, first:], turned[:, :, first:], of_item)
+            assert_attends(got[mine, :, first:], got_lse[mine, :, first:], rotation[:, :, first:], of_item)
         seen += count
     assert cache.lengths.tolist() == [[0] * 3, [capacity] * 3]
 

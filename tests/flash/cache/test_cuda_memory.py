@@ -87,8 +87,8 @@ def test_arrays_on_the_device_are_written_by_one_kernel(order: str, page_size: i
         given_arrays = [on_device(driver, x) for x in (k, v)]
     elif order == "rows_first":
         given_arrays = [
-            CudaArray(driver.place(turned), turned.swapaxes(1, 2))
-            for turned in (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (k, v))
+            CudaArray(driver.place(rotation), rotation.swapaxes(1, 2))
+            for rotation in (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (k, v))
         ]
     else:
         given_arrays = [
@@ -295,8 +295,8 @@ def test_rows_from_elsewhere_are_refused() -> None:
     assert refusal(cache.append, 0, on_device(driver, k, 1), on_device(driver, v)) == (
         "KVCache.append: k must be on cuda:0, where the cache is, or on the host, got cuda:?"
     )
-    turned = np.ascontiguousarray(k.swapaxes(2, 3))
-    assert refusal(cache.append, 0, CudaArray(driver.place(turned), turned.swapaxes(2, 3)), v) == (
+    rotation = np.ascontiguousarray(k.swapaxes(2, 3))
+    assert refusal(cache.append, 0, CudaArray(driver.place(rotation), rotation.swapaxes(2, 3)), v) == (
         "KVCache.append: k must be dense in its last dimension (stride 1), got strides [16, 8, 1, 2]; copy it"
     )
     cache, _ = cache_of(driver, dtype="e4m3")

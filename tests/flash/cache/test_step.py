@@ -269,9 +269,9 @@ def test_a_full_cache_and_short_tables_stop_a_step_before_anything_is_changed() 
     cache = cache_of("cpu", None)
     cos, sin = rotary_tables(7, DIM)
     q, k, v = tokens(2, 1)
-    turned = flash.DecodeStep(q, cache, k, v, layer=0, rotary_cos=cos, rotary_sin=sin)
-    turned()
-    assert refusal(turned) == (
+    rotation = flash.DecodeStep(q, cache, k, v, layer=0, rotary_cos=cos, rotary_sin=sin)
+    rotation()
+    assert refusal(rotation) == (
         "DecodeStep: rotary_cos and rotary_sin must have a row for each of 9 positions, got 7"
     )
     plain = flash.DecodeStep(q, cache, k, v, layer=0)

@@ -30,7 +30,7 @@ def watch(patch: pytest.MonkeyPatch) -> list[str]:
 
     def launching(kernel: Any, *rest: Any) -> Any:
         features = kernel.config.features
-        joins = features.appended is not None or features.turned is not None
+        joins = features.appended is not None or features.rotation is not None
         did.append(APPENDS if isinstance(kernel, AppendBuild) else JOINS if joins else ATTENDS)
         return launch_step(kernel, *rest)
 

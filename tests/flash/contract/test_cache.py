@@ -158,7 +158,7 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
         "rounded down], V likewise; item b of the batch has sequence cache_batch_idx[b]"
     )
     assert found["constraints"] == [
-        "columns i and i + rotary_dim / 2 of a row are turned together",
+        "columns i and i + rotary_dim / 2 of a row are rotated together",
         "K_NEW, V_NEW, K, V, Q, Q_OUT, COS, SIN, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx and "
         "block_table, and their strides in bytes, are multiples of an element's size",
         "the last dimension of K_NEW, V_NEW, K, V, Q, Q_OUT, COS and SIN is dense (stride 1)",
@@ -192,8 +192,8 @@ def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
     assert found["grid"]["formula"] == "(ceil(new_rows / 4), 1, 1)"
     assert list(meanings(found))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
     assert "columns" not in found["constraints"][0]
-    turned = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
-    assert turned.contract["constraints"][0] == ("columns 2 i and 2 i + 1 of a row are turned together")
+    rotation = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
+    assert rotation.contract["constraints"][0] == ("columns 2 i and 2 i + 1 of a row are rotated together")
 
 
 def test_the_kernel_that_attends_says_what_it_appends() -> None:
@@ -242,7 +242,7 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         "in one block: seq_q * group is at most 32",
         "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
         "written to is of one sequence",
-        "columns i and i + rotary_dim / 2 of a row are turned together",
+        "columns i and i + rotary_dim / 2 of a row are rotated together",
         "what the kernel is told of the sequences is not written while it runs; whatever it says, "
         "nothing outside the arrays is accessed",
         "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",

@@ -30,7 +30,7 @@ def attended(settings: CacheSettings, problem: CacheProblem) -> CacheArrays:
     """The arrays after the launch. O is as accurate as it should be, and the cache as before."""
     arrays = CacheArrays.of(settings, problem)
     step = arrays.step()
-    features = step.made.config.features
+    features = step.build.config.features
     assert features.seqused_k
     assert (features.splits, features.page_size) == (settings.has_splits, settings.page_size)
     assert (features.leftpad_k, features.cache_batch_idx) == (settings.indexed, settings.indexed)

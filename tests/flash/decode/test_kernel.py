@@ -234,9 +234,9 @@ def test_results_may_be_views_of_any_strides() -> None:
     kernel = DecodeKernel(config)
     wanted = kernel.launch(*problem.arrays, **problem.operands, splits=2, backend="interpreter")
     out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., :-1].swapaxes(1, 2)
-    turned = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
+    rotation = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
     got = kernel.launch(
-        turned,
+        rotation,
         problem.k[:, ::-1][:, ::-1],
         problem.v,
         **problem.operands,
@@ -347,8 +347,8 @@ def test_a_mask_is_read_where_it_is(kind: str) -> None:
     wide = random_mask(2, 4, 3, 40)
     problem = Problem(config, (40, 12), seq_q=3, mask=wide[..., ::2])
     check_masked(problem, (1,))
-    turned = np.ascontiguousarray(wide[:, ::-1, :, ::-2].swapaxes(1, 3)).swapaxes(1, 3)
-    for same in (turned[:, ::-1, :, ::-1][..., 1:], wide[..., 2::2]):
+    rotation = np.ascontiguousarray(wide[:, ::-1, :, ::-2].swapaxes(1, 3)).swapaxes(1, 3)
+    for same in (rotation[:, ::-1, :, ::-1][..., 1:], wide[..., 2::2]):
         problem.operands["mask"] = same
         check_masked(problem, (1,))
     broadcast = np.broadcast_to(wide[:1, :1, 1:2, :9], (2, 4, 3, 9))
@@ -400,7 +400,7 @@ def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
             (step,) = steps(call, 1)
             memory = [host_array(array) for array in step.arrays]
             counters = interpreter.run(
-                step.made.module,
+                step.build.module,
                 grid=step.plan.grid,
                 block=step.plan.block,
                 args=step.plan.on_host(memory),
@@ -592,8 +592,8 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
 
 def assert_proved(launches: list[Step]) -> None:
     for step in launches:
-        assert step.made.proof.complete, step.made.proof.report()
-        assert step.made.global_proof.complete, step.made.global_proof.report()
+        assert step.build.proof.complete, step.build.proof.report()
+        assert step.build.global_proof.complete, step.build.global_proof.report()
 
 
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])

@@ -154,9 +154,9 @@ def test_parts_in_f32_may_be_rounded_to_a_narrower_type() -> None:
 @EITHER
 def test_views_of_any_strides_are_read(backend: str) -> None:
     outs, lses = parts_of(3, 2, 5, 8)
-    turned = np.asfortranarray(outs[::-1])
+    rotation = np.asfortranarray(outs[::-1])
     thinned = np.repeat(lses, 2, axis=2)[:, :, ::2]
-    out, lse = flash.merge_partials(turned[::-1], thinned, backend=backend)
+    out, lse = flash.merge_partials(rotation[::-1], thinned, backend=backend)
     wanted = flash.merge_partials(outs, lses, backend=backend)
     assert (out.tobytes(), lse.tobytes()) == (wanted[0].tobytes(), wanted[1].tobytes())
 
@@ -445,8 +445,8 @@ def test_what_cannot_be_read_as_it_lies_is_refused_on_a_gpu(driver: FakeDriver) 
         "[96, 48, 16, 8, 1] for shape [2, 4, 2, 3, 2, 8]; copy them to dense arrays"
     )
     few, of_few = parts_of(2, 3, 4)
-    turned = CudaArray(driver.place(few), few.transpose(0, 2, 1))
-    assert refused_on_gpu(turned, on_device(driver, np.zeros((2, 4), np.float32))) == (
+    rotation = CudaArray(driver.place(few), few.transpose(0, 2, 1))
+    assert refused_on_gpu(rotation, on_device(driver, np.zeros((2, 4), np.float32))) == (
         "merge_partials: outs must be dense in its last dimension (stride 1), got strides [12, 1, 4] "
         "for shape [2, 4, 3]; copy it with outs.copy()"
     )

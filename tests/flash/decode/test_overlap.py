@@ -37,7 +37,7 @@ def steps(name: str, dtype: str = "f16") -> list[Step]:
 
 
 def opcodes(step: Step) -> list[str]:
-    return [x.opcode for x in step.made.kernel.body if isinstance(x, ir.Instr)]
+    return [x.opcode for x in step.build.kernel.body if isinstance(x, ir.Instr)]
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_the_parts_are_waited_for_before_memory_is_accessed(dtype: str) -> None:
     assert merging.plan.attributes.programmatic
     assert not attending.plan.attributes.programmatic
     for step in (attending, merging):
-        assert step.made.proofs.complete
+        assert step.build.proofs.complete
         step.interpret(sanitize=True)
 
 
@@ -57,9 +57,9 @@ def test_the_parts_are_waited_for_before_memory_is_accessed(dtype: str) -> None:
 def test_a_merge_that_does_not_wait_is_reported() -> None:
     attending, merging = steps("sm_90")
     attending.interpret()
-    kernel = merging.made.kernel
+    kernel = merging.build.kernel
     body = tuple(x for x in kernel.body if not (isinstance(x, ir.Instr) and x.opcode == WAIT))
-    broken = replace(merging.made.module, kernels=(replace(kernel, body=body),))
+    broken = replace(merging.build.module, kernels=(replace(kernel, body=body),))
     found = merging.interpret(broken, sanitize="race", raise_on_report=False)
     regions = {name for report in found.reports for name in ("LSES", "PARTS") if f"({name})" in str(report)}
     assert regions == {"LSES", "PARTS"}
@@ -71,7 +71,7 @@ def test_older_targets_run_one_after_another() -> None:
         assert not {WAIT, BEGIN} & set(opcodes(step))
         assert not step.plan.attributes.programmatic
         assert not step.in_flight
-        assert "programmatic" not in step.made.contract
+        assert "programmatic" not in step.build.contract
 
 
 def test_the_contract_says_that_a_launch_may_begin_early() -> None:

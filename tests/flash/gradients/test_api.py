@@ -61,8 +61,8 @@ def test_the_function_gives_the_gradients_of_attention(backend: str, dtype: Any)
 def test_the_class_gives_them_in_the_other_layout_and_for_three_dimensions(backend: str) -> None:
     arrays, kernel = call_of(CONFIG, batch=2), flash.AttentionGradient(CONFIG)
     exact = reference(arrays, causal=True)
-    turned = {n: a if n == "lse" else np.ascontiguousarray(a.swapaxes(1, 2)) for n, a in arrays.items()}
-    found = kernel.launch(**turned, backend=backend, layout="bshd")
+    rotation = {n: a if n == "lse" else np.ascontiguousarray(a.swapaxes(1, 2)) for n, a in arrays.items()}
+    found = kernel.launch(**rotation, backend=backend, layout="bshd")
     for got, wanted in zip(three(found), three(exact), strict=True):
         np.testing.assert_allclose(got.swapaxes(1, 2).astype(float), wanted, atol=2e-2)
     flat = {n: a.reshape(-1, *a.shape[2:]) for n, a in arrays.items()}

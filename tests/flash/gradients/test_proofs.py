@@ -281,7 +281,7 @@ def _in_turns(of: Case, seed: int) -> dict[str, bytes]:
     for step in launches:
         ctas = step.plan.grid[0]
         for number in np.random.default_rng(seed).permutation(ctas):
-            step.interpret(with_place(step.made.module, int(number), ctas), grid=(1, 1, 1))
+            step.interpret(with_place(step.build.module, int(number), ctas), grid=(1, 1, 1))
     return _bits(written)
 
 
@@ -348,7 +348,7 @@ def test_every_order_of_ctas_gives_the_same_gradients_but_for_the_rounding_of_dq
 def test_sums_of_dq_race_unless_they_are_atomic() -> None:
     of = case(20, 90, 8, deterministic=False)
     for step in steps(of)[0]:
-        text = step.made.text
+        text = step.build.text
         if "red.global" not in text:
             step.interpret()
             continue
@@ -377,8 +377,8 @@ def test_neighbouring_columns_are_added_at_once_where_the_target_can(
     launches, written = steps(of, on)
     for step in launches:
         step.interpret(sanitize="all")
-        if step.made.kernel.name.startswith("attention_gradient_keys"):
-            opcodes = {s.opcode for s in step.made.kernel.body if isinstance(s, ir.Instr)}
+        if step.build.kernel.name.startswith("attention_gradient_keys"):
+            opcodes = {s.opcode for s in step.build.kernel.body if isinstance(s, ir.Instr)}
             assert [o for o in opcodes if o.startswith("red")] == [added]
     judge(of, {n: written[f"d{n}"] for n in "qkv"}, *of.forward())
 
@@ -435,7 +435,7 @@ FAULTY: dict[str, list[dict[str, Any]]] = {
 
 def _synchronising(step: Step) -> Iterator[int]:
     """The barriers, waits and commits of a launch."""
-    for at, s in enumerate(step.made.kernel.body):
+    for at, s in enumerate(step.build.kernel.body):
         if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING:
             yield at
 
@@ -443,11 +443,11 @@ def _synchronising(step: Step) -> Iterator[int]:
 def _is_noticed(of: Case, entry: str, at: int) -> bool:
     """Whether the sanitizers notice that a kernel has no statement `at`."""
     for step in steps(of)[0]:
-        if step.made.kernel.name != entry:
+        if step.build.kernel.name != entry:
             step.interpret()
             continue
         try:
-            step.interpret(without(step.made.module, at), sanitize="all")
+            step.interpret(without(step.build.module, at), sanitize="all")
         except TrapError as error:
             return any(word in str(error) for word in ("race", "pending", "uninitialised"))
     return False
@@ -456,11 +456,11 @@ def _is_noticed(of: Case, entry: str, at: int) -> bool:
 def faults(name: str, *, deterministic: bool = True) -> Iterator[str]:
     """The statements without which the sanitizers notice nothing in any problem of a config."""
     problems = [case(**how, deterministic=deterministic) for how in FAULTY[name]]
-    launches = {step.made.kernel.name: step for of in problems for step in steps(of)[0]}
+    launches = {step.build.kernel.name: step for of in problems for step in steps(of)[0]}
     for entry, step in launches.items():
         for at in _synchronising(step):
             if not any(_is_noticed(of, entry, at) for of in problems):
-                yield f"{entry}: {step.made.kernel.body[at]}"
+                yield f"{entry}: {step.build.kernel.body[at]}"
 
 
 @pytest.mark.interpreter

@@ -22,7 +22,7 @@ from flash.error_bound import arithmetic_of_config
 from flash.families.wgmma import WgmmaTiling
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
-from flash.launch.key_splits import BESIDE
+from flash.launch.key_splits import OVERHEAD
 from flash.launch.scheduler_choice import HIDDEN, Device, _mirrored_ends_first
 from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
@@ -299,7 +299,10 @@ def test_the_rule_chooses_what_ends_first_when_every_part_is_dealt(multiprocesso
     for seq in range(128, 8192, 384):
         parts = [(seq + 127) // 128 - n for n in range((seq + 127) // 128)]
         order = [
-            BESIDE + n for at in range(0, heads, width) for n in parts for _ in range(min(width, heads - at))
+            OVERHEAD + n
+            for at in range(0, heads, width)
+            for n in parts
+            for _ in range(min(width, heads - at))
         ]
         ends: list[float] = []  # of a grid: who is done takes the next part
         for cost in order:
@@ -309,7 +312,7 @@ def test_the_rule_chooses_what_ends_first_when_every_part_is_dealt(multiprocesso
         dealt = [0.0] * multiprocessors
         for turn, costs in enumerate(turns):
             for place, cost in enumerate(costs):
-                dealt[-1 - place if turn % 2 else place] += cost - (HIDDEN * BESIDE if turn else 0)
+                dealt[-1 - place if turn % 2 else place] += cost - (HIDDEN * OVERHEAD if turn else 0)
         gain = max(ends) / max(dealt)
         if _mirrored_ends_first(kernel, (seq, seq, 1), heads, width, multiprocessors) != (gain >= 1):
             misses.append(gain)

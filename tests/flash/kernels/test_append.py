@@ -57,7 +57,7 @@ def launched(
 
 
 def run_proved(step: Step, **how: Any) -> None:
-    assert step.made.global_proof.complete
+    assert step.build.global_proof.complete
     step.interpret(**how)
 
 

@@ -377,7 +377,7 @@ def test_each_new_row_is_written_by_one_cta(case: Case) -> None:
     for number in range(ctas):
         call = case.call()
         step = case.steps(call, case.kernel(call))[0]
-        step.interpret(with_place(step.made.module, number, ctas), grid=1)
+        step.interpret(with_place(step.build.module, number, ctas), grid=1)
         empty = [np.isnan(array.astype(np.float32)).all(-1) for array in written(call)[:2]]
         writes.append([was & ~is_now for was, is_now in zip(before, empty, strict=True)])
     whole = [np.isnan(array.astype(np.float32)).all(-1) for array in by_two_launches(case)[:2]]

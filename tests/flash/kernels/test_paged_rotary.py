@@ -152,7 +152,7 @@ def test_accesses_are_proved_and_the_contract_names_the_rotation(kind: str) -> N
     made = proved_build(config_of(kind, rotary_interleaved=True).kernel())
     assert made.global_proof.complete
     assert (made.contract["rotary_dim"], made.contract["rotary_interleaved"]) == (12, True)
-    assert "columns 2 i and 2 i + 1 of a row are turned together" in made.contract["constraints"]
+    assert "columns 2 i and 2 i + 1 of a row are rotated together" in made.contract["constraints"]
     assert "rotary12_interleaved" in made.config.name
 
 

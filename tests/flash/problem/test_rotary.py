@@ -17,7 +17,7 @@ pytestmark = pytest.mark.grid
 EITHER_ORDER = pytest.mark.parametrize("interleaved", [False, True])
 
 
-def turned(x: Any, positions: Any, rotary_dim: int, interleaved: bool) -> Any:
+def rotation(x: Any, positions: Any, rotary_dim: int, interleaved: bool) -> Any:
     """As RoFormer has it: pairs of columns are complex numbers, multiplied by e^(i position w)."""
     half = rotary_dim // 2
     wide = x.astype(np.float64)
@@ -46,7 +46,7 @@ def test_pairs_are_multiplied_by_a_complex_number(
     # The tables, two products and a sum are rounded to f32: |a| and |b| are at most their pair's
     # size, so that the errors are at most 2 (tables) + 2 (products) + 1 (sum, itself up to sqrt 2)
     # half units of 2^-23 of twice that size.
-    wanted = turned(x, positions, rotary_dim, interleaved)
+    wanted = rotation(x, positions, rotary_dim, interleaved)
     size = np.abs(x.astype(np.float64)).max()
     assert np.abs(got - wanted).max() <= 6 * 2.0**-24 * 2 * size
     np.testing.assert_array_equal(got[..., rotary_dim:], x[..., rotary_dim:].astype(np.float32))
