@@ -300,7 +300,7 @@ class Control(Grid):
         *,
         divergent: bool = False,
     ) -> Iterator[Var]:
-        """The loop of a block of this kind; its bounds are checked."""
+        """The loop over a counter for a block of this kind, after a check of its bounds."""
         head, done = self._label("loop"), self._label("done")
         index = self.var(type, start)
         runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
@@ -320,7 +320,7 @@ class Control(Grid):
             self._statements.append(done)
 
     def _as_counter(self, value: Value, counter: ScalarType) -> Value:
-        """A u32 value in the type of a loop."""
+        """A u32 value converted to the type of a loop counter."""
         return value.as_(counter) if counter.bits == u32.bits else self.cvt(value, dtype=counter)
 
     def require_all_threads(self, what: str) -> None:
@@ -355,11 +355,13 @@ class Control(Grid):
         return self._loops[-1].kind if self._loops else ""
 
     def refuse_breaks(self, why: str) -> None:
-        """Let no thread leave the innermost open loop by `break_if`; `why` names it and says why."""
+        """Refuse any `break_if` in the innermost open loop; `why` names the loop and the reason."""
         self._loops[-1].unbroken = why
 
     def repeat_until(self, condition: Callable[[], Value]) -> None:
-        """Evaluate a condition again and again, in each thread until it holds: to wait for others."""
+        """Spin in each thread until a condition holds, which is evaluated each time: to wait for other
+        threads.
+        """
         again = self._label("wait")
         self._statements.append(again)
         self._branch(again, condition(), negated=True)
@@ -394,11 +396,13 @@ class Control(Grid):
         self._guard = None
 
     def require_lanes(self, what: str) -> None:
-        """Raise `TypeMismatchError` where lanes of a warp do not come to what all of them do together."""
+        """Raise `TypeMismatchError` for the warp-wide operation `what` where some lanes of a warp do not
+        arrive.
+        """
         self._gathering.require(what, self._guard)
 
     def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
-        """Refuse an instruction for all lanes of a warp where some do not come."""
+        """Raise `TypeMismatchError` for a warp-wide instruction where some lanes of a warp do not arrive."""
         has_mask = bool(op.operands) and op.operands[-1].name == _MASK
         if not has_mask:
             self._gathering.require_whole_warps(name)
@@ -432,7 +436,7 @@ def _require_promise(caller: str, uniform: object) -> None:
 
 
 def _counter(start: Scalar, stop: Scalar) -> ScalarType:
-    """The type of a loop's counter that is not given: that of its bounds."""
+    """The default type of a loop counter: that of the loop's bounds."""
     bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
     for what, bound in bounds.items():
         _require_counter(f"loop: {what}", bound)
@@ -446,7 +450,7 @@ def _counter(start: Scalar, stop: Scalar) -> ScalarType:
 
 
 def _counter_to(caller: str, n: Scalar) -> ScalarType:
-    """The type of a loop over 0 … n - 1."""
+    """The type of the counter of a loop over 0 … n - 1."""
     if not isinstance(n, Value):
         if not is_int(n) or not 0 <= n < 1 << u32.bits:
             raise TypeMismatchError(f"{caller}: n must be an integer that fits u32, got {shown(n)}")

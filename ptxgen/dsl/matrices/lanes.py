@@ -36,8 +36,8 @@ class LanePosition:
 
     @property
     def in_quad(self) -> Value:
-        """The lane's index among the four that share rows, its quad; its first column is twice
-        that.
+        """The lane's index in its quad, the four lanes that share rows; the lane's first column is twice the
+        index.
         """
         return self.lane & QUAD_LANES - 1
 
