@@ -218,7 +218,7 @@ class KernelFunction:
 
     @staticmethod
     def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
-        """A parameter of the kernel, as its function gets it."""
+        """A parameter of the kernel, declared, as the object that is passed to the function."""
         if isinstance(type, TensorMapType):
             return k.tma.tensor_map(name, type.dtype, type.rank)
         return k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
@@ -288,7 +288,7 @@ class KernelFunction:
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
     def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
-        """Interpret the kernel, and print what it prints, also if it stops with an error."""
+        """Interpret the kernel, and print the text that it prints, also if it stops with an error."""
         printed = ""
         try:
             printed = self._runner.interpret(built, extent, call, **_limited(limit)).printed
@@ -299,7 +299,9 @@ class KernelFunction:
             sys.stdout.write(printed)
 
     def _require_right(self, built: BuiltFunction, call: Call) -> None:
-        """Raise what a launch on a GPU raises for arguments that do not fit, and for a violation."""
+        """Raise the errors of a launch on a GPU: for arguments that do not fit, and for violations of the
+        proof.
+        """
         require_fit(self.name, built.uses, call)
         if self._proved:
             require_not_refuted(built, call)
@@ -347,10 +349,10 @@ class KernelFunction:
         max_instructions: int | None = None,
         **named: object,
     ) -> Findings:
-        """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
-        of the arrays, which are on the host. What is `clean` met no race, no access outside an
-        array, no read of memory that was never written, no misuse of a barrier, and no assertion that
-        does not hold in these runs. Each run ends after `max_instructions`, as those of `launch` do.
+        """Run the kernel with all sanitizers of the interpreter under three schedules, on copies of the
+        arrays, which are on the host. Findings that are `clean` mean: no race, no access outside an array, no
+        read of memory that was never written, no misuse of a barrier, and no assertion that does not hold in
+        these runs. Each run ends after `max_instructions`, as those of `launch` do.
 
         Raises what `launch` raises.
         """
@@ -437,7 +439,7 @@ class KernelFunction:
 
 
 def _limited(max_instructions: int | None) -> dict[str, Any]:
-    """The limit of a run of the interpreter, if it is not the default."""
+    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
     return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
@@ -461,15 +463,15 @@ def kernel(function: Callable[..., None], **choices: Any) -> KernelFunction: ...
 def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     """Make a function a kernel.
 
-    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that
-    returns it; `min_ctas` the least CTAs per multiprocessor (0: not said); `target` such as
-    "sm_90", by default that of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a
-    cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in the
-    stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` has all CTAs on the
-    device at once. `asserts` says whether launches have the assertions of the kernel
-    (`k.device_assert`), which `check` always has. `proved` says whether launches on a GPU ask
-    the proof of shared memory and barriers, once for each build, and are refused if it has a violation.
-    `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the process.
+    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that returns it;
+    `min_ctas` the least CTAs per multiprocessor (0: not printed); `target` such as "sm_90", by default that
+    of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a cluster along x, y and z;
+    `programmatic` lets the kernel begin before the one before it in the stream has ended, until it calls
+    `k.griddepcontrol_wait()`. `cooperative` launches have all CTAs resident at once. `asserts` says whether
+    launches have the assertions of the kernel (`k.device_assert`), which `check` always has. `proved` says
+    whether launches on a GPU ask the proof of shared memory and barriers, once for each build, and are
+    refused if it has a violation. `cuda` is the GPU backend and `cache` keeps compiled kernels; by default
+    those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)

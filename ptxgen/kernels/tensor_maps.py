@@ -18,7 +18,9 @@ _MOST_EXTENT: Final = 1 << 32
 
 
 def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[str]:
-    """Say why no tensor map describes an array: its element type, rank, address, extents and strides."""
+    """Messages why an array cannot have a tensor map: its element type, rank, address, extents and
+    strides.
+    """
     if array.dtype != type.dtype.dtype_name:
         yield f"{name} must be {type.dtype.dtype_name} ({type}), got {array.dtype}; convert it"
         return
