@@ -24,7 +24,7 @@ _REGISTER_HEIGHT: Final = 200
 
 
 def heat(count: int | None, most: int) -> int:
-    """How hot a count is, 0 (none) to 5, by its logarithm."""
+    """The colour class of a count in a heat map, 0 (none) to 5, by the logarithm of the count."""
     if not count or most <= 0:
         return 0
     return 5 if most == 1 else max(1, min(5, 1 + int(4 * math.log(count) / math.log(most))))
@@ -42,7 +42,7 @@ def short(count: int | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share as a number of percent with one digit after the point; of nothing it is 0."""
+    """A share in percent with one digit after the point, as text; 0 if `whole` is 0."""
     return f"{100 * part / whole:.1f}" if whole else "0"
 
 
@@ -132,14 +132,16 @@ def register_chart(report: Report) -> dict[str, Any]:
 
 
 def degree_class(access: SharedAccess) -> str:
-    """How bad the bank conflicts of an access are: `free`, `some` or `many`."""
+    """The class of an access by its bank conflicts: `free`, `some` or `many`."""
     if access.wavefronts <= access.least:
         return "free"
     return "some" if access.degree <= 2 else "many"
 
 
 def bank_class(words: int) -> str:
-    """How many words a bank serves in one access: `none`, `free` (one), `some` (two) or `many`."""
+    """The class of a bank by the words that it serves in one access: `none`, `free` (one), `some` (two) or
+    `many`.
+    """
     return ("none", "free", "some")[words] if words <= 2 else "many"
 
 
@@ -178,7 +180,7 @@ def _fit(text: str, room: int) -> str:
 
 
 def bank_strips(access: SharedAccess) -> list[tuple[int, str, int]]:
-    """For each bank, its place in a strip, how loaded it is, and the words that it serves."""
+    """For each bank, its x coordinate in a strip, its class (`bank_class`), and the words that it serves."""
     return [(6 * bank, bank_class(access.banks[bank]), access.banks[bank]) for bank in range(BANKS)]
 
 

@@ -11,8 +11,8 @@ LINT = "lint"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `severity` is ERROR (wrong for certain), UNPROVED or LINT; `kind` names who found
-    it; `line` is the line of the PTX text that it is about, 0 for none; `times` counts equal findings.
+    """One finding. `severity` is ERROR (wrong for certain), UNPROVED or LINT; `kind` names the check that
+    found it; `line` is the line of the PTX text that it is about, 0 for none; `times` counts equal findings.
     """
 
     severity: str
@@ -131,7 +131,7 @@ class SharedAccess:
 
 @dataclass(frozen=True, slots=True)
 class SharedMap:
-    """The shared memory of a CTA: its size in bytes, its regions, and who accesses it."""
+    """The shared memory of a CTA: its size in bytes, its regions, and the accesses to it."""
 
     nbytes: int
     regions: tuple[Region, ...]
@@ -207,8 +207,8 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a target's limits allow the kernel: CTAs on a multiprocessor, busy units, roofline.
-    `limited_by` says what keeps more CTAs from fitting.
+    """The limits of the target for a kernel: CTAs on a multiprocessor, busy units, roofline. `limited_by`
+    names the resources that keep more CTAs from fitting.
     """
 
     ctas_per_sm: int

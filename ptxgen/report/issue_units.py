@@ -31,7 +31,9 @@ _WRITES: Final = re.compile(r"(?:U?P\w+, )?R\d+")
 
 
 class Unit(enum.Enum):
-    """What executes an instruction; `NONE` is never waited for: branches, barriers, uniform integers."""
+    """A unit that executes instructions; `NONE` (branches, barriers, uniform integers) is never waited
+    for.
+    """
 
     TENSOR = "tensor cores"
     F32 = "f32"

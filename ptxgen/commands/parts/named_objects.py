@@ -1,4 +1,4 @@
-"""What the words of a command line name: objects of modules and files, and the launches of an example."""
+"""Loads what words of a command line name: objects of modules and files, and the launches of an example."""
 
 from __future__ import annotations
 
