@@ -139,7 +139,9 @@ class Suggestions:
         return f"; did you mean {meant[near[0]]!r}?" if near else ""
 
     def _compared(self, word: str, known: list[str]) -> list[str]:
-        """The names to compare: all, or as many of those most alike at both ends as may be."""
+        """The names to compare: all, or within the limit of work those with the most equal characters at both
+        ends.
+        """
         work = len(word) * sum(map(len, known))
         if work <= self._left:
             self._left -= work

@@ -29,8 +29,8 @@ def check_contract(contract: object) -> None:
     """Raise `ConfigError` with the first misfit unless `contract`, such as the data of a JSON file, is a
     contract of version `ptxgen.contract.SCHEMA`.
 
-    It is checked against `ptxgen.contract.schema()`; names are those of parameters, arrays and sizes that
-    there are; sizes do not depend on themselves; and types have the bytes of their parameters.
+    It is checked against `ptxgen.contract.schema()`; names must be of existing parameters, arrays and sizes;
+    sizes must not depend on themselves; and parameters must have the sizes of their types.
     """
     misfit = next(misfits(contract, _schema()), None)
     if misfit is None and isinstance(contract, Mapping):  # which the schema says

@@ -101,7 +101,9 @@ def c_string(text: str) -> str:
 
 
 def _octal(character: str) -> str:
-    """The bytes of a character, so that a string does not depend on how a compiler reads its file."""
+    """The octal escapes of a character's bytes, so that a string does not depend on a compiler's source
+    encoding.
+    """
     return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 

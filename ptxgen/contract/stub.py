@@ -129,7 +129,7 @@ def _suffix(language: str) -> str:
 
 
 def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix: str) -> dict[str, Any]:
-    """The values of the templates' fields; without a text those that an example needs."""
+    """The values of the templates' fields; without a text only the values that an example needs."""
     check_contract(contract)
     _check(contract, text, language)
     prefix = prefix or re.sub(r"\W", "_", contract["entry"])
@@ -192,7 +192,7 @@ class _Code:
         self.words = words
         self.parameters = {p["name"]: p for p in contract["parameters"]}
         self.named = contract.get("sizes", {})
-        # Sizes that are computed, each after those that it is computed of.
+        # Computed sizes, each after the sizes on which it depends.
         self.derived = list(TopologicalSorter(computed(contract)).static_order())
         self._refuse_twins()
 

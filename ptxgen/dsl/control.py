@@ -24,10 +24,10 @@ _MASK: Final = "membermask"
 _WHOLE: Final = 0xFFFFFFFF
 _SHUFFLED: Final = 4  # operands of a shuffle that it reads
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
-_COUNTERS: Final = (u32, s32, u64, s64)  # types that a loop counts in unless it is told its type
+_COUNTERS: Final = (u32, s32, u64, s64)  # types of loop counters
 
 
-# Why a barrier in a block cannot be, by the kind of the block.
+# Why a barrier is refused in a block, by the kind of the block.
 _MISSING: Final = {
     "strided": "threads whose share has ended never arrive; move it out, or loop with "
     "k.loop(start, stop) and bounds on which all threads agree",
@@ -72,7 +72,7 @@ class Control(Grid):
         self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
-        # Of the last `when`: its end, what was promised of it, whether it splits a warp.
+        # The last `when`: its end, its promise of uniformity, whether it splits a warp.
         self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
         self._gathering = Gathering(self._statements, threads)
 
@@ -407,7 +407,7 @@ class Control(Grid):
         if not has_mask:
             self._gathering.require_whole_warps(name)
         elif not isinstance(sources[-1], ir.IntImm) or sources[-1].value & _WHOLE != _WHOLE:
-            return  # the lanes that it names are for the caller to know
+            return  # the caller is responsible for the lanes that it names
         elif "mode" in op.modifiers and len(sources) == _SHUFFLED:
             self._gathering.require_sources(name, str(op.modifiers["mode"]), sources[1], sources[2])
         self._gathering.require(name, self._guard, has_mask=has_mask)

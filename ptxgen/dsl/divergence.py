@@ -54,7 +54,7 @@ class Divergence:
     def __init__(self, statements: Sequence[ir.Statement], threads: int) -> None:
         self._statements = statements
         self._threads = threads
-        self._read = 0  # statements that `_writes` has
+        self._read = 0  # the number of statements in `_writes`
         self._writes: dict[
             str, ir.Instr | None
         ] = {}  # None: more than one instruction, or not in all threads

@@ -74,9 +74,9 @@ class Outer(NamedTuple):
 
 
 def refuse_early_exits(kernel: str, kind: str, frame: FrameType) -> tuple[Outer, ...]:
-    """Raise `ConfigError` if the `with` that enters a block of this kind in `frame` has a `return`,
-    `break` or `continue` that is a statement of its own, so that Python leaves out what follows. The
-    result is for `refuse_outer_exits`, when the block ends.
+    """Raise `ConfigError` if the `with` that enters a block of this kind in `frame` has an unconditional
+    `return`, `break` or `continue`, so that Python leaves out the instructions after it. The result is for
+    `refuse_outer_exits`, when the block ends.
 
     Under an `if` of Python such a statement is a choice, and passes; so does a `return` with which the
     function would end anyway, except in a loop of the GPU. Code without source passes.

@@ -186,7 +186,7 @@ class Ops:
         while _OURS[code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
             code = frame.f_code
-        # A place is looked up by the index of its bytecode, since the line of an index is found by a
+        # A call is looked up by the index of its bytecode, since the line of an index is found by a
         # search of the whole function. The origin keeps the code object, and so its id.
         position = id(code), frame.f_lasti
         origin = self._origins.get(position)

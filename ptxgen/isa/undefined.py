@@ -1,10 +1,10 @@
 """The bits of results that are undefined because bits of operands are.
 
-Each row of the table says where undefined bits go, by a `Rule`. Without one of its own, a result is
-undefined in whole as soon as any bit of an operand is; packed numbers count one by one. The rules
-below are closer where programs rely on it: bit by bit in logic, from the lowest undefined bit
-upwards in sums (N. Nethercote and J. Seward, "How to Shadow Every Byte of Memory Used by a
-Program", 2007, have both), and element by element in data movement and products of matrices.
+Each row of the table says where undefined bits go, by a `Rule`. In a row without a rule a result is undefined
+in whole as soon as any bit of an operand is; packed numbers count one by one. The rules below are closer
+where programs rely on it: bit by bit in logic, from the lowest undefined bit upwards in sums (N. Nethercote
+and J. Seward, "How to Shadow Every Byte of Memory Used by a Program", 2007, have both), and element by
+element in data movement and products of matrices.
 
 Undefined bits are 1 in unsigned lanes as wide as the operand, or bool for predicates.
 """

@@ -177,7 +177,7 @@ class BuiltFunction:
         axes = tuple([Axis(extent, _spanned(nbytes, dims[n + 1 :])) for n, extent in enumerate(outer)])
         if align is None:
             align = self.alignment(name, dtype)
-            if axes:  # what is known of the beginnings of rows
+            if axes:  # the alignment of rows, as far as it is known
                 align = math.gcd(align, nbytes * (1 if isinstance(columns, str) else columns))
         return GlobalArray(name, axes, _spanned(nbytes, (columns,)), align)
 

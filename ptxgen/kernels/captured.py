@@ -67,7 +67,7 @@ class Captured:
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
-        self._outputs: set[tuple[object, ...]] = set()  # what building the kernel itself changes
+        self._outputs: set[tuple[object, ...]] = set()  # labels of values that the build changes
         self._scan: _Scan | None = None
 
     def is_same(self) -> bool:
@@ -98,7 +98,7 @@ class _Scan:
 
     def __init__(self, function: Callable[..., None], outputs: set[tuple[object, ...]]) -> None:
         self.values: dict[tuple[object, ...], object] = {}
-        # What names stood for, in namespaces and in cells.
+        # The values of names, in namespaces and in cells.
         self._names: list[tuple[Mapping[str, Any], str, object]] = []
         self._cells: list[tuple[CellType, object]] = []
         self._changing: list[tuple[object, object]] = []  # values that may change in place, and their keys

@@ -58,9 +58,8 @@ _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 class KernelFunction:
     """A Python function as a kernel: `scale[grid](x, n, 0.5)` launches it on arrays.
 
-    It is made by `kernel`. The function runs when the kernel is built, once for each target, block
-    size and choice of its keyword-only parameters; the built kernel is verified and kept. Any
-    thread may use it.
+    It is made by `kernel`. The function runs when the kernel is built, once for each target, block size and
+    choice of its keyword-only parameters; the built kernel is verified and cached. Any thread may use it.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class KernelFunction:
         caller = f"kernel {self.name}"
         self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
-        self._plain: dict[str, BuiltFunction] = {}  # by target, those without choices of the caller
+        self._plain: dict[str, BuiltFunction] = {}  # by target, built with default choices
         self._lock = threading.RLock()  # the function runs once for each choice
         self._targets: dict[int, Target] = {}  # of devices
 
@@ -134,7 +133,7 @@ class KernelFunction:
     def emit(
         self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
     ) -> ir.Module:
-        """The module that `build` verifies and keeps, emitted anew: to look at one that is not valid with
+        """The module that `build` verifies and caches, emitted anew: to look at one that is not valid with
         `ptxgen.text.render`.
 
         Takes what `build` takes. Raises what the function raises, and `ConfigError` for invalid choices.
@@ -192,7 +191,7 @@ class KernelFunction:
     def _emit(
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
     ) -> tuple[ir.Module, Mapping[str, Boxes]]:
-        """The module, not verified, and what it fixes of its tensor maps."""
+        """The module, not verified, and the boxes that it fixes for its tensor maps."""
         k = KernelBuilder(
             self.name,
             target=target,
@@ -230,7 +229,7 @@ class KernelFunction:
 
     @property
     def resources(self) -> Resources:
-        """The resources of the kernel of `ptx`."""
+        """The resources of the kernel with the default target, block and static parameters."""
         return self.build().resources
 
     # ------------------------------------------------------------------------------------ launching
@@ -248,11 +247,11 @@ class KernelFunction:
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
 
-        The arguments are those of the function after the builder, by position or name, and its
-        static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
-        JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array
-        with strides of a multiple of 16 bytes, whose descriptor is made and kept. `threads` is another
-        block size than the decorator's.
+        The arguments are those of the function after the builder, by position or name, and its static ones by
+        name. A pointer takes a dense array of its element type: numpy, torch, CuPy, JAX, or anything with
+        `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array with strides of a multiple of
+        16 bytes, whose descriptor is encoded and cached. `threads` is another block size than the
+        decorator's.
 
         `backend`: "cuda", which copies arrays of the host there and back; "interpreter"; or "auto":
         PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a

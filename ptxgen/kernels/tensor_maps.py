@@ -49,7 +49,7 @@ def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[s
 
 
 class MapEncoder:
-    """Makes the tensor maps of launches, and keeps them by the array's address, shape and strides."""
+    """Encodes the tensor maps of launches, and caches them by the array's address, shape and strides."""
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend

@@ -244,7 +244,7 @@ class Variables(Operands):
         """
         try:
             end = self.words.index("}", self.at)
-        except ValueError:  # the list has no end, which the caller says better
+        except ValueError:  # the list has no end; the caller's error is clearer
             return False
         type = value.type
         listed = self.words[self.at : end]

@@ -64,7 +64,7 @@ def device_attribute(number: int, has: Target) -> int | None:
         134: -1,
         160: _INT_MAX,  # no tensor map is large
     }
-    # All others are about what is not answered, such as textures, several devices and other processes.
+    # All others are about features without answers, such as textures, several devices and other processes.
     return values.get(number, 0)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Where streams do their work at once, the default stream of a thread is that of the process.
+# Streams run their work at once here, so the default stream of a thread is that of the process.
 _OF_A_THREAD: Final = re.compile(r"(\w+)_(?:ptsz|ptds)")
 
 

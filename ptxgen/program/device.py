@@ -308,7 +308,7 @@ class Device:
             return Reply(_INVALID_FUNCTION)
         module = kernel.program.module
         variables = module_memory(module, self.memory.arena)
-        dynamic = kernel.kernel.dynamic_shared_bytes  # what the text itself says that a launch needs
+        dynamic = kernel.kernel.dynamic_shared_bytes  # bytes that the text itself declares
         linked = link(module, kernel.kernel, dynamic, variables.addresses)
         static = linked.shared_bytes - linked.reserved_bytes - dynamic
         sizes = map(param_bytes, kernel.kernel.params)

@@ -77,7 +77,7 @@ def chunks(rows: Sequence[Any]) -> Iterator[Chunk]:
 
 
 def ptx_chunks(lines: Sequence[PtxLine], most: int) -> Iterator[Chunk]:
-    """The PTX in chunks, with the live registers as sparklines; the widest bar stands for `most`."""
+    """The PTX in chunks, with the live registers as sparklines; a bar of full width is `most` registers."""
     for chunk in chunks(lines):
         path, last = ["M0 0"], 0
         for n, line in enumerate(chunk.rows):
@@ -91,7 +91,7 @@ def ptx_chunks(lines: Sequence[PtxLine], most: int) -> Iterator[Chunk]:
 
 
 def register_chart(report: Report) -> dict[str, Any]:
-    """Live registers over the lines of PTX; a point is the most of the lines that it stands for."""
+    """Live registers over the lines of PTX; a point is the maximum over its lines."""
     known = [line for line in report.ptx if line.registers is not None]
     assembled = report.code.registers if report.code else 0
     most = max([report.live_registers, assembled, 8])
@@ -356,7 +356,7 @@ def roofline_chart(roofline: Roofline, cycles: float) -> dict[str, Any]:
 
 
 def named(report: Report) -> dict[int, str]:
-    """Words for source lines by id, such as `softmax.py:9`."""
+    """The names of source lines by id, such as `softmax.py:9`."""
     return {line.id: f"{file.name}:{line.number}" for file in report.sources for line in file.lines}
 
 

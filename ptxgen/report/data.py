@@ -77,8 +77,8 @@ class SassRow:
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """The assembled kernel; `rows` are empty without a disassembler, and `why_not` says what to install.
-    The last three count bytes of a thread. `mix` and `loop_mix` count the instructions by class, all
-    of them and those on the main loop's path.
+    `stack_bytes`, `spill_store_bytes` and `spill_load_bytes` are per thread. `mix` counts all instructions by
+    class, `loop_mix` those on the main loop's path.
     """
 
     assembler: str

@@ -26,8 +26,8 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class BlockClocks:
-    """The clocks of a CTA for a block of queries with one tile of keys, for each further tile that a mask
-    `cuts`, and for each other tile; `once` are the clocks that a persistent CTA does not repeat.
+    """The clocks of a CTA for a block of queries: `first` with one tile of keys, `cut` for each further tile
+    that a mask cuts, `main` for each other tile; `once` are the clocks that a persistent CTA does not repeat.
     """
 
     first: float

@@ -195,10 +195,10 @@ class _Product:
 
 @dataclass(slots=True)
 class Shared:
-    """What the warps of a scheduler share: when each unit is `free`, and what it has been busy for;
-    `passing` are the bytes that copies move through shared memory for each clock of the tensor cores,
-    `owed` the clocks for which warps used it while a product was executed, `queued` the last products, and
-    `spare` the clocks in which these wait for shared memory and write no registers.
+    """What the warps of a scheduler share: for each unit the clock from which it is `free`, and the clocks
+    for which it was `busy`; `passing` are the bytes that copies move through shared memory for each clock of
+    the tensor cores, `owed` the clocks for which warps used it while a product was executed, `queued` the
+    last products, and `spare` the clocks in which these wait for shared memory and write no registers.
     """
 
     passing: float
@@ -265,7 +265,7 @@ class Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    ping_pong_since: float = NEVER  # the clock at which the warp's turn began
+    ping_pong_since: float = NEVER  # since when a ping-pong barrier lets the warp run
 
     @property
     def position(self) -> tuple[int, int]:

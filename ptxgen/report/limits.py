@@ -42,9 +42,9 @@ def limits(
     counters: Counters | None,
     bulk_bytes: int = 0,
 ) -> Limits:
-    """The limits of a kernel of `threads` threads with these registers of a thread and bytes of shared
-    memory; `ctas` ran and had these `counters`, None without a run. `bulk_bytes` are what bulk copies
-    move for one CTA, which the counters leave out.
+    """The limits of a kernel of `threads` threads with these registers per thread and bytes of shared memory;
+    `ctas` ran and had these `counters`, None without a run. `bulk_bytes` are what bulk copies move for one
+    CTA, which the counters leave out.
     """
     fit = target.blocks_per_sm_for(threads, registers, shared_bytes)
     warps = -(-threads // WARP_SIZE)
@@ -126,7 +126,9 @@ def _warps(counters: Counters, wanted: int) -> int:
 
 
 def _equal_macs(counters: Counters, sm: int) -> float:
-    """The multiply-adds of matrix instructions, each as f16 ones that take as long."""
+    """The multiply-adds of matrix instructions, as the number of f16 multiply-adds that take the same
+    time.
+    """
     total = 0.0
     for opcode, count in counters.by_opcode.items():
         if _MATRIX.match(opcode):

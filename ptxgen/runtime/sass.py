@@ -111,7 +111,7 @@ class SassInstr:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a warp on tensor cores; of a product of a warpgroup a quarter."""
+        """Multiply-adds of this instruction on tensor cores for one warp: of a wgmma product, a quarter."""
         if self.name in _OF_WARPGROUPS:
             shape = _SHAPE.search(self.opcode)
             return math.prod(map(int, shape.groups())) // _WARPGROUP if shape else 0

@@ -55,7 +55,7 @@ class Ring(RingMemory):
         once. One thread of the role runs the body.
 
         The stages of a reworked ring are all reworked, or those for which `reworked` holds, a predicate that
-        is the same in all threads of the role: `pass_on` takes the place of `rework` for the others.
+        is the same in all threads of the role: `pass_on` replaces `rework` for the other stages.
         """
         k = self.k
         k.require_role(f"ring {self.name!r}: fill", self.producer)

@@ -377,7 +377,7 @@ class Role:
 
     @property
     def threads(self) -> int:
-        """The threads of the role."""
+        """The number of threads of the role."""
         return self.warps * WARP_SIZE
 
     @property
@@ -386,7 +386,7 @@ class Role:
         return 0 if self.warps % WARPGROUP or self.first % WARPGROUP else self.warps // WARPGROUP
 
     def begin(self) -> None:
-        """Emit the registers, and the indices that each thread of the role has."""
+        """Emit the change of registers (`setmaxnreg`), and the indices that each thread of the role has."""
         self.k.set_registers(self)
         self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
         self._lane = self.k.thread_id() & (WARP_SIZE - 1)

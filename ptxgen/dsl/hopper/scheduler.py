@@ -49,7 +49,7 @@ class TileScheduler:
         k.require_present("scheduler.tiles")
         self._inside = True
         try:
-            # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
+            # The body runs below the count anyway; the minimum shows it to analyses of the body alone.
             if not self.mirrored:
                 with k.dealt(self.count) as index:
                     yield k.min(index, self.count - 1)

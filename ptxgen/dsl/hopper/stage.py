@@ -27,7 +27,7 @@ def barriers_of_stage(parts: int) -> int:
 @dataclass
 class Cursor:
     """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
-    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
+    consumer `held` is the stage that it has not released yet, if `holds` is 1; `holds` is 0 if there is none.
     """
 
     index: Var | int
@@ -74,7 +74,7 @@ class RingMemory:
         self._barriers = barriers.pointer()
         self.account = k.account
         self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
-        self._rework: Cursor | None = None  # the producer's place in `rework`
+        self._rework: Cursor | None = None  # the producer's next stage in `rework`
         self._filling: Stage | None = None
 
     @property

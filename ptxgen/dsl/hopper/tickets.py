@@ -13,7 +13,7 @@ from ptxgen.ir import Origin
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
 
-_STAGES: Final = 2  # numbers that are told, but not read by all
+_STAGES: Final = 2  # numbers that are written, but not yet read by all
 _REGION: Final = "k.tickets"  # no tile of the kernel's author can have this name
 _UNBROKEN: Final = (
     "scheduler.tiles with tickets, but the counter returns to 0 only if each CTA asks for a tile until there "
@@ -100,7 +100,7 @@ class TicketScheduler:
 
         with k.while_(is_tile, uniform=True):
             k.refuse_breaks(_UNBROKEN)
-            # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
+            # The body runs below the count anyway; the minimum shows it to analyses of the body alone.
             yield k.min(numbers[0], self.count - 1)
         if role is not None and role is self.roles[0]:
             for _ in range(_STAGES):  # no arrival is left

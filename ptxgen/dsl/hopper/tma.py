@@ -162,9 +162,9 @@ class Tma:
         the next one, which needs two stages or more; `ring.finish()` ends them. With `written` the threads of
         the producer store to stages, in `with ring.write() as stage:`, and no copies fill them. With
         `reworked` all threads of the producer work on each stage, in the order of its fills, before the
-        consumer has it: `with ring.rework() as stage:`; or on those that are filled with `reworked=`, a
-        predicate. With `gathered` they copy to it by `k.copy_async`, each row from any address: `with
-        ring.gather() as stage:`. With `dealt` each warpgroup of the consumer takes stages in any order,
+        consumer has it: `with ring.rework() as stage:`; or only on stages that are filled with a true
+        predicate `reworked=`. With `gathered` they copy to it by `k.copy_async`, each row from any address:
+        `with ring.gather() as stage:`. With `dealt` each warpgroup of the consumer takes stages in any order,
         `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there the slabs of a tile
         may arrive in several `parts`, so that products begin when the first is there: `stage.wait(part)`. A
         role that moves whole stages for itself may be producer and consumer.

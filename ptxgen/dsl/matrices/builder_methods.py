@@ -115,8 +115,8 @@ class Matrices(SharedMemory):
     ) -> RegisterTile:
         """A matrix of variables in the registers of the CTA's warps, set to `initial`.
 
-        `warps` is (warps along the rows, warps along the columns); by default those that read least
-        of the operands of a product. Raises `ConfigError` for a shape that cannot be dealt to them.
+        `warps` is (warps along the rows, warps along the columns); by default the split that reads the least
+        of a product's operands. Raises `ConfigError` for a shape that cannot be dealt to them.
         """
         layout = Layout.of("accumulator", self._lanes, shape, warps)
         with self.placed():
