@@ -105,7 +105,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
 
 
 def _cure(value: object) -> str:
-    """The hint for a number of another type than Python's, such as numpy's."""
+    """The hint in an error message about a number of another type than Python's, such as numpy's."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return ""
     return f"; convert with {'int' if isinstance(value, Integral) else 'float'}(...)"

@@ -102,8 +102,8 @@ class Cta:
 
     Values are f32, u32 or s32. Each warp joins its values as `k.warp` does, and writes the result to its slot
     in shared memory; then each thread joins the slots, warp 0 first, so that f32 sums are the same in every
-    run and in every thread. A loop around it must have the same bounds in all threads. `scratch(count, type)`
-    returns the same shared memory at each call, for `count` elements of the type.
+    run and in every thread. A loop around the call must have the same bounds in all threads. `scratch(count,
+    type)` returns the same shared memory at each call, for `count` elements of the type.
     """
 
     def __init__(self, k: Control, warp: Warp, scratch: Scratch) -> None:

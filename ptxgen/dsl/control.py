@@ -413,7 +413,7 @@ class Control(Grid):
         self._gathering.require(name, self._guard, has_mask=has_mask)
 
     def refuse_predicated(self, what: str) -> None:
-        """Raise `TypeMismatchError` inside `only_if`."""
+        """Raise `TypeMismatchError` for `what` inside `only_if`."""
         if self._guard is not None:
             raise TypeMismatchError(
                 f"{what} inside 'only_if', which predicates single instructions; "

@@ -215,8 +215,8 @@ class Ops:
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
     ) -> Plan:
-        """The plan, which the target admits, of a call that is the first of its form in this kernel. `kinds`
-        are its name, its modifiers, and what its operands are.
+        """The plan of a call of a form that is new in this kernel, after a check that the target admits it.
+        `kinds` is the form: the call's name, its modifiers, and the kinds of its operands.
         """
         key = tuple(kinds)
         try:

@@ -65,8 +65,8 @@ class SharedMemory(Debugging):
     def swizzled(
         self, name: str, shape: Sequence[int], dtype: ScalarType = f32, *, stages: int = 1
     ) -> SwizzledTile:
-        """A tile of `shape` (rows, columns) in shared memory, swizzled so that `ldmatrix` and accesses
-        of 16 bytes meet no bank conflicts; with `stages` of them one after another.
+        """A tile of `shape` (rows, columns) in shared memory, swizzled so that `ldmatrix` and accesses of 16
+        bytes meet no bank conflicts; `stages` such tiles follow one another.
 
         Raises `ConfigError` as `shared` does, and for rows that are no multiple of 32 bytes, which
         no swizzle fits.

@@ -62,7 +62,9 @@ class MapEncoder:
         views: Mapping[str, ArrayView],
         ordinal: int,
     ) -> list[Any]:
-        """The parameters' values: maps of arrays on device `ordinal` have replaced their addresses."""
+        """The values of the parameters, with encoded tensor maps, of arrays on device `ordinal`, for those in
+        `maps`.
+        """
         return [self._of(maps[n], views[n], ordinal) if n in maps else value for n, value in values.items()]
 
     def _of(self, boxes: Boxes, array: ArrayView, ordinal: int) -> bytes:

@@ -1,8 +1,8 @@
 """The limits of a target and how much of them a kernel uses: occupancy, an issue model, a roofline.
 
-The model divides what the warps of a run did by how fast each unit of a multiprocessor is. It knows no
-latency and no order; the busiest unit is a lower bound of the time. PTX is counted, of which the
-assembler makes more or fewer instructions.
+The model divides the work of a run's warps on each unit of a multiprocessor by the unit's rate. It knows no
+latency and no order; the busiest unit is a lower bound of the time. PTX is counted, of which the assembler
+makes more or fewer instructions.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Control:
 
     @classmethod
     def of(cls, word: int) -> Control:
-        """The control that the upper word of an instruction has."""
+        """The control information in the upper word of an instruction."""
 
         def barrier(first: int) -> int | None:
             number = word >> first & 7

@@ -95,7 +95,7 @@ class Flight:
             _check([self._open], what, origin, "")
 
     def land(self) -> None:
-        """Note that the code of the present warps ends; groups may be in flight."""
+        """Note that the code of the present role ends; groups may be in flight."""
         self._left += self._under_way
         self._under_way = []
 

@@ -259,7 +259,9 @@ class Roles(Matrices):
         return self.shfl(self.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
 
     def _prepare(self) -> None:
-        """Let one thread prepare what roles share, and all threads see it."""
+        """Let one thread initialise what roles share, such as mbarriers, and make it visible to all
+        threads.
+        """
         _ = self.warp_index  # computed before the first branch
         if not self._users:
             return

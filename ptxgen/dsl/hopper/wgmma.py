@@ -134,7 +134,7 @@ class AccumulatorVar(Var):
 
     @property
     def reg(self) -> ir.Reg:
-        """The register."""
+        """The register; raises `TypeMismatchError` while a product writes it."""
         self._of.touch()
         return self._reg
 
@@ -217,7 +217,7 @@ class Accumulator:
             self._emit(of, add)
 
     def _emit(self, of: Product, add: bool) -> None:
-        """The instructions of a product, 16 columns of A at a time, of fp8 32."""
+        """Emit the instructions of a product, each for 16 columns of A, or 32 of fp8."""
         a, b, shape = of.a, of.b, f"m64n{self.columns}k{of.step}"
         k_is_rows = not b.transposed
         right = b.descriptor(k_is_rows=k_is_rows)
