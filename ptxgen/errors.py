@@ -1,6 +1,6 @@
 """The exceptions that this project raises on purpose.
 
-Each message says who found the problem, what was wanted, what was got, and what to do.
+Each message names the function that found the problem, what it expected, what it got, and what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TypeMismatchError(PtxGenError, TypeError):
 
 
 class KernelWarning(UserWarning):
-    """A kernel says something that PTX allows, and that is hardly meant."""
+    """A kernel does something that PTX allows but that is probably a mistake."""
 
 
 class ModifierError(PtxGenError, ValueError):
@@ -139,7 +139,9 @@ class Suggestions:
         return f"; did you mean {meant[near[0]]!r}?" if near else ""
 
     def _compared(self, word: str, known: list[str]) -> list[str]:
-        """The names to compare: all, or as many of those most alike at both ends as may be."""
+        """The names to compare: all, or within the limit of work those with the most equal characters at both
+        ends.
+        """
         work = len(word) * sum(map(len, known))
         if work <= self._left:
             self._left -= work

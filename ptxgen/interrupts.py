@@ -11,8 +11,8 @@ INTERRUPTED: Final = 130  # 128 plus the number of SIGINT, as shells have it
 
 
 def leave_quietly() -> None:
-    """Have this process end without a traceback when Ctrl-C interrupts what nobody catches it in. Programs
-    call it before their other imports.
+    """Have this process end without a traceback when no code catches the KeyboardInterrupt of Ctrl-C.
+    Programs call it before their other imports.
     """
     sys.excepthook = _without_traceback
 

@@ -155,9 +155,9 @@ class Guard(NamedTuple):
 class Location:
     """A position in the source that a compiler translated to PTX, from a `.loc` directive.
 
-    `file` is the path as the compiler wrote it, `line` and `column` count from 1 (column 0: not
-    said). `text` is the line itself without the white space around it, empty if the source is not
-    at hand. `inlined_at` is the place of the call if the code was inlined.
+    `file` is the path as the compiler wrote it, `line` and `column` count from 1 (column 0: unknown). `text`
+    is the line itself without the white space around it, empty if the source is not at hand. `inlined_at` is
+    the position of the call if the code was inlined.
     """
 
     file: str

@@ -142,7 +142,7 @@ def mutate_ptx() -> Callable[..., list[Verdict]]:
 
 
 def _asked(config: pytest.Config) -> dict[str, Any]:
-    """The sanitizers and schedules of the command line."""
+    """The sanitizers and schedules that the options of the command line select."""
     from ptxgen.interpreter import PCT
     from ptxgen.interpreter.schedule.policies import LOCKSTEP
 

@@ -298,7 +298,7 @@ class TensorMap:
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """All that is fixed but the base: equal for equal tensors and boxes."""
+        """All properties but the base: equal for equal tensors and boxes."""
         return (
             self.box,
             self.dtype,

@@ -29,12 +29,12 @@ BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
 class ArrayView(NamedTuple):
     """A view of an array of the caller, which is not copied.
 
-    `pointer` is the address of the first element; `strides` are in elements and may be zero or
-    negative; `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda",
-    ordinal). `kind` names the library that makes arrays for results: "numpy", "torch", "cupy",
-    "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` another object that
-    must live as long as the pointer is used. `stream` is the CUDA stream that the write of the
-    elements is on or that waits for it, None if they are complete or the caller's stream does.
+    `pointer` is the address of the first element; `strides` are in elements and may be zero or negative;
+    `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda", ordinal). `kind` names
+    the library that makes arrays for results: "numpy", "torch", "cupy", "cuda_array_interface" or "dlpack".
+    `owner` is the caller's object, `keep` another object that must live as long as the pointer is used.
+    `stream` is the CUDA stream that writes the elements, or that waits for their write; None if they are
+    complete, or the caller's stream waits for them.
     """
 
     pointer: int
@@ -172,7 +172,7 @@ def has_usual_functions(kind: Any) -> bool:
 
 
 def _differs(kind: Any, method: str) -> bool:
-    """Whether a class of torch tensors has another method than tensors have."""
+    """Whether a class of torch tensors overrides a method of `torch.Tensor`."""
     of_class, of_tensors = (
         getattr(getattr(of, method, None), "__func__", getattr(of, method, None))
         for of in (kind, next(t for t in kind.__mro__ if _is_tensor(t)))
@@ -181,7 +181,7 @@ def _differs(kind: Any, method: str) -> bool:
 
 
 def not_its_values(tensor: object, name: str) -> str:
-    """The words that refuse a tensor whose class does not hold its values, without its name."""
+    """The error message, after the tensor's name, for a tensor whose class does not hold its values."""
     return (
         f"must be a plain tensor, got a {type(tensor).__name__}, which gives the operations of tensors a "
         f"meaning of its own, so that its memory may hold other values; if it does not, pass "
@@ -197,9 +197,9 @@ WITH_TANGENT: Final = (
 
 
 def has_tangent(tensor: Any) -> bool:
-    """Whether a torch tensor has a tangent at the current level of forward-mode differentiation. What an
-    operator gets of a call that PyTorch traces has none, and cannot be asked for it: the dispatcher has left
-    autograd behind.
+    """Whether a torch tensor has a tangent at the current level of forward-mode differentiation. The
+    arguments of an operator in a call that PyTorch traces have none, and cannot be asked for it: the
+    dispatcher has finished autograd by then.
     """
     forward_ad: Any = sys.modules.get("torch.autograd.forward_ad")
     if forward_ad is None or forward_ad._current_level < 0:
@@ -322,7 +322,7 @@ _dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
 
 @functools.lru_cache(maxsize=256)
 def _kind_of(of: type) -> str:
-    """The kind of arrays of a class with `__cuda_array_interface__`."""
+    """The `ArrayView.kind` of arrays of a class with `__cuda_array_interface__`."""
     return "cupy" if of.__module__.partition(".")[0] == "cupy" else "cuda_array_interface"
 
 

@@ -246,8 +246,8 @@ def _bounds(
 
 
 def _assembled(text: str, target: str, wanted: bool | None) -> tuple[Assembly | None, list[Finding]]:
-    """The assembler's result and findings; nothing if it is unwanted, or neither found nor asked
-    for.
+    """The assembler's result and findings; nothing if assembly is unwanted, or if no assembler is installed
+    and none was asked for.
     """
     if wanted is False:
         return None, []

@@ -1,4 +1,4 @@
-"""Print what makes the shell complete the commands: `eval "$(ptxgen completion bash)"`."""
+"""Print the shell code that completes the commands: `eval "$(ptxgen completion bash)"`."""
 
 from __future__ import annotations
 

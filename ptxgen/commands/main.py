@@ -82,8 +82,8 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
 
 def commands(wanted: str = "") -> Mapping[str, Command]:
     """The commands of the toolkit and of packages that register some, by name, in the order of the help. A
-    package does not replace a command that is there. No package is imported after the one that has the
-    command `wanted`.
+    package does not replace an existing command. No package is imported after the one that has the command
+    `wanted`.
     """
     known = dict(TOOLKIT)
     order = list(known)
@@ -97,8 +97,8 @@ def commands(wanted: str = "") -> Mapping[str, Command]:
 
 
 def _module(full: str) -> ModuleType:
-    """The module of a command. What its import makes lives as long as the process, and the garbage
-    collector looks at none of it: that would take a tenth of the time that emitting a kernel takes.
+    """The module of a command. The objects of its import live as long as the process and are hidden from the
+    garbage collector, which would take a tenth of the time of emitting a kernel for them.
     """
     if full in sys.modules or not gc.isenabled():
         return importlib.import_module(full)

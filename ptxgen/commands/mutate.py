@@ -1,5 +1,5 @@
-"""Make a kernel wrong in every small way, and see which mistakes its problems would miss:
-`ptxgen mutate kernels.py:softmax --example kernels.py:example`.
+"""Make a kernel wrong in every small way, and list the mistakes that its test problems miss: `ptxgen mutate
+kernels.py:softmax --example kernels.py:example`.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ exit codes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Judge the mutants of a kernel and print who noticed them; the exit codes are in `--help`. Without a
-    kernel, those of the kernels that a checkout of this project ships.
+    """Judge the mutants of a kernel and print which checks noticed them; the exit codes are in `--help`.
+    Without a kernel, judge those of the kernels that a checkout of this project ships.
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
@@ -143,12 +143,14 @@ def _judges(words: tuple[str, ...]) -> Mapping[str, Judge]:
 
 
 def _judge(words: tuple[str, ...], kernel: str, number: int) -> Verdict:
-    """The verdict on a mutant, in any process: the words of the command line say the rest."""
+    """The verdict on mutant `number` of a kernel, in any process; `words` are the arguments of the command
+    line.
+    """
     return _judges(words)[kernel].verdict(number)
 
 
 def _note_stale(judges: Mapping[str, Judge]) -> None:
-    """Tell of reasons that are about no mutant of these kernels."""
+    """Print a note for each reason that is about no mutant of these kernels."""
     for reason in {reason: None for judge in judges.values() for reason in judge.reasons}:
         if not any(reason.fits(mutant) for judge in judges.values() for mutant in judge.mutants):
             what = f"{reason.kind}: {reason.change}"

@@ -6,7 +6,7 @@
     [project.entry-points."ptxgen.report"]
     mine = "my_package:KERNELS"    # a `ReportKernels`
 
-In a checkout, where nothing may be installed, `pyproject.toml` says the entry points.
+In a checkout, where nothing may be installed, the entry points are read from `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ReportKernels(NamedTuple):
 
 
 def registered(group: str) -> Iterator[Any]:
-    """The objects that distributions register in a group. Standard error says of one that cannot be imported
-    why not.
+    """The objects that distributions register in a group. An object that cannot be imported is reported on
+    standard error.
     """
     for owner, reference in _references(group):
         module, _, attribute = reference.partition(":")

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
-    """The parsed arguments, and what is reported on."""
+    """The parsed arguments, and the subject of the report."""
     named: list[ReportKernels] = list(registered(REPORT))
     for kernels in named:
         if words and words[0] in kernels.names:

@@ -277,7 +277,9 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
 
 
 def _unwritten(contents: Mapping[Path, bytes]) -> str:
-    """Write files; why none was written, "" if all were. What else the run found is told in any case."""
+    """Write files; returns the reason why none was written, "" if all were. The run's other results are
+    printed in any case.
+    """
     try:
         write_files(contents)
     except FileError as error:

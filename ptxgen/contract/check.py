@@ -1,5 +1,5 @@
 """Whether data from elsewhere is a launch contract: as its JSON Schema says, and with names and numbers that
-agree with each other. What passes can be turned into code.
+agree with each other. Contracts that pass can be turned into code.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def check_contract(contract: object) -> None:
     """Raise `ConfigError` with the first misfit unless `contract`, such as the data of a JSON file, is a
     contract of version `ptxgen.contract.SCHEMA`.
 
-    It is checked against `ptxgen.contract.schema()`; names are those of parameters, arrays and sizes that
-    there are; sizes do not depend on themselves; and types have the bytes of their parameters.
+    It is checked against `ptxgen.contract.schema()`; names must be of existing parameters, arrays and sizes;
+    sizes must not depend on themselves; and parameters must have the sizes of their types.
     """
     misfit = next(misfits(contract, _schema()), None)
     if misfit is None and isinstance(contract, Mapping):  # which the schema says
@@ -46,7 +46,7 @@ def _schema() -> Contract:
 
 
 def _words(path: Path) -> str:
-    """A path for people, such as `parameters[2].name`."""
+    """A path in a contract as text for messages, such as `parameters[2].name`."""
     words = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in path)
     return words.removeprefix(".") or "it"
 
@@ -56,7 +56,7 @@ def _key(name: str) -> str:
 
 
 def _disagreements(contract: Contract) -> Iterator[tuple[Path, str]]:
-    """Where a contract that is as the schema says contradicts itself."""
+    """The contradictions in a contract that fits the schema: the path and a message for each."""
     parameters, sizes = contract["parameters"], contract.get("sizes", {})
     yield from _of_parameters(parameters)
     by_name = {p["name"]: p for p in parameters}
@@ -79,7 +79,7 @@ def _disagreements(contract: Contract) -> Iterator[tuple[Path, str]]:
 
 
 def _of_parameters(parameters: list[Any]) -> Iterator[tuple[Path, str]]:
-    """Names, types and offsets."""
+    """The contradictions in the names, types and offsets of parameters, as `_disagreements` yields them."""
     end, seen = 0, set[str]()
     for index, p in enumerate(parameters):
         path: Path = ("parameters", index)
@@ -103,7 +103,9 @@ def _of_parameters(parameters: list[Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _of_expressions(contract: Contract, by_name: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """The names in the expressions of sizes and of the grid."""
+    """Unknown names and cycles in the expressions of sizes and of the grid, as `_disagreements` yields
+    them.
+    """
     sizes = contract.get("sizes", {})
     for name, size in sizes.items():
         yield from _unknown(size.get("equal", 0), sizes, ("sizes", name, "equal"))
@@ -117,7 +119,9 @@ def _of_expressions(contract: Contract, by_name: Mapping[str, Any]) -> Iterator[
 
 
 def _of_arrays(contract: Contract, by_name: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """The pointers of arrays and their dimensions, and the arrays of parameters."""
+    """The contradictions between arrays, their dimensions and the pointer parameters, as `_disagreements`
+    yields them.
+    """
     sizes, arrays = contract.get("sizes", {}), contract.get("arrays", [])
     pointers = {name for name, p in by_name.items() if p["kind"] == "pointer"}
     seen = set[str]()
@@ -140,7 +144,7 @@ def _of_arrays(contract: Contract, by_name: Mapping[str, Any]) -> Iterator[tuple
 def _of_map(
     p: Mapping[str, Any], by_name: Mapping[str, Any], known: set[str], path: Path
 ) -> Iterator[tuple[Path, str]]:
-    """The numbers of dimensions of a tensor map, its address and the names in its expressions."""
+    """The contradictions in a tensor map's rank, address and expressions, as `_disagreements` yields them."""
     of, name = p["tensor_map"], p["name"]
     rank = of["rank"]
     for what, count in (("dims", rank), ("strides", rank - 1), ("box", rank), ("element_strides", rank)):
@@ -162,8 +166,8 @@ def _of_map(
 
 
 def computed(contract: Contract) -> dict[str, set[str]]:
-    """The sizes that a host computes, because they are neither parameters nor free, with those of them that
-    each is computed of.
+    """The sizes that a host computes, because they are neither parameters nor free, each with the computed
+    sizes on which it depends.
     """
     passed = {p["name"] for p in contract["parameters"]}
     sizes = {n: s for n, s in contract.get("sizes", {}).items() if "equal" in s and n not in passed}

@@ -1,8 +1,8 @@
 """Expressions of sizes in a contract, as data that a program of any language evaluates without a parser.
 
-An expression is an integer, the name of a size or a stride, or an object with one key:
-`{"times": [a, b, …]}`, `{"plus": [a, b, …]}`, `{"div": [a, b]}` (a quotient without a rest) and
-`{"ceil_div": [a, b]}` (a quotient rounded up).
+An expression is an integer, the name of a size or a stride, or an object with one key: `{"times": [a, b,
+…]}`, `{"plus": [a, b, …]}`, `{"div": [a, b]}` (a quotient without a remainder) and `{"ceil_div": [a, b]}` (a
+quotient rounded up).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def product(*factors: Expression) -> Expression:
 
 
 def _joined(how: str, parts: list[Expression]) -> Expression:
-    """A product or a sum, whose parts of the same kind are parts of it."""
+    """A product or a sum; nested ones of the same kind are flattened."""
     flat = [
         each for part in parts for each in (part[how] if isinstance(part, dict) and how in part else [part])
     ]
@@ -66,13 +66,13 @@ def names_in(of: Expression) -> Iterator[str]:
 
 
 def operands(of: dict[str, list[Any]]) -> tuple[str, list[Expression]]:
-    """The operation of an expression and what it is applied to."""
+    """The operation of an expression, and its operands."""
     ((how, parts),) = of.items()
     return how, parts
 
 
 def evaluated(of: Expression, names: Mapping[str, int]) -> int:
-    """The value of an expression. Raises `ValueError` for a quotient with a rest, `KeyError` for a name
+    """The value of an expression. Raises `ValueError` for a quotient with a remainder, `KeyError` for a name
     that `names` lacks.
     """
     if isinstance(of, int):
@@ -92,7 +92,7 @@ def evaluated(of: Expression, names: Mapping[str, int]) -> int:
 
 
 def formula(of: Expression) -> str:
-    """An expression for people, such as `ceil(seq_q / 128) * heads`."""
+    """An expression as text for readers, such as `ceil(seq_q / 128) * heads`."""
     if not isinstance(of, dict):
         return str(of)
     how, parts = operands(of)
@@ -105,6 +105,6 @@ def formula(of: Expression) -> str:
 
 
 def _bracketed(of: Expression, *operations: str) -> str:
-    """An expression, in brackets if it is one of these operations."""
+    """An expression as text, in brackets if its operation is one of `operations`."""
     text = formula(of)
     return f"({text})" if isinstance(of, dict) and operands(of)[0] in operations else text

@@ -16,9 +16,9 @@ OF_ARRAY: Final = re.compile(r"(\w+)\.(shape|strides)\[(\d)\]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A tensor map. `dims` (elements, innermost first) and `strides` (bytes, as many, the last of which is
-    not used) are code; `dtype`, `swizzle` and `fill` are numbers of cuda.h, with the words that they stand
-    for in `words`; `row` is the bytes of an element.
+    """A tensor map. `dims` (elements, innermost first) and `strides` (bytes, `rank` of them, the last unused)
+    are code; `dtype`, `swizzle` and `fill` are numbers of cuda.h, whose meanings are in `words`; `nbytes` is
+    the size of an element in bytes.
     """
 
     name: str
@@ -52,8 +52,8 @@ def maps_of(
 
 
 def self_described_maps(contract: Mapping[str, Any]) -> dict[str, int]:
-    """The rank of each tensor map of an array of which the host has shape and strides, by name: those of
-    kernels of one's own, whose contracts do not say how large arrays are.
+    """The rank of each tensor map of an array of which the host has shape and strides, by name: the maps of
+    kernels that a user wrote in the DSL, whose contracts do not have the sizes of arrays.
     """
     return {
         p["name"]: p["tensor_map"]["rank"]

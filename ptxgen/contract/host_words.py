@@ -1,5 +1,5 @@
-"""Names, comments and strings of a contract in C and Rust: what is a word of the language gets another name,
-and no text can end the comment or the string that it is in.
+"""Names, comments and strings of a contract in C and Rust: keywords of the language are renamed, and no text
+can end the comment or the string that it is in.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _UNWRITABLE: Final = re.compile(
 
 
 class Words:
-    """The names that the names of a contract have in a language, after a prefix in C. Different names of a
-    contract have different names there.
+    """Makes names of C or Rust from the names of a contract, in C with a prefix. Different names stay
+    different.
 
-    Raises `ConfigError` for a prefix that is no name.
+    Raises `ConfigError` for a prefix that is no identifier.
     """
 
     def __init__(self, language: str, prefix: str) -> None:
@@ -101,7 +101,9 @@ def c_string(text: str) -> str:
 
 
 def _octal(character: str) -> str:
-    """The bytes of a character, so that a string does not depend on how a compiler reads its file."""
+    """The octal escapes of a character's bytes, so that a string does not depend on a compiler's source
+    encoding.
+    """
     return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 

@@ -108,7 +108,7 @@ class _Rules:
 
 
 def _plainly_wrong(value: object, rule: Rule) -> str:
-    """What a value must be by the first broken keyword of those that do not look at its items; else ""."""
+    """What a value must be by the first broken keyword that is not about its items; "" if none is broken."""
     types = rule.get("type", ())
     types = [types] if isinstance(types, str) else types
     if types and not any(_IS[type](value) for type in types):
@@ -121,7 +121,7 @@ def _plainly_wrong(value: object, rule: Rule) -> str:
 
 
 def _of_wrong_size(value: object, rule: Rule) -> str:
-    """What a value must be by its keywords for length, size and pattern, if it breaks one; else ""."""
+    """What a value must be by the first broken keyword for length, size or pattern; "" if none is broken."""
     if isinstance(value, str):
         if len(value) > rule.get("maxLength", len(value)):
             return f"at most {rule['maxLength']} characters"

@@ -1,5 +1,6 @@
-"""A host's side of a kernel in C or Rust, made of its contract and its text alone: the arguments as a
-structure, checks, strides of dense arrays, the grid, and the text inside; and a program that uses it.
+"""The host code that launches a kernel, in C or Rust, made of the kernel's contract and PTX text: a structure
+of arguments, checks, strides of dense arrays, the grid, and the text as a string; and an example program that
+uses it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _MOST_CTAS: Final = ((1 << 31) - 1, 65535, 65535)  # along x, y, z; PTX ISA, "Sp
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A member of the structure of arguments. `type` is that of the language; `kind` is that of a
-    parameter, or "size" for one that is not passed to the kernel. `count` is that of the elements of an
-    array, 0 for a number.
+    """A member of the structure of arguments. `type` is a type of the language; `kind` is that of the
+    parameter, or "size" for a member that is not passed to the kernel. `count` is the number of elements of
+    an array, 0 for a scalar.
     """
 
     name: str
@@ -50,9 +51,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A dimension: how many indices, as code; `stride` is a member of the structure or "", `code` the
-    stride of a dense array; `step`: of how many elements a stride must be a multiple; `most`: how many it
-    may have at most, 0 if it may be any.
+    """A dimension of an array: its `extent` as code; `stride` is a member of the structure or "", `code` the
+    stride of a dense array; the stride in elements must be a multiple of `step` and at most `most`, 0 for no
+    limit.
     """
 
     extent: str
@@ -64,7 +65,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The array of a pointer; `nbytes` is of an element."""
+    """The array of a pointer parameter, for the templates; `nbytes` is the size of an element."""
 
     name: str
     pointer: str
@@ -78,8 +79,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size: the name, its value as code, its bounds, and what it must be equal to, as code and in words;
-    `function`: the name of the function that computes it, of one that is computed.
+    """A size: its name, its value as code, its bounds, and the expression that it must equal, as code
+    (`equal`) and as text (`formula`); `function` is the name of the function that computes a computed size.
     """
 
     name: str
@@ -106,7 +107,7 @@ def stub(contract: Mapping[str, Any], text: str, language: str, prefix: str = ""
 
 def example(contract: Mapping[str, Any], language: str, file: str, prefix: str = "") -> str:
     """A program that launches the kernel of a contract on arrays in files, with the header or the module
-    `file`. Raises `ConfigError` as `stub` does, and for a contract that says nothing of arrays.
+    `file`. Raises `ConfigError` as `stub` does, and for a contract without arrays.
     """
     check_contract(contract)
     if "arrays" not in contract:
@@ -128,7 +129,7 @@ def _suffix(language: str) -> str:
 
 
 def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix: str) -> dict[str, Any]:
-    """The values of the templates' fields; without a text those that an example needs."""
+    """The values of the templates' fields; without a text only the values that an example needs."""
     check_contract(contract)
     _check(contract, text, language)
     prefix = prefix or re.sub(r"\W", "_", contract["entry"])
@@ -191,7 +192,7 @@ class _Code:
         self.words = words
         self.parameters = {p["name"]: p for p in contract["parameters"]}
         self.named = contract.get("sizes", {})
-        # Sizes that are computed, each after those that it is computed of.
+        # Computed sizes, each after the sizes on which it depends.
         self.derived = list(TopologicalSorter(computed(contract)).static_order())
         self._refuse_twins()
 
@@ -216,14 +217,16 @@ class _Code:
         return self.words.member(name)
 
     def value(self, name: str) -> str:
-        """The value of a size or a stride."""
+        """Code for the value of a size or a stride."""
         if name in self.derived:
             function = self.words.function(name)
             return f"{self.prefix}_{function}(a)" if self.is_c else f"self.{function}()"
         return f"(uint64_t)a->{self.member(name)}" if self.is_c else f"self.{self.member(name)} as u64"
 
     def of(self, expression: Expression) -> str:
-        """The value of an expression, an unsigned 64-bit integer that is the greatest if it is too large."""
+        """Code for the value of an expression, an unsigned 64-bit integer that saturates at the largest
+        one.
+        """
         if isinstance(expression, int):
             return f"UINT64_C({expression})" if self.is_c else f"{expression}u64"
         if isinstance(expression, str):
@@ -236,8 +239,8 @@ class _Code:
         return code_of_all
 
     def fields(self) -> list[Field]:
-        """The members: parameters in their order, then sizes that are none. A tensor map of an array of
-        which the contract does not have the shape has the address, the shape and the strides of the array.
+        """The members: parameters in their order, then sizes that are no parameters. A tensor map of an array
+        of which the contract does not have the shape has the address, the shape and the strides of the array.
         """
         ranks, fields = self_described_maps(self.contract), []
         for name, p in self.parameters.items():
@@ -275,7 +278,7 @@ class _Code:
         ]
 
     def maps(self) -> list[Map]:
-        """The tensor maps."""
+        """The tensor maps of the contract, as code."""
         return maps_of(self.contract, self.member, self.of, "a->{}[{}]" if self.is_c else "self.{}[{}]")
 
     def sizes(self) -> list[Size]:

@@ -1,4 +1,4 @@
-"""Functions of values that are made of one or two instructions."""
+"""Functions of values, each of which emits a few instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory operations in one step, as other threads see them (`k.atomic`)."""
+"""Atomic read-modify-write operations on memory (`k.atomic`)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _BITS: Final = {2: b16, 4: b32, 8: b64}
 
 
 class Atomic:
-    """Each operation reads the element at a pointer, such as `P.element(i)`, replaces it, and gives
-    what it was before, in one step.
+    """Each operation atomically reads the element at a pointer, such as `P.element(i)`, replaces it, and
+    returns its old value.
 
-    The pointer is to global or shared memory. `scope` says which threads see one step ("gpu" unless
-    given), `order` whether other accesses of this thread stay before ("release") or after it
-    ("acquire", or both, "acq_rel"; "relaxed" unless given). Sums of floats depend on the order in
-    which threads arrive. Raises `TypeMismatchError` for elements that an operation does not take.
+    The pointer is to global or shared memory. `scope` says for which threads the operation is atomic
+    (default: "gpu"), `order` whether other accesses of this thread stay before it ("release"), after it
+    ("acquire") or both ("acq_rel"; default: "relaxed"). Sums of floats depend on the order in which threads
+    arrive. Raises `TypeMismatchError` for elements that an operation does not take.
     """
 
     def __init__(self, k: Control) -> None:
@@ -39,7 +39,7 @@ class Atomic:
     def add(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Add `value`; integers wrap around."""
+        """Add `value` to the element and return the old element; integers wrap around."""
         self._check("atomic.add", at, value, _ADDED)
         if at.dtype in _HALVES:
             return self._emitted(at, (value,), {}, at.dtype, scope, order)
@@ -51,39 +51,39 @@ class Atomic:
     def min(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Keep the smaller one of the element and `value`."""
+        """Replace the element by the smaller one of it and `value`; return the old element."""
         self._check("atomic.min", at, value, _ORDERED)
         return self._emitted(at, (value,), {"op": "min"}, at.dtype, scope, order)
 
     def max(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Keep the larger one of the element and `value`."""
+        """Replace the element by the larger one of it and `value`; return the old element."""
         self._check("atomic.max", at, value, _ORDERED)
         return self._emitted(at, (value,), {"op": "max"}, at.dtype, scope, order)
 
     def and_(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Keep the bits that `value` has as well."""
+        """Replace the element by its bitwise and with `value`; return the old element."""
         return self._bits("and", at, value, scope, order)
 
     def or_(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Set the bits that `value` has."""
+        """Replace the element by its bitwise or with `value`; return the old element."""
         return self._bits("or", at, value, scope, order)
 
     def xor(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Invert the bits that `value` has."""
+        """Replace the element by its bitwise xor with `value`; return the old element."""
         return self._bits("xor", at, value, scope, order)
 
     def exchange(
         self, at: Pointer, value: Scalar, *, scope: Scope | None = None, order: Order | None = None
     ) -> Value:
-        """Write `value`."""
+        """Write `value` and return the old element."""
         self._check("atomic.exchange", at, value, _MOVED)
         return self._emitted(at, (value,), {"op": "exch"}, _BITS[at.dtype.nbytes], scope, order)
 
@@ -96,7 +96,7 @@ class Atomic:
         scope: Scope | None = None,
         order: Order | None = None,
     ) -> Value:
-        """Write `value` if the element has the bits of `expected`."""
+        """Write `value` if the element has the bits of `expected`; return the old element."""
         self._check("atomic.compare_exchange", at, expected, _COMPARED)
         self._check("atomic.compare_exchange", at, value, _COMPARED)
         moved = _BITS[at.dtype.nbytes]

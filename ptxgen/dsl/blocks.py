@@ -21,8 +21,8 @@ from ptxgen.records import dataclass
 
 @dataclass
 class Account:
-    """The `with` blocks of a kernel: those that were made but have not begun, and those that an
-    exception has left, in words, the innermost first.
+    """The misused `with` blocks of a kernel: `not_entered` are blocks without `with`, `left_early` are
+    messages about blocks that an exception ended, the innermost first.
     """
 
     kernel: str
@@ -31,7 +31,7 @@ class Account:
 
 
 class Opener(Protocol):
-    """The kernel that blocks belong to, or a part of it, as far as blocks use it."""
+    """The part of a kernel builder that a `Block` uses."""
 
     account: Account
 
@@ -88,7 +88,7 @@ class Block(Generic[T]):
         raise self._misused("Python cannot iterate over it")
 
     def _settle(self) -> None:
-        """Remove this block from the never entered blocks that `build` reports."""
+        """Remove this block from the never entered blocks, which `build` reports."""
         if self in self._k.account.not_entered:
             self._k.account.not_entered.remove(self)
 
@@ -108,7 +108,7 @@ def _how(kind: type[BaseException]) -> str:
 
 
 def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenate[K, P], Block[T]]:
-    """Decorate a generator method as `contextlib.contextmanager` does; its calls give a `Block`."""
+    """Decorate a generator method as `contextlib.contextmanager` does; its calls return a `Block`."""
     begin = contextmanager(make)
     kind = make.__name__
 

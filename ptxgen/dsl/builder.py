@@ -35,13 +35,12 @@ _LEAST_WARPGROUPS: Final = 2  # warpgroups
 class KernelBuilder(Roles):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
-    `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, `asserts`
-    says whether `k.device_assert` is compiled in, and `reciprocals` whether `//` and `%` by a constant
-    are shifts and products instead of `div` and `rem`. Every row of the instruction table is a method
-    (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name,
-    `threads`, `min_ctas` or `cluster`, and `UnsupportedTargetError` for an unknown target, or one
-    without clusters.
+    `threads` is the number of threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
+    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, `asserts` says
+    whether `k.device_assert` is compiled in, and `reciprocals` whether `//` and `%` by a constant are shifts
+    and products instead of `div` and `rem`. Every row of the instruction table is a method (`k.fma`,
+    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads`, `min_ctas` or
+    `cluster`, and `UnsupportedTargetError` for an unknown target, or one without clusters.
     """
 
     def __init__(
@@ -141,18 +140,18 @@ class KernelBuilder(Roles):
         counter: Pointer | None = None,
         roles: Sequence[Role] = (),
     ) -> TileScheduler | TicketScheduler:
-        """What deals tiles of the work to CTAs that take several, one after another: `with
-        scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is how many there are. If it
-        is `mirrored`, every other round begins with the last CTA: for tiles with the longest first.
+        """A scheduler that deals tiles of the work to persistent CTAs, which run several each: `with
+        scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is the number of tiles. If it
+        is `mirrored`, every other round begins with the last CTA, which suits tiles that are sorted, the
+        longest first.
 
-        With `order="ticket"` a CTA takes the next tile when it is done with one, for tiles of different
-        cost: the number is that of `counter`, a pointer to one u32 in global memory, which is 0 before a
-        launch and after it. `roles` are those that come to `scheduler.tiles`, all of them, the one that
-        takes numbers first; without, the CTA has no roles. `count` plus the CTAs is at most 2**32. Each
-        scheduler has a counter of its own, and all CTAs come to its tiles, once: not in a loop.
-        Raises `TypeMismatchError` for a count or a counter of another type, and `ConfigError` for other
-        orders, other roles, a counter of another scheduler, fewer than four free named barriers, and in
-        a cluster.
+        With `order="ticket"` a CTA takes the next tile when it is done with one, for tiles of different cost:
+        the tile's number comes from `counter`, a pointer to one u32 in global memory, which is 0 before a
+        launch and after it. `roles` are all roles that enter `scheduler.tiles`, first the one that takes
+        numbers; leave them out if the CTA has no roles. `count` plus the CTAs is at most 2**32. Each
+        scheduler needs a separate counter, and all CTAs enter its tiles exactly once, not in a loop. Raises
+        `TypeMismatchError` for a count or a counter of another type, and `ConfigError` for other orders,
+        other roles, a counter of another scheduler, fewer than four free named barriers, and in a cluster.
         """
         if order == "dealt" and counter is None and not roles:
             return TileScheduler(self, count, mirrored)
@@ -203,10 +202,10 @@ class KernelBuilder(Roles):
         """The module, with the lowest PTX version that has all instructions used and the target.
 
         `header` is a tuple of lines, printed as comments at the head of the text. With `drop_unread`
-        instructions are left out that change nothing but registers which nothing reads, such as the
-        address of an array that a tensor map describes as well. Raises
-        `ConfigError` inside a `with` block, and if a block was never entered or was left by an exception,
-        and `TypeMismatchError` if a product of `k.wgmma` is never waited for.
+        instructions are left out whose only effect is on registers that nothing reads, such as the address of
+        an array that a tensor map describes as well. Raises `ConfigError` inside a `with` block, and if a
+        block was never entered or was left by an exception, and `TypeMismatchError` if a product of `k.wgmma`
+        is never waited for.
         """
         if self._open:
             raise ConfigError(f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first")

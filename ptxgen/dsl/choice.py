@@ -1,4 +1,4 @@
-"""The row of the instruction table that a call means, and whether its operands fit: `plan_call`."""
+"""`plan_call`: chooses the row of the instruction table for a call, and checks the call's operands."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"}
 
 
 class Plan:
-    """The op that a call with operands of certain types means, and what the call needs to know.
+    """The op for a call with operands of certain types, and the properties of it that the call needs.
 
-    `dest_types` are the types of the results. `result` is the type of the result if there is exactly
-    one, the first operand, and no source is a fixed literal, else None; `count` is the width of that
-    result if it is a vector, else 0. `has_appended_operands` says whether there are any operands but those
-    of the call: results or fixed literals. The lanes of a warp execute an instruction together that
-    `gathers`.
+    `dest_types` are the types of the results. `result` is the type of the result if there is exactly one, the
+    first operand, and no source is a fixed literal, else None; `count` is the width of that result if it is a
+    vector, else 0. `has_appended_operands` says whether the instruction has operands besides those of the
+    call: results or fixed literals. `gathers` says whether it is warp-wide: all lanes of a warp execute it
+    together.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
 
 
 def _cure(value: object) -> str:
-    """The hint for a number of another type than Python's, such as numpy's."""
+    """The hint in an error message about a number of another type than Python's, such as numpy's."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return ""
     return f"; convert with {'int' if isinstance(value, Integral) else 'float'}(...)"

@@ -68,7 +68,7 @@ class Warp:
         return self._vote("warp.all", condition, "all")
 
     def joined(self, caller: str, value: Value, join: Join) -> Value:
-        """The values of the warp's threads, two at a time joined into one; `caller` asks."""
+        """The values of the warp's threads, reduced to one by `join`, two at a time; errors name `caller`."""
         self._check(caller, value)
         k = self._k
         if k.threads % WARP_SIZE == 0:
@@ -100,11 +100,10 @@ class Warp:
 class Cta:
     """Reductions and scans of a CTA: all of its threads must arrive, and all get the result.
 
-    Values are f32, u32 or s32. Each warp joins its values as `k.warp` does, and writes the result
-    to its slot in shared memory; then each thread joins the slots, warp 0 first, so that f32 sums
-    are the same in every run and in every thread. A loop around it must have the same bounds in
-    all threads. `scratch` gives the shared memory of a number of elements of a type, the same one
-    each time.
+    Values are f32, u32 or s32. Each warp joins its values as `k.warp` does, and writes the result to its slot
+    in shared memory; then each thread joins the slots, warp 0 first, so that f32 sums are the same in every
+    run and in every thread. A loop around the call must have the same bounds in all threads. `scratch(count,
+    type)` returns the same shared memory at each call, for `count` elements of the type.
     """
 
     def __init__(self, k: Control, warp: Warp, scratch: Scratch) -> None:
@@ -128,8 +127,8 @@ class Cta:
     def scan(self, value: Value) -> Value:
         """The sum of the values of this thread and of all lower threads of the CTA.
 
-        Each warp adds its values as `k.warp.scan` does; then the sum of the lower warps, warp 0
-        first, is added in front.
+        Each warp adds its values as `k.warp.scan` does; then the sum of the lower warps, warp 0 first, is
+        added as the left operand.
         """
         k = self._k
         k.require_all_threads("block.scan")
@@ -161,8 +160,8 @@ class Cta:
         return -(-self._k.threads // WARP_SIZE)
 
     def _written(self, part: Value, lane: int) -> Pointer:
-        """The shared slots, one for each warp, after lane `lane` of each has stored its value. All threads
-        may read them.
+        """The shared slots, one for each warp, in which lane `lane` of each warp has stored `part`. All
+        threads may read them.
         """
         k = self._k
         if self._used or k.is_in_block:
@@ -181,7 +180,7 @@ def _sum(a: Value, b: Value) -> Value:
 
 
 def _loaded(k: Control, at: Pointer, count: int) -> Iterator[Value]:
-    """The first `count` elements, by as few loads as there can be."""
+    """The first `count` elements at a pointer, by the fewest loads."""
     done = 0
     while done < count:
         size = next(s for s in (4, 2, 1) if s <= count - done)

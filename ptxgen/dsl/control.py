@@ -24,10 +24,10 @@ _MASK: Final = "membermask"
 _WHOLE: Final = 0xFFFFFFFF
 _SHUFFLED: Final = 4  # operands of a shuffle that it reads
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
-_COUNTERS: Final = (u32, s32, u64, s64)  # types that a loop counts in unless it is told its type
+_COUNTERS: Final = (u32, s32, u64, s64)  # types of loop counters
 
 
-# Why a barrier in a block cannot be, by the kind of the block.
+# Why a barrier is refused in a block, by the kind of the block.
 _MISSING: Final = {
     "strided": "threads whose share has ended never arrive; move it out, or loop with "
     "k.loop(start, stop) and bounds on which all threads agree",
@@ -72,7 +72,7 @@ class Control(Grid):
         self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
-        # Of the last `when`: its end, what was promised of it, whether it splits a warp.
+        # The last `when`: its end, its promise of uniformity, whether it splits a warp.
         self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
         self._gathering = Gathering(self._statements, threads)
 
@@ -300,7 +300,7 @@ class Control(Grid):
         *,
         divergent: bool = False,
     ) -> Iterator[Var]:
-        """The loop of a block of this kind; its bounds are checked."""
+        """The loop over a counter for a block of this kind, after a check of its bounds."""
         head, done = self._label("loop"), self._label("done")
         index = self.var(type, start)
         runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
@@ -320,7 +320,7 @@ class Control(Grid):
             self._statements.append(done)
 
     def _as_counter(self, value: Value, counter: ScalarType) -> Value:
-        """A u32 value in the type of a loop."""
+        """A u32 value converted to the type of a loop counter."""
         return value.as_(counter) if counter.bits == u32.bits else self.cvt(value, dtype=counter)
 
     def require_all_threads(self, what: str) -> None:
@@ -355,11 +355,13 @@ class Control(Grid):
         return self._loops[-1].kind if self._loops else ""
 
     def refuse_breaks(self, why: str) -> None:
-        """Let no thread leave the innermost open loop by `break_if`; `why` names it and says why."""
+        """Refuse any `break_if` in the innermost open loop; `why` names the loop and the reason."""
         self._loops[-1].unbroken = why
 
     def repeat_until(self, condition: Callable[[], Value]) -> None:
-        """Evaluate a condition again and again, in each thread until it holds: to wait for others."""
+        """Spin in each thread until a condition holds, which is evaluated each time: to wait for other
+        threads.
+        """
         again = self._label("wait")
         self._statements.append(again)
         self._branch(again, condition(), negated=True)
@@ -394,22 +396,24 @@ class Control(Grid):
         self._guard = None
 
     def require_lanes(self, what: str) -> None:
-        """Raise `TypeMismatchError` where lanes of a warp do not come to what all of them do together."""
+        """Raise `TypeMismatchError` for the warp-wide operation `what` where some lanes of a warp do not
+        arrive.
+        """
         self._gathering.require(what, self._guard)
 
     def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
-        """Refuse an instruction for all lanes of a warp where some do not come."""
+        """Raise `TypeMismatchError` for a warp-wide instruction where some lanes of a warp do not arrive."""
         has_mask = bool(op.operands) and op.operands[-1].name == _MASK
         if not has_mask:
             self._gathering.require_whole_warps(name)
         elif not isinstance(sources[-1], ir.IntImm) or sources[-1].value & _WHOLE != _WHOLE:
-            return  # the lanes that it names are for the caller to know
+            return  # the caller is responsible for the lanes that it names
         elif "mode" in op.modifiers and len(sources) == _SHUFFLED:
             self._gathering.require_sources(name, str(op.modifiers["mode"]), sources[1], sources[2])
         self._gathering.require(name, self._guard, has_mask=has_mask)
 
     def refuse_predicated(self, what: str) -> None:
-        """Raise `TypeMismatchError` inside `only_if`."""
+        """Raise `TypeMismatchError` for `what` inside `only_if`."""
         if self._guard is not None:
             raise TypeMismatchError(
                 f"{what} inside 'only_if', which predicates single instructions; "
@@ -432,7 +436,7 @@ def _require_promise(caller: str, uniform: object) -> None:
 
 
 def _counter(start: Scalar, stop: Scalar) -> ScalarType:
-    """The type of a loop's counter that is not given: that of its bounds."""
+    """The default type of a loop counter: that of the loop's bounds."""
     bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
     for what, bound in bounds.items():
         _require_counter(f"loop: {what}", bound)
@@ -446,7 +450,7 @@ def _counter(start: Scalar, stop: Scalar) -> ScalarType:
 
 
 def _counter_to(caller: str, n: Scalar) -> ScalarType:
-    """The type of a loop over 0 … n - 1."""
+    """The type of the counter of a loop over 0 … n - 1."""
     if not isinstance(n, Value):
         if not is_int(n) or not 0 <= n < 1 << u32.bits:
             raise TypeMismatchError(f"{caller}: n must be an integer that fits u32, got {shown(n)}")

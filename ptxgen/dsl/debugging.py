@@ -63,8 +63,7 @@ class Debugging(Control):
         `%p`: u64. A number of Python has the type of its conversion. On a GPU the text appears when
         the host waits for the kernel, in the order of arrival; the interpreter prints it at the end.
 
-        Raises `ConfigError` for a format that is none, and `TypeMismatchError` for values that do not
-        fit it.
+        Raises `ConfigError` for an invalid format, and `TypeMismatchError` for values that do not fit it.
         """
         self.refuse_predicated("printf")
         wanted = _conversions(format)
@@ -127,7 +126,7 @@ class Debugging(Control):
         return value
 
     def _declare_function(self, function: ir.Function) -> None:
-        """Declare a function of the driver, and the memory of its arguments and results."""
+        """Declare a function of the driver, and `.param` memory for its arguments and results."""
         self._functions[function.name] = function
         for param in (*function.results, *function.params):
             nbytes = int(param.type[1:]) // 8
@@ -167,7 +166,7 @@ def _is_text(text: object) -> TypeGuard[str]:
 
 
 def _is_surrogate(character: str) -> bool:
-    """Whether a character is half of one, which UTF-8 does not encode."""
+    """Whether a character is half of a surrogate pair, which UTF-8 does not encode."""
     return "\ud800" <= character <= "\udfff"
 
 

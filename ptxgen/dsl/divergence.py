@@ -1,8 +1,8 @@
 """Finds conditions that differ among the lanes of a warp, as far as the instructions of a kernel show.
 
 A condition splits a warp if, in some launch, it differs between lanes of a warp because it compares a number
-of the thread. Nothing is said of conditions on memory or on variables: a kernel whose lanes agree is never
-taken for one whose lanes do not.
+of the thread. Conditions on memory or on variables are not judged: a kernel without divergence is never taken
+for one with divergence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _UNIFORM: Final = ("%ctaid", "%nctaid", "%ntid", "%clusterid", "%nclusterid", "%
 
 class Sum(NamedTuple):
     """The value of a register in each thread of a CTA: `lanes`, int64, plus a number that is the same in all
-    threads, depends on the parameters and registers `names`, and may be any multiple of `unit`; 0 if there
-    is no such number.
+    threads, depends on the parameters and registers `names`, and may be any multiple of `unit`. `unit` is 0
+    if nothing is added to `lanes`.
     """
 
     unit: int
@@ -54,7 +54,7 @@ class Divergence:
     def __init__(self, statements: Sequence[ir.Statement], threads: int) -> None:
         self._statements = statements
         self._threads = threads
-        self._read = 0  # statements that `_writes` has
+        self._read = 0  # the number of statements in `_writes`
         self._writes: dict[
             str, ir.Instr | None
         ] = {}  # None: more than one instruction, or not in all threads
@@ -90,7 +90,7 @@ class Divergence:
         return bound if isinstance(bound, Sum) else None
 
     def _index(self) -> None:
-        """Note what the statements write that were added since."""
+        """Note the registers that statements write which were added since the last call."""
         for statement in self._statements[self._read :]:
             if not isinstance(statement, ir.Instr) or not statement.operands:
                 continue
@@ -160,7 +160,7 @@ class Divergence:
         return Sum(0, np.full(self._threads, signed, np.int64))
 
     def _exact(self, op: Op, args: list[Any], type: ScalarType) -> Known:
-        """The result of an instruction on what thread numbers decide, by its semantics."""
+        """The result of an instruction whose operands are decided by thread numbers, by its semantics."""
         arguments: dict[str, Any] = {k: v for k, v in op.modifiers.items() if k in op.row.parameters}
         for operand, lanes in zip(op.operands[1:], args, strict=True):
             want = operand.type
@@ -184,7 +184,9 @@ class Divergence:
         return Sum(math.gcd(a.unit, b.unit), lanes, a.names | b.names)
 
     def _product(self, words: list[str], args: list[Any]) -> Known:
-        """A product of numbers that are the same in all threads, or with a literal; perhaps one is added."""
+        """A product of two numbers that are the same in all threads, or by a literal, plus a third operand if
+        any.
+        """
         a, b, *added = args
         if words[1] not in ("lo", "wide"):
             return None
@@ -209,7 +211,9 @@ class Divergence:
         return None if of.unit % step else Sum(of.unit // step, of.lanes // step, of.names)
 
     def _combined(self, words: list[str], args: list[Any]) -> Known:
-        """Predicates of which one at least is not decided by thread numbers; or the bits of a sum."""
+        """`and` or `or` of predicates, not all of which are decided by thread numbers; or of a number and a
+        mask.
+        """
         if words[1] == "pred":
             decides = words[0] == "or"
             for arg in args:
@@ -241,7 +245,7 @@ class Divergence:
         return Truth(None, self._differ(words[1], math.gcd(a.unit, b.unit), a.lanes - b.lanes))
 
     def _differ(self, how: str, unit: int, lanes: Lanes) -> bool:
-        """Whether lanes of a warp compare differently with some multiple of `unit`."""
+        """Whether the comparison `how` with some multiple of `unit` differs between lanes of a warp."""
         if how in ("lt", "lo", "ge", "hs"):
             return not self._agree(lanes // unit)
         if how in ("le", "ls", "gt", "hi"):
@@ -256,7 +260,7 @@ class Divergence:
         return [lanes[n : n + WARP_SIZE] for n in range(0, len(lanes), WARP_SIZE)]
 
     def _agree(self, lanes: Lanes) -> bool:
-        """Whether the lanes of each warp have one value."""
+        """Whether all lanes of each warp have the same value."""
         return all(map(_is_one, self._warps(lanes)))
 
 

@@ -17,7 +17,7 @@ _BITS: Final = 32
 
 
 class Reciprocal(NamedTuple):
-    """floor((x * factor + addend) / 2**shift) is the quotient."""
+    """The reciprocal of a divisor: the quotient of x is floor((x * factor + addend) / 2**shift)."""
 
     factor: int
     addend: int
@@ -25,7 +25,7 @@ class Reciprocal(NamedTuple):
 
 
 def quotient(a: Value, by: object) -> Value | None:
-    """a // by, rounded towards zero; None if only `div` has it."""
+    """a // by, rounded towards zero, without `div`; None if it takes `div`."""
     if not _is_reduced(by, a.type):
         return None
     if by == 1:
@@ -36,7 +36,7 @@ def quotient(a: Value, by: object) -> Value | None:
 
 
 def remainder(a: Value, by: object) -> Value | None:
-    """a % by, with the sign of a; None if only `rem` has it."""
+    """a % by, with the sign of a, without `rem`; None if it takes `rem`."""
     if not _is_reduced(by, a.type):
         return None
     if a.type in _UNSIGNED and not by & (by - 1):
@@ -77,7 +77,7 @@ def _of_s32(a: Value, by: int) -> Value:
 
 
 def unsigned_reciprocal(by: int) -> Reciprocal:
-    """The reciprocal for all x of u32; `by` is no power of two. The factor fits u32."""
+    """The reciprocal of `by`, no power of two, for every x of u32. The factor fits u32."""
     for shift in range(_BITS, _BITS + by.bit_length()):
         factor = (1 << shift) // by + 1
         if factor < 1 << _BITS and (factor * by - (1 << shift)) * ((1 << _BITS) - 1) < 1 << shift:
@@ -90,8 +90,8 @@ def unsigned_reciprocal(by: int) -> Reciprocal:
 
 
 def signed_reciprocal(by: int) -> Reciprocal:
-    """The reciprocal for all x from 0 to 2**31; of a negative number the result is one too small.
-    `by` is no power of two.
+    """The reciprocal of `by`, no power of two, for every x from 0 to 2**31; for a negative x the quotient is
+    one too small.
     """
     shift = _BITS - 1
     while True:

@@ -1,4 +1,4 @@
-"""A `return`, `break` or `continue` of Python that is written by mistake for one of the GPU.
+"""Refuses a `return`, `break` or `continue` of Python that is meant for the GPU by mistake.
 
 Python obeys such a statement while the kernel is built, whatever the condition on the GPU, and leaves
 out the instructions that follow. `refuse_early_exits` is called where a block of the GPU is entered, so
@@ -50,7 +50,9 @@ class _Exit(NamedTuple):
 
 
 class _With(NamedTuple):
-    """A `with` statement: the first and the last line of its head, its last line, and what leaves it."""
+    """A `with` statement: the first and the last line of its head, its last line, and the exits in its
+    body.
+    """
 
     first: int
     head: int
@@ -72,9 +74,9 @@ class Outer(NamedTuple):
 
 
 def refuse_early_exits(kernel: str, kind: str, frame: FrameType) -> tuple[Outer, ...]:
-    """Raise `ConfigError` if the `with` that enters a block of this kind in `frame` has a `return`,
-    `break` or `continue` that is a statement of its own, so that Python leaves out what follows. The
-    result is for `refuse_outer_exits`, when the block ends.
+    """Raise `ConfigError` if the `with` that enters a block of this kind in `frame` has an unconditional
+    `return`, `break` or `continue`, so that Python leaves out the instructions after it. The result is for
+    `refuse_outer_exits`, when the block ends.
 
     Under an `if` of Python such a statement is a choice, and passes; so does a `return` with which the
     function would end anyway, except in a loop of the GPU. Code without source passes.
@@ -156,7 +158,7 @@ def _withs_in(code: CodeType, lines: Sequence[str]) -> Iterator[_With]:
 
 
 def _source(code: CodeType, lines: Sequence[str]) -> Sequence[str]:
-    """The lines of a function: those that its code knows of, and the indented lines after them."""
+    """The lines of a function: those that its code object names, and the indented lines after them."""
     if code.co_name == "<module>":
         return lines
     first = code.co_firstlineno
@@ -177,7 +179,7 @@ def _last_line(code: CodeType) -> int:
 
 
 def _may_leave(source: Sequence[str]) -> bool:
-    """Whether a `with` may have such a statement, by a look at words and margins; parsing is slower."""
+    """Whether a `with` may have an early exit, by first words and indents of lines; parsing is slower."""
     withs = [_margin(line) for line in source if line.lstrip().startswith("with")]
     exits = [_margin(line) for line in source if line.lstrip().startswith(_WORDS)]
     return bool(withs) and (max(exits, default=-1) > min(withs) or any(map(_ONE_LINE.match, source)))
@@ -196,8 +198,8 @@ _NOT_LAST: Final = _Tail(function=False, iteration=False)
 
 
 def _with_statements(body: Sequence[ast.stmt], tail: _Tail) -> Iterator[tuple[ast.With, _Tail]]:
-    """The `with` statements at any depth, those around others first; `tail` is that of the last
-    statement of the body.
+    """The `with` statements at any depth, outer ones first; `tail` is that of the last statement of the
+    body.
     """
     import ast
 
@@ -254,7 +256,7 @@ def _bodies(statement: ast.stmt, at: _Tail) -> Iterator[tuple[Sequence[ast.stmt]
 
 
 def _unless_raised(statement: ast.stmt, at: _Tail) -> Iterator[tuple[Sequence[ast.stmt], _Tail]]:
-    """The bodies that run unless something is raised before."""
+    """The bodies of a statement that run unless an exception is raised before them."""
     import ast
 
     if isinstance(statement, ast.With):

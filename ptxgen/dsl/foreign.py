@@ -46,7 +46,7 @@ _ANY_WORD: Final = "a word of k, such as k.exp(v), k.sqrt(v) or k.max(a, b)"
 
 
 class Foreign:
-    """The operations of Python that a value refuses, each with a cure."""
+    """The operations of Python that a value refuses, each with a hint."""
 
     __slots__ = ()
 
@@ -105,8 +105,8 @@ class Foreign:
         raise self._refused("divmod()", "v // n and v % n")
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **how: Any) -> Any:
-        """An operator that a number of numpy on the left of a value calls, or one of the elements of an
-        array. Raises `TypeMismatchError` for other functions of numpy.
+        """The result of an operator between a number or an array of numpy on the left and a value on the
+        right. Raises `TypeMismatchError` for other functions of numpy.
         """
         import numpy as np
 
@@ -136,7 +136,7 @@ class Foreign:
 
 
 def _boxed(operand: Any) -> Any:
-    """A value as an array without dimensions, so that numpy takes it for an object of Python."""
+    """A value as an array of dtype object without dimensions, so that numpy takes it for a Python object."""
     if not isinstance(operand, Foreign):
         return operand
     import numpy as np

@@ -1,4 +1,4 @@
-"""Instructions that the lanes of a warp execute together, in blocks that some of the lanes may not run."""
+"""Refuses warp-wide instructions in blocks that some lanes of a warp may not run."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Gathering:
         return lambda: self._divergence.splits(condition.reg)
 
     def by_bounds(self, start: Scalar, stop: Scalar, step: int, type: ScalarType) -> Splits:
-        """Whether a loop from `start` to below `stop` does, in steps of a multiple of `step`."""
+        """Whether a loop from `start` to below `stop` splits a warp, in steps of a multiple of `step`."""
         first, last = (end.reg if isinstance(end, Value) else int(end) for end in (start, stop))
         return lambda: self._divergence.splits_loop(first, last, step, type)
 
     @contextmanager
     def opened(self, kind: str, splits: Splits | None, *, is_loop: bool) -> Iterator[None]:
-        """The body of a block."""
+        """A context for the body of a block, which is open inside."""
         self._open.append(_Open(kind, splits, is_loop, []))
         try:
             yield
@@ -88,8 +88,8 @@ class Gathering:
             self._open.pop()
 
     def leave(self, splits: Splits | None) -> None:
-        """Let threads leave the innermost loop: all of a warp, or if it `splits` some of its lanes. Raises
-        `TypeMismatchError` if an instruction of the loop needs all lanes.
+        """Note that threads may leave the innermost loop: whole warps, or if it `splits` them some of their
+        lanes. Raises `TypeMismatchError` if an instruction of the loop needs all lanes.
         """
         at = max(n for n, block in enumerate(self._open) if block.is_loop)
         loop, inner = self._open[at], [block.splits for block in self._open[at + 1 :]]
@@ -99,8 +99,8 @@ class Gathering:
         loop.breaks += breaks
 
     def require(self, what: str, guard: ir.Guard | None, *, has_mask: bool = False) -> None:
-        """Raise `TypeMismatchError` if lanes of a warp do not come to `what`, which waits for all of them,
-        or if it `has_mask` for those that its membermask names.
+        """Raise `TypeMismatchError` if some lanes of a warp do not arrive at the instruction `what`, which
+        waits for all of them, or if it `has_mask` for those in its membermask.
         """
         lacking = self._lacking(guard)
         if lacking and has_mask:
@@ -111,7 +111,7 @@ class Gathering:
             block.gathered = block.gathered or what
 
     def _lacking(self, guard: ir.Guard | None) -> str:
-        """Where lanes of a warp are lacking, and what to do; empty if all may come."""
+        """A message on where lanes of a warp are lacking, and what to do; empty if all may arrive."""
         if guard is not None and self._divergence.splits(guard.register):
             return f"inside 'only_if': {_LACKING['only_if']}"
         for block in reversed(self._open):
@@ -130,8 +130,8 @@ class Gathering:
             )
 
     def require_sources(self, what: str, mode: str, lane_of: ir.Operand, clamp: ir.Operand) -> None:
-        """Raise `TypeMismatchError` if lanes of the last warp read one that the CTA does not have, by a
-        shuffle that cannot leave it out.
+        """Raise `TypeMismatchError` if the shuffle `what` reads, in the last warp, a lane that the CTA does
+        not have.
         """
         last = self._threads % WARP_SIZE
         if not last or mode not in _UNCLAMPED:

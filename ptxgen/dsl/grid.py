@@ -1,4 +1,4 @@
-"""Where a thread is: in its CTA, and its CTA in the grid."""
+"""The index of a thread in its CTA, and of the CTA in the grid."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _AXES: Final = ("x", "y", "z")
 class Grid(Memory):
     """The special registers of a thread.
 
-    `threads` is the number of threads of a CTA, all along x. `k.strided`, `k.grid_strided` and
-    `k.block` count on a launch with just as many.
+    `threads` is the number of threads of a CTA, all along x. `k.strided`, `k.grid_strided` and `k.block` rely
+    on a launch with exactly this number.
     """
 
     def __init__(self, name: str, target: Target, threads: int) -> None:

@@ -30,7 +30,7 @@ _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
 
 
 class _OurFiles(dict[str, bool]):
-    """By file name: whether its stack frames belong to the DSL, not to a kernel's source code."""
+    """By file name, whether the stack frames of a file belong to the DSL, not to a kernel's source code."""
 
     _dsl = str(Path(__file__).parent)
     _contextlib = contextmanager.__code__.co_filename  # between a `with` line and a DSL generator
@@ -168,7 +168,7 @@ class Ops:
         return result
 
     def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
-        """The lanes of a warp are about to execute an instruction together; control flow may refuse it."""
+        """Check a warp-wide instruction that is about to be emitted; control flow may refuse it."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks, with the guard of an enclosing `only_if`."""
@@ -186,7 +186,7 @@ class Ops:
         while _OURS[code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
             code = frame.f_code
-        # A place is looked up by the index of its bytecode, since the line of an index is found by a
+        # A call is looked up by the index of its bytecode, since the line of an index is found by a
         # search of the whole function. The origin keeps the code object, and so its id.
         position = id(code), frame.f_lasti
         origin = self._origins.get(position)
@@ -196,8 +196,8 @@ class Ops:
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """The origin of all instructions of the body is the same line, which is looked up once. It is for
-        methods of the DSL that emit many instructions, and whose body calls nothing outside the DSL.
+        """A context in which all instructions get the same origin, which is looked up once. It is for methods
+        of the DSL that emit many instructions and call nothing outside the DSL.
         """
         outer, self._call_origin = self._call_origin, self.origin()
         try:
@@ -215,8 +215,8 @@ class Ops:
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
     ) -> Plan:
-        """The plan, which the target admits, of a call that is the first of its form in this kernel. `kinds`
-        are its name, its modifiers, and what its operands are.
+        """The plan of a call of a form that is new in this kernel, after a check that the target admits it.
+        `kinds` is the form: the call's name, its modifiers, and the kinds of its operands.
         """
         key = tuple(kinds)
         try:
@@ -303,8 +303,8 @@ class Ops:
         return results[0] if len(results) == 1 else tuple(results), tuple(operands)
 
     def _operand(self, name: str, arg: Any) -> tuple[object, ir.Operand | None]:
-        """All that choosing and checking a row needs to know of an argument that is no `Value`, and
-        the operand that it is; None for literals, whose form depends on the row.
+        """The properties of an argument that is no `Value` by which a row is chosen and checked, and its
+        operand; None for literals, whose form depends on the row.
         """
         if isinstance(arg, Pointer):
             base = arg.base

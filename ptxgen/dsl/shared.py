@@ -65,8 +65,8 @@ class SharedMemory(Debugging):
     def swizzled(
         self, name: str, shape: Sequence[int], dtype: ScalarType = f32, *, stages: int = 1
     ) -> SwizzledTile:
-        """A tile of `shape` (rows, columns) in shared memory, swizzled so that `ldmatrix` and accesses
-        of 16 bytes meet no bank conflicts; with `stages` of them one after another.
+        """A tile of `shape` (rows, columns) in shared memory, swizzled so that `ldmatrix` and accesses of 16
+        bytes meet no bank conflicts; `stages` such tiles follow one another.
 
         Raises `ConfigError` as `shared` does, and for rows that are no multiple of 32 bytes, which
         no swizzle fits.
@@ -113,7 +113,7 @@ class SharedMemory(Debugging):
         return offset
 
     def _base(self) -> Value:
-        """The address of the regions, in a register that every later use outside of blocks may read."""
+        """The address of the first region, in a register that every later use outside of blocks may read."""
         if self._shared_base is not None:
             return self._shared_base
         base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
@@ -122,8 +122,8 @@ class SharedMemory(Debugging):
         return base
 
     def scratch(self, count: int, dtype: ScalarType, name: str = _SCRATCH) -> Pointer:
-        """The region `name` of a word of the DSL, by default that of `k.block`, of `count` elements of 32
-        bits, reserved at its first use.
+        """The pointer to the shared region `name` of a method of the DSL, by default that of `k.block`:
+        `count` elements of 32 bits, reserved at the first call.
         """
         known = next((r.offset for r in self._regions if r.name == name), None)
         offset = self._reserve(name, count * dtype.nbytes, 16) if known is None else known

@@ -106,7 +106,7 @@ class TilePointer(Pointer):
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
     def moved(self, value: Value) -> TilePointer:
-        """The pointer with the same offset from another register, such as an xor of the old one."""
+        """The pointer with the same offset and `value` as its register, such as an xor of the old one."""
         return TilePointer(self.tile, value, self.offset)
 
     def plus_bytes(self, nbytes: int) -> TilePointer:

@@ -19,7 +19,7 @@ _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX
 
 
 class Emitter(Protocol):
-    """The kernel that a value lives in, as far as values use it: it takes instructions."""
+    """The part of a kernel builder by which values emit instructions."""
 
     name: str
 
@@ -41,7 +41,7 @@ class Emitter(Protocol):
         """Load the element at a pointer, or a tuple of `count` elements."""
 
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
-        """Write one element at a pointer, or 2 or 4."""
+        """Write one element at a pointer, or 2 or 4 consecutive elements."""
 
     def divided(self, a: Value, by: Scalar) -> Value:
         """The quotient of two integers."""
@@ -253,8 +253,8 @@ class Var(InPlace, Value):
 
 
 def moved_as(type: ScalarType) -> ScalarType:
-    """The type under which `mov`, loads and stores move a number of `type`; they have none for 16-bit
-    floats and packed numbers, whose bits they move.
+    """The type under which `mov`, loads and stores move a number of `type`; for 16-bit floats and packed
+    numbers, which these instructions lack, it is the type of their bits.
     """
     return _BITS.get(type, type)
 
@@ -402,7 +402,7 @@ class Pointer:
     def __getitem__(self, index: Scalar) -> Value:
         """Load element `index`, in the type of the elements.
 
-        f16 and bf16 stay what they are; `k.cvt(P[i], dtype=f32)` converts one.
+        f16 and bf16 elements are not converted; `k.cvt(P[i], dtype=f32)` converts one.
         """
         return self.value.k.load(self.element(index))
 
@@ -449,8 +449,8 @@ class Pointer:
 
 
 class Vectors:
-    """The memory from a pointer on as vectors of `count` elements, which are loaded and stored at
-    once; made by `Pointer.vec`.
+    """The memory from a pointer on as vectors of `count` elements, each of which is one load or store; made
+    by `Pointer.vec`.
     """
 
     __slots__ = ("_count", "_pointer")

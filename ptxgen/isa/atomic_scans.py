@@ -1,10 +1,10 @@
 """Atomic operations of many lanes at one address at once, with the results of one lane after
 another.
 
-Lanes are sorted by address, and in rising order for each address; the lanes with one address are a
-group. A scan takes the value at each group's address, the beginnings of the groups, and the
-operands of all lanes. It returns the value that each lane finds and the value that each group
-leaves, or None if the operation must be done lane by lane after all.
+Lanes are sorted by address, and in rising order for each address; the lanes with one address are a group. A
+scan takes the value at each group's address, the beginnings of the groups, and the operands of all lanes. It
+returns the old value that each lane reads and the final value of each group, or None if the operation must be
+done lane by lane after all.
 
 If the operation is associative, the values are prefix results (Hillis and Steele, "Data Parallel
 Algorithms", 1986). Sums of floating-point numbers are rounded after each lane, in order.
@@ -58,7 +58,7 @@ def _index_in_group(starts: Lanes, count: int) -> Lanes:
 
 
 def _after(first: Lanes, starts: Lanes, results: Lanes) -> OldAndFinal:
-    """The values that lanes find and the values that groups leave, from the results of all lanes."""
+    """The old values that lanes read and the final values of groups, from the results of all lanes."""
     old = np.empty_like(results)
     old[1:] = results[:-1]
     old[starts] = first
@@ -68,7 +68,7 @@ def _after(first: Lanes, starts: Lanes, results: Lanes) -> OldAndFinal:
 def _combined(
     combine: Callable[[Lanes, Lanes], Lanes], first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
 ) -> OldAndFinal:
-    """The scan of an associative operation."""
+    """The scan of an associative operation `combine`."""
     (b,) = operands
     partial_results = b.copy()
     indices = _index_in_group(starts, len(b))

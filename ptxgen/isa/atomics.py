@@ -1,8 +1,8 @@
 """Atomic operations, reductions in memory, fences (PTX ISA, "Parallel Synchronization").
 
-Lanes that access one address take turns in rising order; where possible, the results of all turns
-are computed at once (`ptxgen.isa.atomic_scans`). The elements of a vector are updated separately,
-each in one step, as the manual requires.
+Lanes that access one address are served one after another, in rising order; where possible, all their results
+are computed at once (`ptxgen.isa.atomic_scans`). The elements of a vector are updated separately, each in one
+step, as the manual requires.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def setp_halves(
 
 
 def _as_number(truth: Lanes, dtype: ScalarType) -> Lanes:
-    """1.0 or 0.0 of a floating-point type; all ones or 0 of an integer type."""
+    """Truth values as lanes: 1.0 or 0.0 of a floating-point type, all ones or 0 of an integer type."""
     if dtype.is_float:
         return truth.astype(np.float32).astype(dtype.dtype)
     ones: Lanes = np.negative(truth.astype(f"i{dtype.nbytes}"))

@@ -5,8 +5,8 @@ function below (`docs/adding-an-instruction.md`). The syntax language:
 
 * opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
   with those choices, the first being the default; `{.name}` is optional: a slot if `name` is a
-  keyword argument (default: absent), else a *flag*. Pieces that are neither are printed as they
-  stand.
+  keyword argument (default: absent), else a *flag*. Pieces that are neither are printed
+  unchanged.
 * operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, all others are read;
   `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at
   the end is optional. `*vec` is a vector with the width that the slot `vec` gives (`v4`, `2d`) or
@@ -67,8 +67,8 @@ _SEVERAL: Final = (tuple, dict)
 
 
 def each(columns: str, *lines: Any) -> Table:
-    """A table from the names of its columns and its lines: tuples, or single values if there is one
-    column. A table as a value stands for several columns, with a line for each of its lines.
+    """A table from the names of its columns and its lines: tuples, or single values if there is one column. A
+    table as a value replaces several columns; each of its lines becomes a line.
     """
     names = columns.split()
     table: Table = []
@@ -172,8 +172,8 @@ class _Parameters(NamedTuple):
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters:
-    """The parameters of a function; quicker than `inspect.signature`, which every process that
-    emits PTX would wait for.
+    """The parameters of a function; quicker than `inspect.signature`, for which every process that emits PTX
+    would wait.
     """
     function = inspect.unwrap(function)
     code = function.__code__

@@ -40,7 +40,7 @@ def _ln2() -> Decimal:
 
 @cache
 def _pi() -> Decimal:
-    """Machin: pi / 4 = 4 arctan(1 / 5) - arctan(1 / 239)."""
+    """pi by Machin's formula: pi / 4 = 4 arctan(1 / 5) - arctan(1 / 239)."""
 
     def arctan_of_inverse(n: int) -> Decimal:
         power = total = Decimal(1) / n

@@ -86,7 +86,7 @@ def _layout(shape: tuple[int, int, int], matrix: Lanes | int, row: Lanes, column
 
 
 def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
-    """The indices of the registers and of the elements in one, with axes for broadcasting."""
+    """The indices of the registers and of the elements in a register, with axes for broadcasting."""
     return np.arange(count // (WARP * per))[:, None, None], np.arange(per)[None, None, :]
 
 

@@ -297,7 +297,7 @@ def mbarrier_try_wait(
 def _updated(
     machine: Machine, space: str | None, addr: Lanes, change: Callable[[int, int], int], operand: Any
 ) -> Lanes:
-    """Replace each lane's object by `change` of its word and the operand, one lane after another;
+    """Replace each lane's mbarrier object by `change` of its word and the operand, one lane after another;
     return the old words.
     """
 
@@ -342,7 +342,7 @@ def _space(space: str | None) -> str:
 
 
 def _in_shared(machine: Machine, space: str | None, addr: Lanes) -> Lanes:
-    """The address in the shared window."""
+    """Addresses in the shared window, from addresses of `space` (None: generic ones)."""
     if space:
         return addr
     return machine.convert_address("shared", np.asarray(addr), to_space=True)

@@ -41,12 +41,12 @@ def initialised(arrivals: int) -> int:
 
 
 def pending(word: int) -> int:
-    """The arrivals that the phase of a state was waiting for."""
+    """The number of arrivals for which the phase was waiting in a state."""
     return word & MOST_ARRIVALS
 
 
 def awaited(word: int) -> tuple[int, int]:
-    """The arrivals and the bytes that the current phase still waits for."""
+    """The numbers of arrivals and of bytes for which the current phase still waits."""
     _, left, _, nbytes = _fields(word)
     return left, nbytes
 

@@ -70,7 +70,7 @@ _CANONICAL: Final = {
 
 
 def canonical_space(space: str | None) -> str:
-    """The name that `Machine` has for a state space in PTX; None stands for no space."""
+    """The name that `Machine` has for a state space in PTX; None is an access without a space."""
     return _CANONICAL.get(space) or str(space)
 
 

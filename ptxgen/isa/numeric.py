@@ -201,8 +201,8 @@ def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
 
 @quiet
 def cut_off(x: Lanes, type: ScalarType) -> Lanes:
-    """`x` (float32) as lanes of f16 or bf16 without its lower bits; infinite if the exponent of `x` is
-    above those of the format.
+    """`x` (float32) truncated to lanes of f16 or bf16; infinite if the exponent of `x` is above those of the
+    format.
     """
     near, size = x.astype(type.dtype), np.abs(x)
     end = 2.0 ** math.frexp(_FORMATS[type.name][2])[1]

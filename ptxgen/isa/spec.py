@@ -52,7 +52,7 @@ class Gate:
     only: frozenset[str] = frozenset()
 
     def join(self, other: Gate) -> Gate:
-        """The gate of something that needs both."""
+        """The gate of an instruction that needs the features of both gates."""
         if other is ANY or other == self:
             return self
         if self is ANY:
@@ -69,7 +69,7 @@ ANY: Final = Gate()
 
 
 def gate(*, ptx: tuple[int, int] = (1, 0), sm: int = 10, only: Iterable[str] = ()) -> Gate:
-    """The needs of one choice of a slot beyond its row's, as in `type={f32: None, bf16: …}`."""
+    """The gate of one choice of a slot, on top of the row's gate, as in `type={f32: None, bf16: …}`."""
     return Gate(ptx, sm, frozenset(only))
 
 
@@ -120,8 +120,9 @@ class BoundOperand:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where undefined bits of the operands `carried` go; the use of any other undefined operand is a
-    mistake. None: all operands of an instruction without effects are carried, and no other.
+    """Where undefined bits of the operands `carried` go; an instruction must not have any other undefined
+    operand. If `carried` is None, all operands are carried in an instruction without effects, and none in
+    another.
 
     `bits` computes the undefined bits of the results from a `ptxgen.isa.undefined.Flow`, in the form in which
     the row's function gives the results: lanes of bits, or bool lanes that stand for all bits of a result.
@@ -132,12 +133,14 @@ class Rule:
     vectors: bool = False  # whether a carried operand counts only if it is a vector of registers
 
     def follows(self, *, pure: bool) -> bool:
-        """Whether undefined bits of any operand, or of memory, may go to the results."""
+        """Whether undefined bits of any operand, or of memory, may go to the results; `pure`: without
+        effects.
+        """
         return pure or self.carried is not None
 
     def carries(self, operand: BoundOperand, *, pure: bool) -> bool:
-        """Whether undefined bits of an operand go to the results, in an instruction without effects or
-        with some.
+        """Whether undefined bits of an operand go to the results, in an instruction without effects (`pure`)
+        or with some.
         """
         if self.carried is None or pure:
             return pure and not operand.address

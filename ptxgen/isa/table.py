@@ -29,7 +29,7 @@ def rows_named(name: str) -> list[Inst]:
 def recognise(opcode: str) -> tuple[Op, ...]:
     """The ops that print an opcode: none, or one for each form of operands; cached.
 
-    Modifiers may stand in another order than the manual's, if no row prints the given order.
+    Modifiers may be in another order than the manual's, if no row prints that order.
     """
     ops = RECOGNISED.get(opcode)
     if ops is None:
@@ -127,12 +127,12 @@ _Choose = Callable[[list[str]], range]
 
 
 def _next_word(rest: list[str]) -> range:
-    """The next word only: the order of the manual's syntax."""
+    """The index of the next word only: the order of the manual's syntax."""
     return range(min(1, len(rest)))
 
 
 def _any_word(rest: list[str]) -> range:
-    """All words, in any order, as assemblers accept them; of two that fit, the first is taken."""
+    """The indices of all words: any order, as assemblers accept it; of two that fit, the first is taken."""
     return range(len(rest))
 
 

@@ -130,11 +130,11 @@ class Factors(NamedTuple):
         return Factors(np.negative(self.values), self.exponents)
 
     def part(self, of_k: Any) -> Factors:
-        """The elements at some indices along K."""
+        """The factors at some indices along K."""
         return Factors(self.values[of_k], self.exponents[of_k])
 
     def rows(self, chosen: slice) -> Factors:
-        """The elements in some rows of A."""
+        """The factors in some rows of A."""
         return Factors(self.values[:, chosen], self.exponents[:, chosen])
 
 

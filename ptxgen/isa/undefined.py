@@ -1,10 +1,10 @@
 """The bits of results that are undefined because bits of operands are.
 
-Each row of the table says where undefined bits go, by a `Rule`. Without one of its own, a result is
-undefined in whole as soon as any bit of an operand is; packed numbers count one by one. The rules
-below are closer where programs rely on it: bit by bit in logic, from the lowest undefined bit
-upwards in sums (N. Nethercote and J. Seward, "How to Shadow Every Byte of Memory Used by a
-Program", 2007, have both), and element by element in data movement and products of matrices.
+Each row of the table says where undefined bits go, by a `Rule`. In a row without a rule a result is undefined
+in whole as soon as any bit of an operand is; packed numbers count one by one. The rules below are closer
+where programs rely on it: bit by bit in logic, from the lowest undefined bit upwards in sums (N. Nethercote
+and J. Seward, "How to Shadow Every Byte of Memory Used by a Program", 2007, have both), and element by
+element in data movement and products of matrices.
 
 Undefined bits are 1 in unsigned lanes as wide as the operand, or bool for predicates.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class Flow:
     """One instruction whose operands, or whose memory, have undefined bits.
 
-    `values` are the operands as lanes or literals, `bits` their undefined bits, by name; an operand
-    that is a vector has a tuple of both. `run` computes the row's function with some operands
-    replaced; what it reads from memory and from other lanes are undefined bits, too, and what it
-    writes to memory is taken for such.
+    `values` are the operands as lanes or literals, `bits` their undefined bits, by name; an operand that is a
+    vector has a tuple of both. `run` computes the row's function with some operands replaced; what it reads
+    from memory and from other lanes are undefined bits, too, and what it writes to memory is stored as
+    undefined bits.
     """
 
     op: Op
@@ -86,8 +86,8 @@ def whole(flow: Flow) -> Any:
 
 
 def moved(*names: str) -> Bits:
-    """The bits of these operands, and of memory and other lanes, go where the row's function moves
-    them; if another operand is undefined, all of the result is.
+    """A function by which undefined bits of these operands, of memory and of other lanes go where the row's
+    function moves the values; if another operand is undefined, all of the result is.
     """
 
     def bits(flow: Flow) -> Any:
@@ -110,8 +110,8 @@ def _filled(bits: Any, lost: Any) -> Any:
 
 
 def moves(*names: str, control: tuple[str, ...] = ()) -> Rule:
-    """A row that moves the bits of these operands, as the operands `control` say, and in one with effects
-    must not have any other undefined operand.
+    """The rule of a row that moves the bits of the operands `names`, controlled by the operands `control`; in
+    a row with effects no other operand may be undefined.
     """
     return Rule(moved(*names), (*names, *control))
 

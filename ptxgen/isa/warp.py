@@ -70,7 +70,9 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
 
 
 def _of_shuffle(flow: Flow) -> Any:
-    """The value moves; the predicate depends on b and c alone."""
+    """Undefined bits of the results of shfl: the value's move with it, the predicate depends on b and c
+    alone.
+    """
     return moved("a")(flow)[0], flow.any("b", "c")
 
 
@@ -124,13 +126,15 @@ def _bits(chosen: Lanes) -> Lanes:
 
 
 def _with_undefined_members(flow: Flow) -> Lanes:
-    """The lanes of whose members any has an undefined a."""
+    """A mask of the lanes that have a member with an undefined `a`."""
     members: Lanes = vote(flow.machine, flow.any("a"), flow.values["membermask"], mode="any")
     return members
 
 
 def _of_vote(flow: Flow) -> Any:
-    """A vote is defined if it has one outcome whatever the undefined predicates are."""
+    """Undefined bits of a vote: of `any` and `all`, none if all values of the undefined predicates give the
+    same outcome; of `uni`, all if a member's predicate is undefined.
+    """
     return _with_undefined_members(flow) if flow.op.modifiers["mode"] == "uni" else tried(flow)
 
 

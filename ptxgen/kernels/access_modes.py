@@ -21,8 +21,9 @@ _COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PT
 class Uses:
     """The uses of arrays by a kernel, by the names of its pointer parameters.
 
-    `written` are those it may write. `alignment` has the bytes of which each pointer must be a
-    multiple for its vectors and copies; pointers that are accessed by elements alone are not in it.
+    `written` are the arrays that the kernel may write. `alignment` has the bytes of which each pointer must
+    be a multiple for its vectors and copies; pointers through which the kernel accesses single elements only
+    are left out.
     """
 
     written: frozenset[str]
@@ -32,9 +33,9 @@ class Uses:
 def uses_of(kernel: Kernel, pointers: Collection[str]) -> Uses:
     """The uses of the arrays that pointer parameters point to.
 
-    The array of an access is known if its address is computed from one pointer. An array may be
-    written if the address of a write is computed from its pointer, and all may be if that is not
-    known. An address that is loaded from memory is not known, nor one in a tensor map that is itself in
+    The array of an access is known if its address is computed from one pointer. An array may be written if
+    the address of a write is computed from its pointer, and all arrays may be if the pointer of a write is
+    not known. An address that is loaded from memory is not known, nor one in a tensor map that is itself in
     memory; the value that a load gives is otherwise taken for an offset.
     """
     instrs = [statement for statement in kernel.body if isinstance(statement, Instr)]

@@ -40,8 +40,8 @@ _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Techn
 
 
 class BuiltFunction:
-    """A verified kernel, for CTAs of `threads` threads. `maps` is what it fixes of its tensor maps,
-    `attributes` what its launches ask for.
+    """A verified kernel, for CTAs of `threads` threads. `maps` are the boxes that it fixes for its tensor
+    maps, `attributes` the attributes of its launches.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class BuiltFunction:
         return resources(self.kernel, self.target)
 
     def refutations(self, numbers: tuple[tuple[str, int], ...] = ()) -> tuple[str, ...]:
-        """The violations in the proof of shared memory and barriers, for all launches or for those with
-        these numbers as parameters; none if its steps, which are limited, do not suffice.
+        """The violations in the proof of shared memory and barriers, for all launches or for those with these
+        numbers as parameters; none if the proof does not end within its limit of steps.
         """
         refutations = self._refutations.get(numbers)
         if refutations is None:
@@ -177,18 +177,20 @@ class BuiltFunction:
         axes = tuple([Axis(extent, _spanned(nbytes, dims[n + 1 :])) for n, extent in enumerate(outer)])
         if align is None:
             align = self.alignment(name, dtype)
-            if axes:  # what is known of the beginnings of rows
+            if axes:  # the alignment of rows, as far as it is known
                 align = math.gcd(align, nbytes * (1 if isinstance(columns, str) else columns))
         return GlobalArray(name, axes, _spanned(nbytes, (columns,)), align)
 
     def _required(self, name: str) -> dict[str, int]:
-        """The entry of a contract that says how a pointer must be aligned, beyond its elements."""
+        """The key `align` of a contract for a pointer that must be aligned to more than its elements; else
+        empty.
+        """
         nbytes = self.uses.alignment.get(name, 1)
         type = self.signature.parameters[name]
         return {"align": nbytes} if isinstance(type, PointerType) and nbytes > type.dtype.nbytes else {}
 
     def _tensor_map(self, name: str) -> dict[str, Any]:
-        """The entry of a contract that says what to encode for a tensor map."""
+        """The key `tensor_map` of a contract with the arguments to encode for a tensor map; else empty."""
         return {"tensor_map": described_array(name, self.maps[name])} if name in self.maps else {}
 
     def contract(self) -> dict[str, Any]:
@@ -232,7 +234,7 @@ def _names_in(expressions: Iterable[Size]) -> set[str]:
 
 
 def _check_bounds(caller: str, bounds: Any, names: Collection[str]) -> None:
-    """Raise `LaunchError` for bounds that are none, or of a name that is no size."""
+    """Raise `LaunchError` for invalid bounds, or for bounds of a name that is no size."""
     for name, value in bounds.items():
         if name not in names:
             raise LaunchError(
@@ -248,7 +250,7 @@ def _check_bounds(caller: str, bounds: Any, names: Collection[str]) -> None:
 
 
 def _grid(caller: str, grid: Any) -> tuple[Size, Size, Size]:
-    """The CTAs along x, y and z."""
+    """The CTAs of a grid along x, y and z. Raises `LaunchError` for an invalid grid."""
     extents = grid if isinstance(grid, tuple | list) else (grid,)
     if not 1 <= len(extents) <= _MOST_DIMENSIONS or not all(map(_is_size, extents)):
         raise LaunchError(
@@ -280,8 +282,8 @@ def _meaning(type: Type) -> str:
 
 
 def _range(type: ScalarType) -> tuple[int, int]:
-    """The default range of a size of this type: from 1 to the largest that s32 has, so that a loop
-    counter of u32 does not wrap.
+    """The default range of a size of this type: from 1 to the largest s32 value, so that a loop counter of
+    u32 does not wrap.
     """
     bits = type.bits - 1 if type.is_signed else type.bits
     return 1, (1 << min(bits, 31)) - 1
@@ -292,7 +294,7 @@ def _is_size(size: object) -> bool:
 
 
 def _dims(caller: str, name: str, dims: Any) -> tuple[int | str, ...]:
-    """The dimensions of an array, checked."""
+    """The dimensions of an array. Raises `LaunchError` for dimensions that are no integers or expressions."""
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{caller}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "

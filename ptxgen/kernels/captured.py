@@ -1,9 +1,9 @@
-"""Variables that the function of a kernel reads while the kernel is built, besides its parameters: those of
-modules and of enclosing functions, in the function and in those that it calls.
+"""Variables that the function of a kernel reads while the kernel is built, besides its parameters: variables
+of modules and of enclosing functions, in the function and in the functions that it calls.
 
 A kernel is built anew when such a value changes, so that a launch never uses a kernel of another value.
-Functions are followed as far as their code names them: a function, a method or a class of the user's, but
-not those of the standard library and of installed packages.
+Functions, methods and classes that the code names are followed, except those of the standard library and of
+installed packages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _MISSING: Final = _Missing()
 
 
 class _Same:
-    """An object as a key: equal to itself alone. It keeps the object, so that no other gets its id."""
+    """An object as a key: equal to itself alone. The key holds the object, so that no other object gets its
+    id.
+    """
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -65,11 +67,11 @@ class Captured:
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
-        self._outputs: set[tuple[object, ...]] = set()  # what building the kernel itself changes
+        self._outputs: set[tuple[object, ...]] = set()  # labels of values that the build changes
         self._scan: _Scan | None = None
 
     def is_same(self) -> bool:
-        """Whether all values are those of the last `key`."""
+        """Whether all values are unchanged since the last `key`."""
         scan = self._scan
         return scan is not None and scan.is_same()
 
@@ -81,7 +83,7 @@ class Captured:
         return scan.key
 
     def built(self) -> None:
-        """The kernel has been built: values that changed while it was are results, not arguments."""
+        """Note that the kernel has been built: values that changed meanwhile are results, not arguments."""
         before, after = self._scan, _Scan(self._function, self._outputs)
         if before is not None and before.key != after.key:
             self._outputs |= {
@@ -92,11 +94,11 @@ class Captured:
 
 
 class _Scan:
-    """The values at one time, by where they are read."""
+    """The captured values at one time, by the path at which they are read."""
 
     def __init__(self, function: Callable[..., None], outputs: set[tuple[object, ...]]) -> None:
         self.values: dict[tuple[object, ...], object] = {}
-        # What names stood for, in namespaces and in cells.
+        # The values of names, in namespaces and in cells.
         self._names: list[tuple[Mapping[str, Any], str, object]] = []
         self._cells: list[tuple[CellType, object]] = []
         self._changing: list[tuple[object, object]] = []  # values that may change in place, and their keys
@@ -110,7 +112,7 @@ class _Scan:
         self.key = tuple(self.values.values())
 
     def is_same(self) -> bool:
-        """Whether all values are still those: asked before each launch."""
+        """Whether all captured values are unchanged since this scan; called before each launch."""
         for namespace, name, value in self._names:
             if namespace.get(name, _MISSING) is not value:
                 return False
@@ -120,7 +122,9 @@ class _Scan:
         return not self._changing or all(_Keys().of(value) == key for value, key in self._changing)
 
     def _follow(self, function: object) -> None:
-        """Read what a function of the user's reads, if that is not done yet."""
+        """Queue a function, unless it has been queued before, so that the values that it reads are
+        captured.
+        """
         if isinstance(function, FunctionType) and id(function) not in self._followed:
             self._followed.add(id(function))
             self._waiting.append(function)
@@ -131,7 +135,7 @@ class _Scan:
             self._value(cells.get(path[0], function.__globals__), path)
 
     def _value(self, namespace: Mapping[str, Any] | CellType, path: tuple[str, ...]) -> None:
-        """The value at a path of attributes, from a variable on."""
+        """Capture the value at a path: a variable, then attributes."""
         label: tuple[object, ...] = (id(namespace), path)
         if label in self._outputs or label in self.values:
             return
@@ -165,8 +169,8 @@ class _Scan:
 
 
 class _Keys:
-    """Keys of values: `changing` says whether a value among them may change in place, and `functions`
-    are those in them.
+    """Makes keys of values: `changing` says whether one of the values may change in place, and `functions`
+    are the functions in them.
     """
 
     def __init__(self) -> None:
@@ -175,7 +179,7 @@ class _Keys:
         self._parts = 0
 
     def of(self, value: object, depth: int = 0) -> object:
-        """The key of a value. Of what is not data it is the object itself."""
+        """The key of a value; if the value is no data, its identity."""
         self._parts += 1
         if isinstance(value, _PLAIN):
             return key_of(value.item() if isinstance(value, np.generic) else value), type(value)
@@ -190,7 +194,7 @@ class _Keys:
         return type(value), *(self.of(part, depth + 1) for part in inside)
 
     def _inside(self, value: object) -> Iterator[object] | None:
-        """The parts of a value that make it up; None if it is not known to have any."""
+        """The parts of a value, such as the items of a list; None if its parts are not known."""
         if isinstance(value, tuple | frozenset):
             return iter(value if isinstance(value, tuple) else sorted(value, key=repr))
         if isinstance(value, MethodType):
@@ -213,7 +217,7 @@ class _Keys:
         return self._attributes(value)
 
     def _attributes(self, value: object) -> Iterator[object] | None:
-        """The attributes of an object of a class of the user's."""
+        """The attributes of an object; None if its class is of an installed package."""
         kind = type(value)
         held = getattr(value, "__dict__", None)
         if held is None or (kind is not SimpleNamespace and _is_installed(_root(kind))):
@@ -237,13 +241,13 @@ def _contents(cell: CellType) -> object:
 
 
 def _root(function: Callable[..., None] | type) -> str:
-    """The first part of the name of its module."""
+    """The top-level package of a function or class, by name."""
     return str(function.__module__).partition(".")[0]
 
 
 @functools.cache
 def _is_installed(root: str) -> bool:
-    """Whether a module, by the first part of its name, is not of the user's."""
+    """Whether a top-level package is of the standard library, of ptxgen or installed, not the user's."""
     if root in sys.stdlib_module_names or root == "ptxgen":
         return True
     file = getattr(sys.modules.get(root), "__file__", None)
@@ -255,8 +259,8 @@ _known: dict[int, tuple[CodeType, tuple[tuple[str, ...], ...]]] = {}
 
 
 def _paths(code: CodeType, cells: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """The variables that a function reads, those in `cells` of enclosing functions, each with the
-    attributes that are taken of it; functions in it are read, too.
+    """The variables that a function reads (names in `cells` are of enclosing functions), each with the
+    attributes that are read of it; inner functions are included.
     """
     known = _known.get(id(code))
     if known is None:

@@ -58,9 +58,8 @@ _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 class KernelFunction:
     """A Python function as a kernel: `scale[grid](x, n, 0.5)` launches it on arrays.
 
-    It is made by `kernel`. The function runs when the kernel is built, once for each target, block
-    size and choice of its keyword-only parameters; the built kernel is verified and kept. Any
-    thread may use it.
+    It is made by `kernel`. The function runs when the kernel is built, once for each target, block size and
+    choice of its keyword-only parameters; the built kernel is verified and cached. Any thread may use it.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class KernelFunction:
         caller = f"kernel {self.name}"
         self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
-        self._plain: dict[str, BuiltFunction] = {}  # by target, those without choices of the caller
+        self._plain: dict[str, BuiltFunction] = {}  # by target, built with default choices
         self._lock = threading.RLock()  # the function runs once for each choice
         self._targets: dict[int, Target] = {}  # of devices
 
@@ -134,7 +133,7 @@ class KernelFunction:
     def emit(
         self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
     ) -> ir.Module:
-        """The module that `build` verifies and keeps, emitted anew: to look at one that is not valid with
+        """The module that `build` verifies and caches, emitted anew: to look at one that is not valid with
         `ptxgen.text.render`.
 
         Takes what `build` takes. Raises what the function raises, and `ConfigError` for invalid choices.
@@ -192,7 +191,7 @@ class KernelFunction:
     def _emit(
         self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
     ) -> tuple[ir.Module, Mapping[str, Boxes]]:
-        """The module, not verified, and what it fixes of its tensor maps."""
+        """The module, not verified, and the boxes that it fixes for its tensor maps."""
         k = KernelBuilder(
             self.name,
             target=target,
@@ -218,7 +217,7 @@ class KernelFunction:
 
     @staticmethod
     def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
-        """A parameter of the kernel, as its function gets it."""
+        """A parameter of the kernel, declared, as the object that is passed to the function."""
         if isinstance(type, TensorMapType):
             return k.tma.tensor_map(name, type.dtype, type.rank)
         return k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
@@ -230,7 +229,7 @@ class KernelFunction:
 
     @property
     def resources(self) -> Resources:
-        """The resources of the kernel of `ptx`."""
+        """The resources of the kernel with the default target, block and static parameters."""
         return self.build().resources
 
     # ------------------------------------------------------------------------------------ launching
@@ -248,11 +247,11 @@ class KernelFunction:
     ) -> None:
         """Launch `grid` CTAs: 1 to 3 extents, x first.
 
-        The arguments are those of the function after the builder, by position or name, and its
-        static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
-        JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array
-        with strides of a multiple of 16 bytes, whose descriptor is made and kept. `threads` is another
-        block size than the decorator's.
+        The arguments are those of the function after the builder, by position or name, and its static ones by
+        name. A pointer takes a dense array of its element type: numpy, torch, CuPy, JAX, or anything with
+        `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array with strides of a multiple of
+        16 bytes, whose descriptor is encoded and cached. `threads` is another block size than the
+        decorator's.
 
         `backend`: "cuda", which copies arrays of the host there and back; "interpreter"; or "auto":
         PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a
@@ -288,7 +287,7 @@ class KernelFunction:
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
     def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
-        """Interpret the kernel, and print what it prints, also if it stops with an error."""
+        """Interpret the kernel, and print the text that it prints, also if it stops with an error."""
         printed = ""
         try:
             printed = self._runner.interpret(built, extent, call, **_limited(limit)).printed
@@ -299,7 +298,9 @@ class KernelFunction:
             sys.stdout.write(printed)
 
     def _require_right(self, built: BuiltFunction, call: Call) -> None:
-        """Raise what a launch on a GPU raises for arguments that do not fit, and for a violation."""
+        """Raise the errors of a launch on a GPU: for arguments that do not fit, and for violations of the
+        proof.
+        """
         require_fit(self.name, built.uses, call)
         if self._proved:
             require_not_refuted(built, call)
@@ -347,10 +348,10 @@ class KernelFunction:
         max_instructions: int | None = None,
         **named: object,
     ) -> Findings:
-        """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
-        of the arrays, which are on the host. What is `clean` met no race, no access outside an
-        array, no read of memory that was never written, no misuse of a barrier, and no assertion that
-        does not hold in these runs. Each run ends after `max_instructions`, as those of `launch` do.
+        """Run the kernel with all sanitizers of the interpreter under three schedules, on copies of the
+        arrays, which are on the host. Findings that are `clean` mean: no race, no access outside an array, no
+        read of memory that was never written, no misuse of a barrier, and no assertion that does not hold in
+        these runs. Each run ends after `max_instructions`, as those of `launch` do.
 
         Raises what `launch` raises.
         """
@@ -437,7 +438,7 @@ class KernelFunction:
 
 
 def _limited(max_instructions: int | None) -> dict[str, Any]:
-    """The limit of a run of the interpreter, if it is not the default."""
+    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
     return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
@@ -461,15 +462,15 @@ def kernel(function: Callable[..., None], **choices: Any) -> KernelFunction: ...
 def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     """Make a function a kernel.
 
-    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that
-    returns it; `min_ctas` the least CTAs per multiprocessor (0: not said); `target` such as
-    "sm_90", by default that of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a
-    cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in the
-    stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` has all CTAs on the
-    device at once. `asserts` says whether launches have the assertions of the kernel
-    (`k.device_assert`), which `check` always has. `proved` says whether launches on a GPU ask
-    the proof of shared memory and barriers, once for each build, and are refused if it has a violation.
-    `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the process.
+    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that returns it;
+    `min_ctas` the least CTAs per multiprocessor (0: not printed); `target` such as "sm_90", by default that
+    of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a cluster along x, y and z;
+    `programmatic` lets the kernel begin before the one before it in the stream has ended, until it calls
+    `k.griddepcontrol_wait()`. `cooperative` launches have all CTAs resident at once. `asserts` says whether
+    launches have the assertions of the kernel (`k.device_assert`), which `check` always has. `proved` says
+    whether launches on a GPU ask the proof of shared memory and barriers, once for each build, and are
+    refused if it has a violation. `cuda` is the GPU backend and `cache` keeps compiled kernels; by default
+    those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)

@@ -19,7 +19,7 @@ _UNSET: Final = (
 
 def require_verified(name: str, module: ir.Module, *, programmatic: bool) -> None:
     """Raise `VerifyError` if the module is no valid PTX, and `ConfigError` if the kernel begins before the
-    grid before it has ended (`programmatic`) and never waits for that.
+    grid before it has ended (`programmatic`) and never executes `griddepcontrol.wait`.
     """
     try:
         require_valid(module)
@@ -35,9 +35,8 @@ def require_verified(name: str, module: ir.Module, *, programmatic: bool) -> Non
 
 
 def require_not_refuted(built: BuiltFunction, call: Call) -> None:
-    """Raise `VerifyError` if the kernel's proof of shared memory and barriers has a violation that comes
-    with the numbers of this call. The proof is asked once for a kernel, with a limit of its steps; what
-    it does not decide passes.
+    """Raise `VerifyError` if the kernel's proof of shared memory and barriers has a violation for the numbers
+    of this call. The proof runs once for a kernel, with a limit of steps; what it does not decide passes.
     """
     if not built.refutations():
         return

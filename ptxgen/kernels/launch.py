@@ -119,7 +119,7 @@ def checked(
 def _array(
     name: str, type: PointerType | TensorMapType, value: object, stream: int | None, problems: list[str]
 ) -> ArrayView | None:
-    """The view of an array, with what is wrong with it added to `problems`; None for no array."""
+    """The view of an array; None if the value is no array. Adds the array's problems to `problems`."""
     try:
         array = view(value, name, stream)
     except LaunchError as error:
@@ -143,7 +143,7 @@ def _address_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterat
 
 
 def _device_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say that arrays are on several devices; an interface may leave open on which GPU one is."""
+    """A message if arrays are on several devices; the interface of an array may not name its GPU."""
     devices = {array.device for array in views.values() if array.size}
     known = {device for device in devices if device[1] != UNKNOWN_DEVICE}
     if len(known) > 1 or len({kind for kind, _ in devices}) > 1:
@@ -155,7 +155,7 @@ def _device_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def _layout_problems(
     name: str, wanted: ScalarType, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """Say what is wrong with the element type and the strides of an array."""
+    """Messages on the element type and the strides of an array that do not fit the parameter."""
     problems = []
     size = _SIZES.get(wanted.name)
     if numpy_type(dtype).hasobject:
@@ -176,9 +176,7 @@ def _layout_problems(
 
 
 def _number(type: ScalarType, value: object) -> int | float | None:
-    """A number as the kernel gets it, of f16 and bf16 the bits; None for one that the type does not
-    hold.
-    """
+    """A number as the kernel's argument, for f16 and bf16 its bits; None if the type does not hold it."""
     whole = _WHOLE.get(type.name)
     if whole is not None:
         return integer(value, *whole)
@@ -205,8 +203,8 @@ def _number_problem(name: str, type: ScalarType, value: object) -> str:
 
 
 def require_fit(caller: str, uses: Uses, call: Call) -> None:
-    """Raise `LaunchError` for arrays that the kernel writes and that are read-only, and for those at
-    an address that its vectors and copies cannot use.
+    """Raise `LaunchError` for read-only arrays that the kernel writes, and for arrays whose address is not
+    aligned to the kernel's vectors and copies.
     """
     for name, array in call.views.items():
         if array.read_only and name in uses.written and array.size:
@@ -222,8 +220,8 @@ def require_fit(caller: str, uses: Uses, call: Call) -> None:
 
 
 def require_apart(caller: str, uses: Uses, call: Call) -> None:
-    """Raise `LaunchError` for arrays of the host that share memory which the kernel writes: their copies
-    on a GPU would not.
+    """Raise `LaunchError` for arrays of the host that share memory which the kernel writes: their copies on a
+    GPU would not share it.
     """
     arrays = [(name, array) for name, array in call.views.items() if array.size]
     for n, (name, array) in enumerate(arrays):
@@ -300,9 +298,7 @@ class Runner:
         self._launch(built, grid, call.values, call.views, stream, ordinal)
 
     def _require_device(self, caller: str, call: Call, ordinal: int) -> None:
-        """Raise `LaunchError` for arrays whose library does not say the device, and that are not on
-        the device of the launch.
-        """
+        """Raise `LaunchError` for arrays that are not on the device of the launch."""
         for name, array in call.views.items():
             if array.device[1] == ordinal or array is call.first:
                 continue
@@ -340,7 +336,7 @@ class Runner:
             host_array(call.views[name])[...] = values_of
 
     def _require_dense_maps(self, built: BuiltFunction, call: Call) -> None:
-        """Raise `LaunchError` for arrays whose dense copies no tensor map describes."""
+        """Raise `LaunchError` for arrays whose dense copies cannot have a tensor map."""
         for name in built.maps:
             type, array = built.signature.parameters[name], call.views[name]
             assert isinstance(type, TensorMapType)  # which has boxes

@@ -1,4 +1,6 @@
-"""The parameters of a kernel function: those of the kernel, and those known when it is built."""
+"""The parameters of a kernel function: the kernel's own, and static ones, which are known when it is
+built.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +99,8 @@ class Signature:
         return {name: _plain(values[name]) for name in self.statics}
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The kernel's arguments in their order, and the static ones by name. Raises TypeError, as
-        Python does for a call that does not fit.
+        """The kernel's arguments in the parameters' order, and the static ones by name. Raises TypeError for
+        a call that does not fit, as Python does.
         """
         names = self.names
         if len(arguments) == len(names) and not named:
@@ -121,7 +123,7 @@ class Signature:
 
 
 def threads_of(name: str, threads: object, target: Target) -> int:
-    """The threads of a CTA. Raises `ConfigError` for what is no number that the target has."""
+    """The threads of a CTA. Raises `ConfigError` for a number that the target does not allow."""
     count = integer(threads, 1, target.threads_per_block)
     if count is None:
         raise ConfigError(
@@ -147,9 +149,9 @@ def _plain(value: Any) -> Any:
 
 
 def key_of(value: Any) -> object:
-    """A hashable key of a static value: equal only for values that are the same in every kernel.
-    1, 1.0 and True are apart, and so are 0.0 and -0.0, also in tuples, frozen sets and fields of data
-    classes; NaN is itself. Raises TypeError for what is not hashable.
+    """A hashable key of a static value: equal only for values that are the same in every kernel. 1, 1.0 and
+    True have different keys, and so have 0.0 and -0.0, also in tuples, frozen sets and fields of data
+    classes; NaN equals itself. Raises TypeError for what is not hashable.
     """
     if isinstance(value, float):
         return type(value), struct.pack("<d", value)
@@ -179,7 +181,7 @@ def _scope(function: FunctionType) -> dict[str, Any]:
 
 
 def _is_type(annotation: object, scope: dict[str, Any]) -> bool:
-    """Whether an annotation is that of a parameter of the kernel."""
+    """Whether an annotation is a type of kernel parameters."""
     if isinstance(annotation, str):
         try:
             annotation = eval(annotation, scope)  # the author's own annotation

@@ -18,7 +18,9 @@ _MOST_EXTENT: Final = 1 << 32
 
 
 def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[str]:
-    """Say why no tensor map describes an array: its element type, rank, address, extents and strides."""
+    """Messages why an array cannot have a tensor map: its element type, rank, address, extents and
+    strides.
+    """
     if array.dtype != type.dtype.dtype_name:
         yield f"{name} must be {type.dtype.dtype_name} ({type}), got {array.dtype}; convert it"
         return
@@ -47,7 +49,7 @@ def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[s
 
 
 class MapEncoder:
-    """Makes the tensor maps of launches, and keeps them by the array's address, shape and strides."""
+    """Encodes the tensor maps of launches, and caches them by the array's address, shape and strides."""
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
@@ -60,7 +62,9 @@ class MapEncoder:
         views: Mapping[str, ArrayView],
         ordinal: int,
     ) -> list[Any]:
-        """The parameters' values: maps of arrays on device `ordinal` have replaced their addresses."""
+        """The values of the parameters, with encoded tensor maps, of arrays on device `ordinal`, for those in
+        `maps`.
+        """
         return [self._of(maps[n], views[n], ordinal) if n in maps else value for n, value in values.items()]
 
     def _of(self, boxes: Boxes, array: ArrayView, ordinal: int) -> bytes:

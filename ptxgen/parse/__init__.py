@@ -59,8 +59,8 @@ def parse_on_use(text: str, sources: Sources | None = None) -> Module:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which would walk over all that was read again and again, a third of
-    the time: a module has no cycles.
+    """A context without Python's garbage collector, which would traverse the growing module again and again,
+    for a third of the time, although a module has no reference cycles.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -91,7 +91,7 @@ class Bodies(Variables):
                 statements.append(self._instr())
 
     def parts(self) -> Body:
-        """The parts of the body that was read."""
+        """The statements, variables and other contents of the body that was read last."""
         return Body(tuple(self.registers), tuple(self.statements), tuple(self.shared), tuple(self.variables))
 
     def _comment(self, text: str) -> None:

@@ -104,7 +104,9 @@ class Constants(Tokens):
         return value.value
 
     def summand(self, what: str) -> int | None:
-        """Read an expression up to the next `+` or `-` outside brackets; None if it is a float."""
+        """Read and evaluate an expression up to the next `+` or `-` outside brackets; None if it is a
+        float.
+        """
         value, unsigned = self._expression(what, _BINDING["+"])
         return None if isinstance(value, float) else int(_wrap(value, unsigned).value)
 

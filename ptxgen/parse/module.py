@@ -220,7 +220,9 @@ class Modules(Bodies):
         )
 
     def _reader(self, block: Block) -> Callable[[], Body]:
-        """A function that reads the body of a kernel as this point of the text has it read."""
+        """A function that reads a kernel's body later, with the `.file` names and shared arrays known at this
+        point.
+        """
         text, sources, files, arrays = self.text, self._sources, self._files, dict(self.arrays)
 
         def read() -> Body:

@@ -10,7 +10,7 @@ from ptxgen.ir import Kernel, RegisterRange, Shared, Statement, Variable
 
 
 class Body(NamedTuple):
-    """The parts of a kernel or a function that its body has."""
+    """The fields of a kernel or a function that come from its body."""
 
     registers: tuple[RegisterRange, ...]
     body: tuple[Statement, ...]
@@ -56,7 +56,7 @@ class UnreadKernel(Kernel):
 
 
 def unread(read: Callable[[], Body], **head: object) -> Kernel:
-    """The kernel whose other fields are `head`, with the body that `read` gives."""
+    """A kernel whose body `read` returns when it is first used; `head` are its other fields."""
     kernel = object.__new__(UnreadKernel)
     object.__setattr__(kernel, "_read", read)
     for name, value in head.items():

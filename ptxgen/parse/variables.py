@@ -26,7 +26,7 @@ _BYTE: Final = 0xFF
 
 
 class _Element(NamedTuple):
-    """The part of a declaration before the names: type, vector lanes, and alignment in bytes.
+    """The part of a variable's declaration before the names: type, vector lanes, and alignment in bytes.
 
     `align` is 0 where the declaration names no alignment.
     """
@@ -194,7 +194,7 @@ class Variables(Operands):
                 self.fail(f"an alignment must be a power of two, got {align}", self.at - 1)
 
     def once(self, word: str, seen: list[str]) -> None:
-        """Read the directive `word` and add it to `seen`; raises `ParseError` if it is there."""
+        """Read the directive `word` and add it to `seen`; raises `ParseError` if `seen` has it."""
         if word in seen:
             self.fail(f"{word} is said twice; remove one")
         seen.append(word)
@@ -244,7 +244,7 @@ class Variables(Operands):
         """
         try:
             end = self.words.index("}", self.at)
-        except ValueError:  # the list has no end, which the caller says better
+        except ValueError:  # the list has no end; the caller's error is clearer
             return False
         type = value.type
         listed = self.words[self.at : end]

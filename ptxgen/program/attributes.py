@@ -17,7 +17,7 @@ _CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 1_000_000, 1024, 40 << 20
 
 
 def device_attribute(number: int, has: Target) -> int | None:
-    """The value of an attribute of a device with a target; None if there is no attribute of that number."""
+    """The value of an attribute of a device of target `has`; None if there is no attribute of that number."""
     if not 0 < number <= _LAST:
         return None
     values = {
@@ -64,7 +64,7 @@ def device_attribute(number: int, has: Target) -> int | None:
         134: -1,
         160: _INT_MAX,  # no tensor map is large
     }
-    # All others are about what is not answered, such as textures, several devices and other processes.
+    # All others are about features without answers, such as textures, several devices and other processes.
     return values.get(number, 0)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Where streams do their work at once, the default stream of a thread is that of the process.
+# Streams run their work at once here, so the default stream of a thread is that of the process.
 _OF_A_THREAD: Final = re.compile(r"(\w+)_(?:ptsz|ptds)")
 
 
@@ -31,9 +31,9 @@ class Version:
 class Calls:
     """The functions that a library exports.
 
-    `functions` are those with a body, which is one that ends the program unless a source answers it;
-    `same` are further names, each with the function that it is; `versions` are the versions of each call
-    that a program can ask for by its name, oldest first.
+    `functions` are functions with a body, which ends the program unless a source file answers the call;
+    `same` maps each alias to the function; `versions` are the versions of each call that a program can ask
+    for by its name, oldest first.
     """
 
     functions: tuple[str, ...]
@@ -41,7 +41,9 @@ class Calls:
     versions: Mapping[str, tuple[Version, ...]]
 
     def source(self) -> str:
-        """C source of the functions that nothing answers, and of the table of versions for wire.h."""
+        """C source of weak bodies that end the program, for calls without an answer, and of the table of
+        versions for wire.h.
+        """
         # Weak: the symbols of the sources that answer calls are strong.
         bodies = [
             f'__attribute__((weak)) void {name}(void) {{ wire_unanswered("{name}"); }}'
@@ -57,21 +59,21 @@ class Calls:
         return "\n".join(['#include "wire.h"', *bodies, *further, *table, ""])
 
     def linked(self) -> Iterator[str]:
-        """The options of the linker that give functions their further names."""
+        """The linker options that define the aliases of functions."""
         for name, function in self.same.items():
             yield f"-Wl,--defsym={name}={function}"
 
 
 def calls_of_names(text: str) -> Calls:
-    """The functions of a list of names."""
+    """The functions of a list of names, separated by white space."""
     names = text.split()
     functions = tuple(name for name in names if not _OF_A_THREAD.fullmatch(name))
     return Calls(functions, _same(names), {})
 
 
 def calls_of_versions(text: str) -> Calls:
-    """The functions of a table of calls and their versions, a line for each; `driver_calls.txt` says how it
-    is written.
+    """The functions of a table of calls and their versions, a line for each; `driver_calls.txt` documents the
+    format.
     """
     names: list[str] = []
     same: dict[str, str] = {}
@@ -95,5 +97,5 @@ def calls_of_versions(text: str) -> Calls:
 
 
 def _same(names: Sequence[str]) -> dict[str, str]:
-    """The names that are those of calls for the default stream of a thread."""
+    """The aliases of calls for the per-thread default stream, each with the call's usual name."""
     return {name: match[1] for name in names if (match := _OF_A_THREAD.fullmatch(name))}

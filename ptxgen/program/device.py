@@ -60,7 +60,7 @@ _ANSWERS: Final[dict[str, Answer]] = {}
 
 
 def answer(method: Answer) -> Answer:
-    """Mark the answer to the call of the method's name."""
+    """Register a method as the answer to the call of the same name."""
     _ANSWERS[method.__name__] = method
     return method
 
@@ -91,10 +91,10 @@ class _Module:
 class Device:
     """The device: its memory, modules and kernels.
 
-    `asked` is the target that the device has, or None for one that the program's PTX runs on;
-    `sanitize` watches all launches; `compiled` is when the program was made, in seconds since the
-    epoch. `tell` is called with each fault of a kernel as it happens. `reports` are what the
-    sanitizers found, each problem once, and `faults` what ended kernels.
+    `asked` is the target of the device, or None for a target that the program's PTX runs on; with `sanitize`
+    the sanitizers watch all launches; `compiled` is when the program was made, in seconds since the epoch.
+    `tell` is called with each fault of a kernel as it happens. `reports` are the sanitizers' findings, each
+    problem once, and `faults` the errors that ended kernels.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Device:
 
     @answer
     def memory_at(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """An address in memory -> kind (0 for no memory), the allocation's first address, its bytes."""
+        """Look up an address -> kind of memory (0 for none), the allocation's first address, its bytes."""
         return Reply(numbers=self.memory.kind_at(numbers[0]))
 
     @answer
@@ -171,7 +171,7 @@ class Device:
 
     @answer
     def read(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """The bytes at an address: address, bytes."""
+        """Copy bytes from the device: address, number of bytes -> the bytes."""
         address, nbytes = numbers[:2]
         held = self.memory.bytes_at(address, nbytes)
         for report in self.memory.reports(address, nbytes):
@@ -186,12 +186,12 @@ class Device:
 
     @answer
     def sync(self, _numbers: Sequence[int], _data: bytes) -> Reply:
-        """The fault of an earlier kernel, if any; each launch has ended already."""
+        """Synchronize: the fault of an earlier kernel, if any; each launch has ended already."""
         return self._after(Reply())
 
     @answer
     def reset(self, _numbers: Sequence[int], _data: bytes) -> Reply:
-        """Forget all memory, and a fault."""
+        """Reset the device: free all memory, and clear a fault."""
         self._fault = OK
         for buffer in self.memory.arena.buffers:
             self.memory.free(buffer.base)
@@ -263,7 +263,7 @@ class Device:
 
     @answer
     def symbol(self, numbers: Sequence[int], data: bytes) -> Reply:
-        """A variable: module, name -> address (0 in constant memory), bytes."""
+        """Look up a variable: module, name -> address (0 in constant memory), bytes."""
         held = self._variables(numbers[0])
         name = data.decode()
         if held is None or name not in held.variables:
@@ -308,7 +308,7 @@ class Device:
             return Reply(_INVALID_FUNCTION)
         module = kernel.program.module
         variables = module_memory(module, self.memory.arena)
-        dynamic = kernel.kernel.dynamic_shared_bytes  # what the text itself says that a launch needs
+        dynamic = kernel.kernel.dynamic_shared_bytes  # bytes that the text itself declares
         linked = link(module, kernel.kernel, dynamic, variables.addresses)
         static = linked.shared_bytes - linked.reserved_bytes - dynamic
         sizes = map(param_bytes, kernel.kernel.params)
@@ -457,14 +457,14 @@ class Device:
 
     @answer
     def unanswered(self, _numbers: Sequence[int], data: bytes) -> Reply:
-        """A call that is not answered; ends the program."""
+        """End the program, because it made a call that is not answered."""
         raise StopProgramError(
             f"{self.name} calls {data.decode()}, which is not answered; see docs/running-programs.md"
         )
 
     @answer
     def refused(self, _numbers: Sequence[int], data: bytes) -> Reply:
-        """A reason to end the program."""
+        """End the program for the reason in `data`."""
         raise StopProgramError(f"{self.name} cannot go on: {data.decode(errors='replace')}")
 
     @answer
@@ -479,7 +479,7 @@ class Device:
 
     @answer
     def memory_info(self, _numbers: Sequence[int], _data: bytes) -> Reply:
-        """Bytes of memory that are left, and in all."""
+        """The free and the total bytes of device memory."""
         return Reply(numbers=(CAPACITY - self.memory.used, CAPACITY))
 
 

@@ -66,7 +66,7 @@ def _read(data: mmap.mmap, path: Path) -> Executable:
 
 
 def _sections(data: mmap.mmap) -> dict[bytes, tuple[int, int]]:
-    """The offset and the bytes of each section that matters here, by its name and the 0 after it."""
+    """The offset and the size in bytes of each section that is read here, by its name with the final 0."""
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names_at = struct.unpack_from("<HHH", data, 58)
     if not start:

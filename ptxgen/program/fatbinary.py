@@ -39,8 +39,8 @@ class Ptx:
     whole: int
 
     def text(self) -> str:
-        """The text. Raises `BackendError` if there is no decompressor for it, and `LaunchError` if it is
-        damaged.
+        """The PTX text, decompressed. Raises `BackendError` if there is no decompressor for it, and
+        `LaunchError` if it is damaged.
         """
         data = self.data
         if self.flags & (_ZSTD | _LZ4 | _OLD_COMPRESSION) and self.whole > _MOST_BYTES:
@@ -60,7 +60,7 @@ class Ptx:
 
 
 def entries(container: bytes) -> Iterator[Ptx]:
-    """The PTX entries of a container. Raises `LaunchError` for bytes that are none."""
+    """The PTX entries of a container. Raises `LaunchError` for bytes that are no container."""
     if len(container) < _HEADER.size:
         raise LaunchError(f"a fat binary is cut short: it has {len(container)} bytes")
     magic, _, header, nbytes = _HEADER.unpack_from(container)

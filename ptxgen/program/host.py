@@ -38,10 +38,10 @@ _ANY_RUNTIME: Final = "libcudart.so"
 class Ended:
     """The end of a program's process.
 
-    `code` is its exit code, or 128 plus the number of the signal that ended it. `stopped` says why it
-    was ended, if it was: it made a call that is not answered, or its device code cannot be run.
-    `reports` are what the sanitizers found, each problem of a kernel once; `faults` say what ended
-    kernels; `launches` counts kernels that ran.
+    `code` is its exit code, or 128 plus the number of the signal that ended it. `stopped` is the reason why
+    this process ended it, or empty: a call that is not answered, or device code that cannot be run. `reports`
+    are the sanitizers' findings, each problem of a kernel once; `faults` are the errors that ended kernels;
+    `launches` counts kernels that ran.
     """
 
     code: int
@@ -66,8 +66,9 @@ def run(
     `max_instructions` in sequence, in one batch of CTAs, is stopped. `tell` is called, from another thread,
     with each fault of a kernel and each refused launch when it happens.
 
-    Raises `LaunchError` for a program that cannot be run so, `UnsupportedTargetError` for an unknown
-    target, `BackendError` without a C compiler or a temporary folder, and `CompileError` if that fails.
+    Raises `LaunchError` for a program that cannot be run without a GPU, `UnsupportedTargetError` for an
+    unknown target, `BackendError` without a C compiler or a temporary folder, and `CompileError` if the
+    compiler fails.
     """
     asked = None if target is None else find_target(target)
     path, has_device_code = _checked(command)
@@ -149,8 +150,8 @@ def _checked(command: Sequence[str]) -> tuple[Path, bool]:
 
 
 class _Server:
-    """Answers the connections to a socket, a thread for each; a process that the program starts has
-    its own.
+    """Answers the connections to a socket, a thread for each; each process that the program starts connects
+    separately.
     """
 
     def __init__(self, path: Path, device: Device) -> None:

@@ -95,7 +95,7 @@ def folder_of_libraries(scratch: Path, tell: Callable[[str], None] = lambda _: N
 
 
 def _filled(folder: Path, texts: dict[str, str]) -> Path:
-    """The folder, after the libraries that it lacks have been compiled."""
+    """Compile the libraries that the folder lacks; returns the folder."""
     missing = []
     for library in _LIBRARIES:
         try:

@@ -84,7 +84,7 @@ class DeviceMemory:
         )  # a module's variables, too
 
     def bytes_at(self, address: int, nbytes: int, writes: bool = False) -> Any:
-        """The bytes at an address, uint8 [nbytes], not copied; None if they are no memory. With
+        """The bytes at an address, uint8 [nbytes], not copied; None if they are not in an allocation. With
         `writes`, they count as written.
         """
         buffer: Buffer | None = self.arena.find(address, address + nbytes)
@@ -97,7 +97,7 @@ class DeviceMemory:
         return buffer.window.data[start : start + nbytes]
 
     def copy(self, to: int, source: int, nbytes: int) -> bool:
-        """Copy between device addresses; false if either is no memory."""
+        """Copy between device addresses; false if either is not in an allocation."""
         data, state = self.bytes_at(source, nbytes), self._state(source, nbytes)
         target = self.bytes_at(to, nbytes, writes=True)
         if data is None or target is None:
@@ -110,7 +110,7 @@ class DeviceMemory:
         return True
 
     def reports(self, address: int, nbytes: int) -> list[Report]:
-        """The reports that are due because the host reads these bytes: of undefined ones that kernels have
+        """The sanitizers' reports on a read of these bytes by the host: of undefined values that kernels
         stored there.
         """
         memory = self.arena.heap_bytes(address, nbytes)

@@ -1,4 +1,4 @@
-"""Arguments of a launch: copies of them, and what a page says of them."""
+"""Copies of a launch's arguments, and their descriptions on a report's page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
 
 
 def _with(value: _Described, **fields: _Array) -> _Described:
-    """A copy of a frozen value with other arrays; what was derived from their layout stays right."""
+    """A copy of a frozen value whose arrays are replaced by others of the same layout."""
     copied = copy.copy(value)
     for name, array in fields.items():
         object.__setattr__(copied, name, array)
@@ -62,7 +62,7 @@ def _copied(array: _Array, memory: dict[int, _Array]) -> _Array:
 
 
 def words_of(value: Argument) -> str:
-    """An argument in words that do not depend on where it lies in memory."""
+    """A description of an argument that does not depend on its address in memory."""
     if isinstance(value, TensorMap):
         return f"tensor map of {words_of(value.base)}"
     if isinstance(value, Texture | Surface):

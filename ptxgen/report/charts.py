@@ -24,7 +24,7 @@ _REGISTER_HEIGHT: Final = 200
 
 
 def heat(count: int | None, most: int) -> int:
-    """How hot a count is, 0 (none) to 5, by its logarithm."""
+    """The colour class of a count in a heat map, 0 (none) to 5, by the logarithm of the count."""
     if not count or most <= 0:
         return 0
     return 5 if most == 1 else max(1, min(5, 1 + int(4 * math.log(count) / math.log(most))))
@@ -42,7 +42,7 @@ def short(count: int | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share as a number of percent with one digit after the point; of nothing it is 0."""
+    """A share in percent with one digit after the point, as text; 0 if `whole` is 0."""
     return f"{100 * part / whole:.1f}" if whole else "0"
 
 
@@ -77,7 +77,7 @@ def chunks(rows: Sequence[Any]) -> Iterator[Chunk]:
 
 
 def ptx_chunks(lines: Sequence[PtxLine], most: int) -> Iterator[Chunk]:
-    """The PTX in chunks, with the live registers as sparklines; the widest bar stands for `most`."""
+    """The PTX in chunks, with the live registers as sparklines; a bar of full width is `most` registers."""
     for chunk in chunks(lines):
         path, last = ["M0 0"], 0
         for n, line in enumerate(chunk.rows):
@@ -91,7 +91,7 @@ def ptx_chunks(lines: Sequence[PtxLine], most: int) -> Iterator[Chunk]:
 
 
 def register_chart(report: Report) -> dict[str, Any]:
-    """Live registers over the lines of PTX; a point is the most of the lines that it stands for."""
+    """Live registers over the lines of PTX; a point is the maximum over its lines."""
     known = [line for line in report.ptx if line.registers is not None]
     assembled = report.code.registers if report.code else 0
     most = max([report.live_registers, assembled, 8])
@@ -132,14 +132,16 @@ def register_chart(report: Report) -> dict[str, Any]:
 
 
 def degree_class(access: SharedAccess) -> str:
-    """How bad the bank conflicts of an access are: `free`, `some` or `many`."""
+    """The class of an access by its bank conflicts: `free`, `some` or `many`."""
     if access.wavefronts <= access.least:
         return "free"
     return "some" if access.degree <= 2 else "many"
 
 
 def bank_class(words: int) -> str:
-    """How many words a bank serves in one access: `none`, `free` (one), `some` (two) or `many`."""
+    """The class of a bank by the words that it serves in one access: `none`, `free` (one), `some` (two) or
+    `many`.
+    """
     return ("none", "free", "some")[words] if words <= 2 else "many"
 
 
@@ -178,7 +180,7 @@ def _fit(text: str, room: int) -> str:
 
 
 def bank_strips(access: SharedAccess) -> list[tuple[int, str, int]]:
-    """For each bank, its place in a strip, how loaded it is, and the words that it serves."""
+    """For each bank, its x coordinate in a strip, its class (`bank_class`), and the words that it serves."""
     return [(6 * bank, bank_class(access.banks[bank]), access.banks[bank]) for bank in range(BANKS)]
 
 
@@ -354,7 +356,7 @@ def roofline_chart(roofline: Roofline, cycles: float) -> dict[str, Any]:
 
 
 def named(report: Report) -> dict[int, str]:
-    """Words for source lines by id, such as `softmax.py:9`."""
+    """The names of source lines by id, such as `softmax.py:9`."""
     return {line.id: f"{file.name}:{line.number}" for file in report.sources for line in file.lines}
 
 

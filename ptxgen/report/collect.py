@@ -47,9 +47,9 @@ _SHOWN_OPCODES: Final = 40
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch to interpret: 1 to 3 extents each, x first, and the arguments in the kernel's order. The
-    arrays among them are copied, and keep their values. `dynamic_align` is the alignment of dynamic
-    shared memory in bytes, if the launch gives more than the text asks for.
+    """A launch to interpret: `grid` and `cluster` with 1 to 3 extents each, x first, and `args` in the order
+    of the kernel's parameters. The arrays among them are copied, and keep their values. `dynamic_align` is
+    the alignment of dynamic shared memory in bytes, if the launch gives more than the text asks for.
     """
 
     grid: tuple[int, ...]
@@ -61,7 +61,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about.
+    """The kernel of a report, and what the report is to include.
 
     `module` is PTX text or a module, `entry` the name of one of its kernels (may be left out if there
     is one). `block` are the threads of a CTA along x, y and z (default: what the kernel says). `launch`
@@ -84,8 +84,8 @@ class Subject:
 
 @dataclass
 class _Ran:
-    """What the runs found; `why_not` says why there is no recording. `instrs` are the instructions by
-    number.
+    """The results of the runs; `why_not` is the reason why there is no recording. `instrs` are the
+    instructions by number.
     """
 
     counters: Counters | None = None
@@ -373,7 +373,7 @@ def _three(extent: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _warps_by_line(ran: _Ran) -> dict[int, int]:
-    """How many warps executed each line of PTX."""
+    """The number of warps that executed each line of PTX, by line."""
     warps = Counter[int]()
     if ran.counters is not None:
         for number, count in ran.counters.by_instruction.items():

@@ -11,8 +11,8 @@ LINT = "lint"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `severity` is ERROR (wrong for certain), UNPROVED or LINT; `kind` names who found
-    it; `line` is the line of the PTX text that it is about, 0 for none; `times` counts equal findings.
+    """One finding. `severity` is ERROR (wrong for certain), UNPROVED or LINT; `kind` names the check that
+    found it; `line` is the line of the PTX text that it is about, 0 for none; `times` counts equal findings.
     """
 
     severity: str
@@ -77,8 +77,8 @@ class SassRow:
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """The assembled kernel; `rows` are empty without a disassembler, and `why_not` says what to install.
-    The last three count bytes of a thread. `mix` and `loop_mix` count the instructions by class, all
-    of them and those on the main loop's path.
+    `stack_bytes`, `spill_store_bytes` and `spill_load_bytes` are per thread. `mix` counts all instructions by
+    class, `loop_mix` those on the main loop's path.
     """
 
     assembler: str
@@ -131,7 +131,7 @@ class SharedAccess:
 
 @dataclass(frozen=True, slots=True)
 class SharedMap:
-    """The shared memory of a CTA: its size in bytes, its regions, and who accesses it."""
+    """The shared memory of a CTA: its size in bytes, its regions, and the accesses to it."""
 
     nbytes: int
     regions: tuple[Region, ...]
@@ -207,8 +207,8 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a target's limits allow the kernel: CTAs on a multiprocessor, busy units, roofline.
-    `limited_by` says what keeps more CTAs from fitting.
+    """The limits of the target for a kernel: CTAs on a multiprocessor, busy units, roofline. `limited_by`
+    names the resources that keep more CTAs from fitting.
     """
 
     ctas_per_sm: int

@@ -1,10 +1,10 @@
 """How long a block of queries takes a CTA of warpgroups: the issue model from the kernel's first instruction
 to its last, not only round its main loop.
 
-Each warpgroup executes what is before the loops once, a number of iterations, and once what is after
-them (`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a
-register is one at which warpgroups take turns; at one that is written into the instruction all consumers
-wait. Copies have arrived when they are asked for: what a block waits for memory is `launch_model`'s.
+Each warpgroup executes what is before the loops once, a number of iterations, and once what is after them
+(`ptxgen.runtime.sass.block_of`), by the rules of `issue_model`. A barrier whose number is in a register is a
+ping-pong barrier of warpgroups; at a barrier with a literal number all consumers wait. Copies are assumed to
+have arrived when they are waited for: `launch_model` has a block's waits for memory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class BlockClocks:
-    """The clocks of a CTA for a block of queries with one tile of keys, for each further tile that a mask
-    `cuts`, and for each other one; `once` are those that a persistent CTA does not repeat.
+    """The clocks of a CTA for a block of queries: `first` with one tile of keys, `cut` for each further tile
+    that a mask cuts, `main` for each other tile; `once` are the clocks that a persistent CTA does not repeat.
     """
 
     first: float
@@ -88,8 +88,8 @@ def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float
 
 
 def _barriers(path: Sequence[SassInstr]) -> tuple[set[int], set[int]]:
-    """Where warpgroups take turns, and where all consumers wait for each other. Numbers at which some only
-    arrive, before the first turn and after the last one, are neither.
+    """The indices of ping-pong barriers, and of barriers at which all consumers wait. Literal numbers at
+    which some only arrive (the begin and end of a ping-pong) are neither.
     """
     numbers = {n: i.operands.split(",")[0] for n, i in enumerate(path) if i.name == "BAR"}
     arrived = {number for n, number in numbers.items() if path[n].opcode.startswith("BAR.ARV")}

@@ -13,10 +13,10 @@ source: special functions 22, other units that set a scoreboard 12, and 10 until
 been read.
 
 Products of warpgroups (HGMMA, QGMMA) are asynchronous: a warp issues one and goes on; `gsb0` ends a group,
-for which `WARPGROUP.DEPBAR` waits. A loop that waits and arrives at named barriers (`BAR.SYNC` and
-`BAR.ARV`) is one whose warpgroups take turns. The rest was measured on an H800
-(github.com/cicuvc/nvidia-sass-document, commit d26f1d88, notes/sm90/arch/wgmma.md and
-register_bandwidth.md), not on kernels of this project:
+for which `WARPGROUP.DEPBAR` waits. A loop that waits and arrives at named barriers (`BAR.SYNC` and `BAR.ARV`)
+is a ping-pong loop of its warpgroups. The rest was measured on an H800
+(github.com/cicuvc/nvidia-sass-document, commit d26f1d88, notes/sm90/arch/wgmma.md and register_bandwidth.md),
+not on kernels of this project:
 
 * a product takes its multiply-adds by the dense rate of the device, or the clocks in which shared memory
   brings its operands, whichever are more. Tensor copies and bulk reductions pass through shared memory
@@ -29,11 +29,11 @@ register_bandwidth.md), not on kernels of this project:
   n16 and n64 by 1.9, 3.9 and 15.9 clocks; measured were 1.9, 3.9 and 15.7, with products of 64 clocks
   each. That it holds for products without a gap, and of more columns, is assumed.
 
-Copies that mbarriers count have arrived when they are asked for. The model knows neither DRAM nor bank
-conflicts, nor how long named barriers and branches take; what comes before and after the loop is
-`issue_block`'s. Next to the H200's counters it is right within 5 points for three of four kernels, and
-tells of head_dim 256 too little (docs/measurements.md, "The model and the counters"): it ranks kernels,
-and promises no time.
+Copies that mbarriers count are assumed to have arrived when they are waited for. The model knows neither DRAM
+nor bank conflicts, nor how long named barriers and branches take; what comes before and after the loop is
+`issue_block`'s. Next to the H200's counters it is right within 5 points for three of four kernels, and tells
+of head_dim 256 too little (docs/measurements.md, "The model and the counters"): it ranks kernels, and
+promises no time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ _WRITE_CLOCKS: Final = 1.0  # by which a register that is written delays a produ
 
 
 class Wait(enum.Enum):
-    """What a warp waits for between two of its instructions, each after what precedes it here."""
+    """The reasons for which a warp waits between two of its instructions; of several at once the first here
+    counts.
+    """
 
     STALL = "its own stall counts"
     MEMORY = "shared and global memory, also while others use it"
@@ -175,7 +177,7 @@ class Step:
 
     @property
     def arrives(self) -> bool:
-        """Whether the instruction (BAR.ARV) gives the turn to the next warpgroup."""
+        """Whether the instruction is a BAR.ARV, which lets the next warpgroup of a ping-pong run."""
         return self.instr.opcode.startswith(_ARRIVES)
 
     @property
@@ -193,10 +195,10 @@ class _Product:
 
 @dataclass(slots=True)
 class Shared:
-    """What the warps of a scheduler share: when each unit is `free`, and what it has been busy for;
-    `passing` are the bytes that copies move through shared memory for each clock of the tensor cores,
-    `owed` the clocks for which warps used it while a product was executed, `queued` the last products, and
-    `spare` the clocks in which these wait for shared memory and write no registers.
+    """What the warps of a scheduler share: for each unit the clock from which it is `free`, and the clocks
+    for which it was `busy`; `passing` are the bytes that copies move through shared memory for each clock of
+    the tensor cores, `owed` the clocks for which warps used it while a product was executed, `queued` the
+    last products, and `spare` the clocks in which these wait for shared memory and write no registers.
     """
 
     passing: float
@@ -247,7 +249,9 @@ class Shared:
 
 @dataclass(slots=True, eq=False)
 class Warp:
-    """Where a warp is, and what it waits for."""
+    """The state of a warp: its position in the loop, and the clocks at which its results and copies are
+    ready.
+    """
 
     cta: int
     ready: float
@@ -261,7 +265,7 @@ class Warp:
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)  # the last of each group
-    ping_pong_since: float = NEVER  # the clock at which the warp's turn began
+    ping_pong_since: float = NEVER  # since when a ping-pong barrier lets the warp run
 
     @property
     def position(self) -> tuple[int, int]:
@@ -269,7 +273,9 @@ class Warp:
         return self.iterations, self.at
 
     def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
-        """Count what the warp has waited for since its last instruction, before it issues the next one."""
+        """Count the clocks that the warp has waited since its last instruction, by reason, before it issues
+        the next one.
+        """
         free = shared.free
         memory = [self.memory[n] for n in step.waits]
         if step.unit is Unit.MEMORY:
@@ -369,7 +375,9 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
 
 
 def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) -> None:
-    """At a ping-pong barrier: end the warp's turn, or (BAR.ARV) give the turn to the next warp of its CTA."""
+    """At a ping-pong barrier: end the warp's permission to run, or (BAR.ARV) give it to the next warp of its
+    CTA.
+    """
     if step.arrives:
         mates = [mate for mate in warps if mate.cta == warp.cta]
         mates[(mates.index(warp) + 1) % len(mates)].ping_pong_since = clock
@@ -378,7 +386,9 @@ def pass_ping_pong(warp: Warp, step: Step, clock: float, warps: Sequence[Warp]) 
 
 
 def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[Warp], ping_pong: bool) -> float:
-    """The clock at which the warp may issue; at a barrier that of its turn, or of the last warp's arrival."""
+    """The clock at which the warp may issue; at a barrier not before the previous warp's BAR.ARV
+    (`ping_pong`), or the arrival of the CTA's last warp.
+    """
     step = steps[warp.at]
     when = warp.earliest(step, shared)
     if step.instr.name != "BAR" or step.mates == 1 or step.arrives:
@@ -393,7 +403,7 @@ def _when(warp: Warp, steps: Sequence[Step], shared: Shared, warps: Sequence[War
 
 
 def issue(warp: Warp, step: Step, clock: float, shared: Shared) -> None:
-    """Issue the next step of a warp, and note what waits for its result."""
+    """Issue the next step of a warp, and note when its result is ready."""
     warp.at, warp.issued, warp.ready = warp.at + 1, clock, clock + step.stall
     if step.is_product_of_warpgroup:
         product = shared.multiply(step, clock)

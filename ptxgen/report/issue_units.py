@@ -31,7 +31,9 @@ _WRITES: Final = re.compile(r"(?:U?P\w+, )?R\d+")
 
 
 class Unit(enum.Enum):
-    """What executes an instruction; `NONE` is never waited for: branches, barriers, uniform integers."""
+    """A unit that executes instructions; `NONE` (branches, barriers, uniform integers) is never waited
+    for.
+    """
 
     TENSOR = "tensor cores"
     F32 = "f32"
@@ -90,7 +92,9 @@ def _wavefronts(instr: SassInstr) -> int:
 
 
 def _known(target: Target) -> int:
-    """The device with rates that stands for the target."""
+    """The key in `DEVICES` of the device whose rates are used for the target: its number, or the nearest
+    below.
+    """
     return target.sm if target.sm in DEVICES else max(sm for sm in DEVICES if sm <= target.sm)
 
 

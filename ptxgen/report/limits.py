@@ -1,8 +1,8 @@
 """The limits of a target and how much of them a kernel uses: occupancy, an issue model, a roofline.
 
-The model divides what the warps of a run did by how fast each unit of a multiprocessor is. It knows no
-latency and no order; the busiest unit is a lower bound of the time. PTX is counted, of which the
-assembler makes more or fewer instructions.
+The model divides the work of a run's warps on each unit of a multiprocessor by the unit's rate. It knows no
+latency and no order; the busiest unit is a lower bound of the time. PTX is counted, of which the assembler
+makes more or fewer instructions.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def limits(
     counters: Counters | None,
     bulk_bytes: int = 0,
 ) -> Limits:
-    """The limits of a kernel of `threads` threads with these registers of a thread and bytes of shared
-    memory; `ctas` ran and had these `counters`, None without a run. `bulk_bytes` are what bulk copies
-    move for one CTA, which the counters leave out.
+    """The limits of a kernel of `threads` threads with these registers per thread and bytes of shared memory;
+    `ctas` ran and had these `counters`, None without a run. `bulk_bytes` are what bulk copies move for one
+    CTA, which the counters leave out.
     """
     fit = target.blocks_per_sm_for(threads, registers, shared_bytes)
     warps = -(-threads // WARP_SIZE)
@@ -126,7 +126,9 @@ def _warps(counters: Counters, wanted: int) -> int:
 
 
 def _equal_macs(counters: Counters, sm: int) -> float:
-    """The multiply-adds of matrix instructions, each as f16 ones that take as long."""
+    """The multiply-adds of matrix instructions, as the number of f16 multiply-adds that take the same
+    time.
+    """
     total = 0.0
     for opcode, count in counters.by_opcode.items():
         if _MATRIX.match(opcode):

@@ -37,9 +37,9 @@ class _SourceLine:
 def python_origins(
     built: ir.Module, parsed: ir.Module, warps: Mapping[int, int], renamed: Mapping[CodeType, ir.Origin]
 ) -> Origins:
-    """The Python lines of a module that was built in Python; `parsed` is the same module as its text
-    says it. `renamed` has the origin to show for instructions that a function of this package emits
-    in the name of a user's.
+    """The Python lines of a module that was built in Python; `parsed` is the same module, parsed from its
+    text. `renamed` has the origin to show for instructions that a function of this package emits in the name
+    of a user's.
     """
     locations: dict[int, _SourceLine] = {}
     for ours, theirs in zip(_instructions(built), _instructions(parsed), strict=True):

@@ -1,4 +1,4 @@
-"""Launch attributes: clusters, cooperative grids, and grids that begin before the one before ends."""
+"""Launch attributes: clusters, cooperative grids, and grids that begin before the preceding grid ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ptxgen.records import dataclass
 
 @dataclass(frozen=True)
 class LaunchAttributes:
-    """What a launch asks for beyond its extents (CUDA Driver API, `CUlaunchAttributeID`).
+    """The attributes of a launch besides its extents (CUDA Driver API, `CUlaunchAttributeID`).
 
     `cluster` is the CTAs of a cluster along x, y and z; `cooperative` has all CTAs on the device at
     once; `programmatic` lets the grid begin when the grid before it in the stream allows it or ends

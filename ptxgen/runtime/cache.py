@@ -297,8 +297,8 @@ class ModuleCache:
     def get_or_build(self, key: CacheKey, build: Callable[[], bytes]) -> bytes:
         """The bytes of `key`: from memory, from disk, or from `build()`.
 
-        Threads that ask for one key at the same time share one build. If it raises, nothing is
-        kept, all these threads get the exception, and the next call builds again.
+        Threads that ask for one key at the same time share one build. If it raises, nothing is cached, all
+        these threads get the exception, and the next call builds again.
         """
         digest = key.digest
         while True:

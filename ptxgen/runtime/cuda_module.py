@@ -1,4 +1,4 @@
-"""Loads programs on a device, and keeps the loaded kernels with their resource needs."""
+"""Loads programs on a device, and caches the loaded kernels with their resource needs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_shared(entry: str, dynamic: int, static: int, device: DeviceProperties
 
 
 class Modules:
-    """Loads kernels through one `Driver`, and keeps them by program, entry and device."""
+    """Loads kernels through one `Driver`, and caches them by program, entry and device."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

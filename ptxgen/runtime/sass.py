@@ -81,7 +81,7 @@ class Control:
 
     @classmethod
     def of(cls, word: int) -> Control:
-        """The control that the upper word of an instruction has."""
+        """The control information in the upper word of an instruction."""
 
         def barrier(first: int) -> int | None:
             number = word >> first & 7
@@ -111,7 +111,7 @@ class SassInstr:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a warp on tensor cores; of a product of a warpgroup a quarter."""
+        """Multiply-adds of this instruction on tensor cores for one warp: of a wgmma product, a quarter."""
         if self.name in _OF_WARPGROUPS:
             shape = _SHAPE.search(self.opcode)
             return math.prod(map(int, shape.groups())) // _WARPGROUP if shape else 0
@@ -392,10 +392,10 @@ def _best_paths(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a warp of a consumer executes for a block of queries: `before` its loops over tiles of keys, which
-    has the scores of the first tile, `cut` once for each further tile that a mask cuts (empty without such a
-    loop), `main` for each other one, and `after` with the last product and what is stored. The first `once`
-    instructions are not repeated for the next block of a persistent CTA.
+    """The instructions of a consumer warp for a block of queries: `before` the loops over tiles of keys, with
+    the scores of the first tile; `cut` once for each further tile that a mask cuts (empty without such a
+    loop); `main` for each other tile; and `after` the loops, with the last product and the stores. The first
+    `once` instructions are not repeated for the next block of a persistent CTA.
     """
 
     before: tuple[SassInstr, ...]
@@ -406,9 +406,9 @@ class Block:
 
 
 def block_of(instrs: Sequence[SassInstr]) -> Block | None:
-    """The way through a kernel with products of warpgroups that has the most of them and of tensor copies to
-    memory. Beside the main loop it has the most exponentials and maxima, too: there shifts move, so that a
-    warp weighs tiles again. Else it is the shortest. None of kernels that are built in another way.
+    """The path through a kernel of warpgroups that has the most wgmma products and tensor copies to memory;
+    among equals, outside the main loop, the most exponentials and maxima, since where the maximum grows a
+    warp rescales; else the shortest. None for a kernel with another structure of loops.
     """
     blocks = _blocks(instrs)
     loops = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]

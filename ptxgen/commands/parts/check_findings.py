@@ -122,7 +122,7 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
 def block_of(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """The extents of a block: `asked` if given, else those that the kernel declares.
 
-    Raises `LaunchError` if neither says one.
+    Raises `LaunchError` if there are neither.
     """
     if asked is not None:
         return asked

@@ -45,9 +45,9 @@ class FileFindings:
     findings: Sequence[Finding]
 
     def lines(self, finding: Finding) -> list[Line]:
-        """The lines that a finding is about, the one to annotate first: the line of the source that the
-        PTX was compiled from, if the file is in the working directory, and that of the PTX; else the
-        latter, and the former if the PTX says it.
+        """The lines that a finding is about, the one to annotate first: the line of the source that the PTX
+        was compiled from, if the file is in the working directory, and that of the PTX; otherwise the line of
+        the PTX first, then that of the source if the PTX names it.
         """
         of_ptx = Line(_uri(self.path), self._line(finding))
         source = finding.source

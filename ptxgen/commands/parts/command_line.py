@@ -19,9 +19,9 @@ _UNKNOWN: Final = "unrecognized arguments"  # how argparse begins its message ab
 class CommandParser(argparse.ArgumentParser):
     """A parser that suggests the option or the value that a mistyped one may have meant.
 
-    `prog` is the command as a user types it, such as `ptxgen emit decode`. If the shell asks for
-    completions, `parse_args` answers it and ends the process; `kernels` are then words that may stand
-    before the options, which the command reads before it parses.
+    `prog` is the command as a user types it, such as `ptxgen emit decode`. If the shell asks for completions,
+    `parse_args` answers it and ends the process; `kernels` are then words that may come before the options,
+    which the command reads before it parses.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ def completed(action: argparse.Action, words: Iterable[str] | Words) -> argparse
 
 
 def kernel_names(file: str) -> Words:
-    """The names of the kernels of a PTX file, which is the argument called `file`."""
+    """A completer: the names of the kernels of the PTX file in the argument called `file`."""
 
     def names(arguments: argparse.Namespace) -> list[str]:
         path = getattr(arguments, file)

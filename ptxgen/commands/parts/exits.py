@@ -1,4 +1,4 @@
-"""How commands end: their exit codes, and the message of one that cannot do what it is asked."""
+"""The end of commands: exit codes, and the messages of a command that fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXIT_CODES: Final = {
 
 
 class StopError(Exception):
-    """Ends a command with a given exit code."""
+    """Ends a command with exit code `code`."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class StopError(Exception):
 
 
 def note(command: str, message: str) -> None:
-    """Print what a user may not expect of a command that does what it is asked."""
+    """Print a note on an unexpected effect of a successful command, on standard error."""
     print(f"{command}: note: {message}", file=sys.stderr)
 
 

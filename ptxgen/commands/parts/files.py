@@ -1,5 +1,5 @@
-"""The files that a command writes: all of them or none, each in one step, and what cannot be written is named
-with the reason.
+"""Writes the files of a command: all of them or none, each in one step; errors name the file and the
+reason.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def deliver(text: str, output: str) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """An `OSError` inside, which may have the name of another file or none, is one of this file."""
+    """A context that raises `FileError` with the name of `path` for an `OSError`, which may have another name
+    or none.
+    """
     try:
         yield
     except OSError as error:

@@ -28,9 +28,7 @@ def by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def table(name: str, verdicts: Sequence[Verdict], columns: Mapping[str, str] = _HEADS) -> str:
-    """A row for each kind of mistake and one for all; `columns` are the counts to show, and what they are
-    called.
-    """
+    """A row for each kind of mistake and one for all; `columns` maps the counts to show to their headings."""
     rows = [(kind, counts(v)) for kind, v in by_kind(verdicts).items()]
     rows.append(("all", counts(verdicts)))
     lines = [f"{name:<24}" + "".join(f"{head:>12}" for head in columns.values())]

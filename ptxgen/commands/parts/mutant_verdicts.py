@@ -41,7 +41,7 @@ def verdicts(judge: Judging, pairs: Sequence[Pair], jobs: int) -> Iterator[Verdi
                 results = pool.map(_judge_all, itertools.repeat(judge, len(batches)), batches)
             yield from itertools.chain.from_iterable(results)
         except BaseException:
-            # Or the end of the pool waits for verdicts that nobody wants. What has not begun is dropped
+            # Otherwise the end of the pool waits for unwanted verdicts. What has not begun is dropped
             # first: the pool fails at what is cancelled when it loses its processes.
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():

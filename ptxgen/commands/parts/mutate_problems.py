@@ -73,7 +73,7 @@ def _reasons(kernel: Any, file: Path | None) -> tuple[Reason, ...]:
 
 
 def _text(arguments: argparse.Namespace) -> tuple[Any, Sequence[Param], dict[str, Any]]:
-    """A program, the parameters of its kernel, and what else a launch of it needs."""
+    """A program of PTX or CUDA C++, the parameters of its kernel, and further arguments of its launches."""
     program = program_of(argparse.Namespace(**{**vars(arguments), "ptx": arguments.kernel}))
     entry = program.only() if arguments.entry is None else program[arguments.entry]
     how = {"block": arguments.block, "entry": entry.name, "cluster": arguments.cluster}
@@ -83,7 +83,7 @@ def _text(arguments: argparse.Namespace) -> tuple[Any, Sequence[Param], dict[str
 
 
 def _function(arguments: argparse.Namespace) -> tuple[Any, Sequence[Param], dict[str, Any]]:
-    """A kernel function, no parameters, and what else a launch of it needs."""
+    """A kernel function, no parameters, and further arguments of its launches."""
     function, statics, block = named(arguments.kernel), dict(arguments.static), arguments.block
     if isinstance(function, KernelFunction):
         if block is not None and len(block) > 1:

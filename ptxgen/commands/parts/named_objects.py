@@ -1,4 +1,4 @@
-"""What the words of a command line name: objects of modules and files, and the launches of an example."""
+"""Loads what words of a command line name: objects of modules and files, and the launches of an example."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def named(name: str) -> Any:
 
 
 def _of_file(path: Path) -> Any:
-    """The module that a file makes; the same file gives the same module."""
+    """The module of a Python file, which is executed once."""
     name = f"ptxgen_named_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path.resolve()):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """What reads a whole number of at least `least`; raises `argparse.ArgumentTypeError`."""
+    """A function that reads an integer of at least `least`; it raises `argparse.ArgumentTypeError`."""
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -19,7 +19,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def tolerance(text: str) -> float:
-    """An error that is allowed, of at least 0. Raises `argparse.ArgumentTypeError`."""
+    """Read a tolerance, a number of at least 0. Raises `argparse.ArgumentTypeError`."""
     try:
         number = float(text)
     except ValueError:
@@ -30,7 +30,7 @@ def tolerance(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time of more than 0 s. Raises `argparse.ArgumentTypeError`."""
+    """Read a time of more than 0 s. Raises `argparse.ArgumentTypeError`."""
     try:
         number = float(text)
     except ValueError:

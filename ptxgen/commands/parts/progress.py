@@ -18,8 +18,8 @@ Progress = Callable[[str], None]  # called with the name of the job that begins
 
 @contextmanager
 def progress(total: int, quiet_s: float = 0.0) -> Iterator[Progress]:
-    """A function that reports a job that begins: by a bar if standard error is a terminal and rich
-    is installed, else by a line for each job, at most one in `quiet_s` seconds.
+    """A function that reports the beginning of a job: by a bar if standard error is a terminal and rich is
+    installed, else by a line for each job, at most one in `quiet_s` seconds.
     """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         done, printed_at = 0, -math.inf

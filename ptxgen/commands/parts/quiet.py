@@ -1,4 +1,4 @@
-"""A command ends without a traceback when Ctrl-C interrupts it, or its reader has enough."""
+"""Ends a command without a traceback after Ctrl-C, or when the reader of its output has ended."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _DISTRIBUTIONS: Final = {"cuda": "cuda-python"}  # whose name is not that of its
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C. CPython notes that a KeyboardInterrupt, itself and no subclass, left an `exec` or `eval` of
-    source text, and ends the process by the signal although the exception was caught further out.
+    """Raised for Ctrl-C instead of KeyboardInterrupt: if that class itself, not a subclass, leaves an `exec`
+    or `eval` of source text, CPython ends the process by the signal although the exception was caught further
+    out.
     """
 
 
@@ -58,7 +59,7 @@ def _cure(package: str) -> str:
 
 @contextmanager
 def _interrupts_as(interrupt: type[KeyboardInterrupt]) -> Iterator[None]:
-    """Ctrl-C raises `interrupt` inside, unless the process has a handler of its own for it."""
+    """A context in which Ctrl-C raises `interrupt`, unless the process has another handler for it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
@@ -76,8 +77,8 @@ def _interrupts_as(interrupt: type[KeyboardInterrupt]) -> Iterator[None]:
 
 @contextmanager
 def children_without_interrupts() -> Iterator[None]:
-    """Processes that are started inside do not see Ctrl-C, which a terminal sends to all processes:
-    whoever starts them sees it, and has to end them.
+    """A context in which started processes ignore Ctrl-C, which a terminal sends to all processes: the parent
+    process gets it, and has to end them.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows they print what interrupts them
         yield

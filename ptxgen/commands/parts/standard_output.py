@@ -1,4 +1,4 @@
-"""What a command prints, though its reader may leave early."""
+"""Printing to standard output, whose reader may end early."""
 
 from __future__ import annotations
 

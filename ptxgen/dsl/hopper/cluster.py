@@ -18,8 +18,8 @@ Extents = tuple[int, int, int]
 
 
 def cluster_of(caller: str, cluster: object, target: Target | None = None) -> Extents:
-    """The extents of a cluster along x, y and z; (1, 1, 1) for None. Raises `ConfigError` for what is
-    none, and `UnsupportedTargetError` for a target without clusters.
+    """The extents of a cluster along x, y and z; (1, 1, 1) for None. Raises `ConfigError` for an invalid
+    cluster, and `UnsupportedTargetError` for a target without clusters.
     """
     if cluster is None:
         return 1, 1, 1
@@ -59,5 +59,5 @@ class Cluster:
         return self._k.special("cluster_ctarank")
 
     def barrier(self) -> None:
-        """Wait for all threads of the cluster; what they wrote before is visible then."""
+        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
         self._k.cluster_barrier()

@@ -1,4 +1,4 @@
-"""Keeps track of the groups of `wgmma` in flight, as far as it is known while a kernel is built."""
+"""Keeps track of the groups of `wgmma` in flight, as far as they are known while a kernel is built."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _NOTHING: Final = _Event()
 
 
 class Flight:
-    """The groups under way, newest last.
+    """The groups of products in flight, newest last.
 
-    A loop is replayed at its end: what is under way there is so at its beginning, too.
+    A loop is replayed at its end: groups in flight there are in flight at its beginning, too.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Flight:
 
     @contextmanager
     def group(self, k: Any) -> Iterator[None]:
-        """Fence, the products of the body, commit; nothing inside a group that has begun."""
+        """Emit a fence, the products of the body, and a commit; inside an open group the products alone."""
         if self._open is not None:
             yield
             return
@@ -95,7 +95,7 @@ class Flight:
             _check([self._open], what, origin, "")
 
     def land(self) -> None:
-        """Note that the code of these warps ends with what is under way."""
+        """Note that the code of the present role ends; groups may be in flight."""
         self._left += self._under_way
         self._under_way = []
 
@@ -117,7 +117,7 @@ class Flight:
 
     def replay(self, start: int) -> None:
         """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
-        `TypeMismatchError` for a touch of what the iteration before has started.
+        `TypeMismatchError` if they touch what the previous iteration multiplies.
         """
         under_way = list(self._under_way)
         for event in self._events[start:]:

@@ -27,8 +27,8 @@ _DESCRIPTOR_UNIT: Final = 16  # bytes; addresses and offsets in a descriptor cou
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a tile: `shape` in elements, outermost dimension first, of which the last has the
-    columns and all others together the rows; `swizzle` is "none", "32B", "64B" or "128B".
+    """The layout of a tile: `shape` in elements, outermost dimension first, the last is the columns, all
+    others together are the rows; `swizzle` is "none", "32B", "64B" or "128B".
     """
 
     shape: tuple[int, ...]
@@ -37,8 +37,8 @@ class Layout:
 
     @classmethod
     def of(cls, caller: str, shape: object, dtype: object, swizzle: object = None) -> Layout:
-        """A checked layout; without `swizzle` the widest that divides a row. Raises `ConfigError`,
-        which begins with `caller`.
+        """A checked layout; without `swizzle` the widest that divides a row. Raises `ConfigError`, whose
+        message begins with `caller`.
         """
         require_type(caller, dtype)
         assert isinstance(dtype, ScalarType)  # see above

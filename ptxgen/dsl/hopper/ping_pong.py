@@ -15,11 +15,11 @@ _LOG_WARPGROUP: Final = WARPGROUP.bit_length() - 1
 
 
 class PingPong:
-    """The order of the warpgroups of `role`: the first one runs first, each runs as often as the others. So
-    do those of FlashAttention-3: while one of two multiplies, the other computes exponentials.
+    """The order of the warpgroups of `role`: the first one runs first, and each runs as often as the others.
+    As in FlashAttention-3, one of two warpgroups multiplies while the other computes exponentials.
 
-    One warpgroup at a time runs the body of `with order.exclusive():`; `begin` comes before the first of
-    them, `end` after the last. A warpgroup has a named barrier, numbered from `first` on, at which the
+    One warpgroup at a time runs the body of `with order.exclusive():`; `begin` comes before the first such
+    `with`, `end` after the last. A warpgroup has a named barrier, numbered from `first` on, at which the
     warpgroup before it arrives.
     """
 
@@ -56,7 +56,7 @@ class PingPong:
             self._k.bar_sync(self._first, self._threads)
 
     def _begun(self, what: str) -> tuple[Value, Value]:
-        """The barriers of this warpgroup and of the next one."""
+        """The barriers of this warpgroup and of the next one, after a check of the call `what`."""
         self._require(what)
         if self._mine is None or self._next is None:
             raise ConfigError(

@@ -33,7 +33,7 @@ class Owner(Protocol):
 @dataclass(frozen=True)
 class Operand:
     """A matrix of `rows` x `columns` in shared memory that `wgmma` reads: a tile, its transpose
-    (`transposed`), or some of its rows, or columns, which begin `offset` bytes offset `at`.
+    (`transposed`), or some of its rows, or columns, which begin `offset` bytes after `at`.
     """
 
     k: Control
@@ -53,8 +53,8 @@ class Operand:
         return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
 
     def slabs(self, first: int, count: int) -> Operand:
-        """The columns of `count` slabs of the tile, from slab `first` on. Of two such parts, one
-        descriptor is an addition away from the other.
+        """The columns of `count` slabs of the tile, from slab `first` on. The descriptors of two such parts
+        differ by one addition.
 
         Raises `ConfigError` for slabs that the tile does not have, and for a transposed matrix.
         """
@@ -88,8 +88,8 @@ class Operand:
         return product(self, other)
 
     def descriptor(self, *, k_is_rows: bool) -> Value:
-        """The matrix descriptor of its beginning, u64; `k_is_rows`: the rows of the tile in memory are
-        the K dimension of the product.
+        """The matrix descriptor of the beginning of this operand, u64; `k_is_rows`: the rows of the tile in
+        memory are the K dimension of the product.
         """
         k, at = self.k, self.at
         start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
@@ -140,7 +140,7 @@ class Product:
 
 
 def product(a: Operand | RegisterOperand, b: object) -> Product:
-    """The product of two matrices; `NotImplemented` if b is none, as operators of Python return it.
+    """The product of two matrices; `NotImplemented` if `b` is no matrix, as operators of Python return it.
 
     Raises `TypeMismatchError` and `ConfigError` for what `wgmma` has no form for.
     """

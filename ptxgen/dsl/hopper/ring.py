@@ -16,19 +16,18 @@ from ptxgen.types import pred, u32
 class Ring(RingMemory):
     """`stages` stages, each with one tile of each layout in `tiles`, whose regions are `regions`.
 
-    `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
-    consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
-    With `overlapped` a step of the consumer ends while its products are under way, and gives back the
-    stage of the step before. With `reworked` the producer works on what the copies have brought: `ready`
-    barriers, of which `barriers` then has as many, count one arrival of each of its warps, or of each of
-    its threads if the ring is `gathered`, and the consumer waits for these. `ctas` above 1 are those of the
-    cluster, whose producers fill stages of each other: a stage is free when the consumers of all have given
-    it back. If the ring is `written`, the threads of the producer store to its tiles, and `full` barriers
-    count an arrival of each of its warps. If it is `gathered`, these threads fill its tiles by
-    `k.copy_async`, and `full` barriers count an arrival of each thread. If it is `dealt`, a warpgroup of the
-    consumer names the stage that it takes, and `empty` barriers count one arrival of each warp of a single
-    warpgroup. The tiles of a stage arrive in `parts`, each of which has a `full` barrier. A role may be both
-    producer and consumer of a ring.
+    `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the consumer.
+    Phases follow from the order in which stages are taken, which is the same in both roles. With `overlapped`
+    a step of the consumer ends while its products are under way, and releases the stage of the step before.
+    With `reworked` the producer works on the tiles that copies have filled: `ready` barriers, of which
+    `barriers` then has as many, count one arrival of each of its warps, or of each of its threads if the ring
+    is `gathered`, and the consumer waits for these. `ctas` above 1 are those of the cluster, whose producers
+    fill stages of each other: a stage is free when the consumers of all have released it. If the ring is
+    `written`, the threads of the producer store to its tiles, and `full` barriers count an arrival of each of
+    its warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count
+    an arrival of each thread. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
+    and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
     `k.tma.ring` makes it.
     """
 
@@ -56,7 +55,7 @@ class Ring(RingMemory):
         once. One thread of the role runs the body.
 
         The stages of a reworked ring are all reworked, or those for which `reworked` holds, a predicate that
-        is the same in all threads of the role: `pass_on` takes the place of `rework` for the others.
+        is the same in all threads of the role: `pass_on` replaces `rework` for the other stages.
         """
         k = self.k
         k.require_role(f"ring {self.name!r}: fill", self.producer)
@@ -109,15 +108,17 @@ class Ring(RingMemory):
         self._advance(cursor)
 
     def _choose_barrier(self, stage: Stage, reworked: Value) -> TilePointer:
-        """Have the copies to a stage count at the barrier of the consumer, unless it is reworked. Returns the
-        barrier that they would count at then.
+        """Have the copies to a stage count at the consumer's barrier, or where `reworked` holds at the `full`
+        barrier, which is returned.
         """
         copied, distance = stage.full, stage.ready.offset - stage.full.offset
         stage.full = copied.moved(self.k.selp(copied.value, copied.value + distance, reworked))
         return copied
 
     def _check_reworked(self, kind: str, reworked: object) -> None:
-        """Raise `ConfigError` or `TypeMismatchError` for what cannot say whether a stage is reworked."""
+        """Raise `ConfigError` or `TypeMismatchError` for an invalid argument `reworked` of the method
+        `kind`.
+        """
         if reworked is None:
             return
         caller = f"ring {self.name!r}: {kind}"
@@ -205,10 +206,10 @@ class Ring(RingMemory):
 
     @block
     def drain(self) -> Iterator[Stage]:
-        """A step of the consumer: wait until the next stage is full, use it, and give it back.
+        """A step of the consumer: wait until the next stage is full, use it in the body, and release it.
 
-        Of an overlapped ring the step starts at least one product and does not wait for it: its end
-        waits until only the newest group is under way, and gives back the stage of the step before.
+        Of an overlapped ring the step starts at least one product and does not wait for it: its end waits
+        until only the newest group is under way, and releases the stage of the step before.
         """
         stage, start = self.acquire(), self.k.flight.mark()
         try:
@@ -221,7 +222,7 @@ class Ring(RingMemory):
             stage.close()
 
     def finish(self) -> None:
-        """Wait for the last products of an overlapped ring, and give back its last stage."""
+        """Wait for the last products of an overlapped ring, and release its last stage."""
         k = self.k
         k.require_whole_role(f"ring {self.name!r}: finish", self.consumer)
         if not self.overlapped:
@@ -239,16 +240,16 @@ class Ring(RingMemory):
         return stage
 
     def peek(self) -> Stage:
-        """Wait until the consumer's next stage is full, and leave it the next one: `acquire` or `drain`
-        gives it again. It is used until its `close`.
+        """Wait until the consumer's next stage is full, without taking it: the following `acquire` or `drain`
+        returns it again. The result may be used until its `close`.
         """
         return self._next_full("peek")
 
     def take(self, index: Value | int, parity: Value) -> Stage:
-        """Wait until stage `index` (u32) of a `dealt` ring is full for the time that has this parity, u32:
-        0 the first time, 1 the second; of several parts until the first has arrived, `stage.wait` waits for
-        others. All threads of a warpgroup come here; several warpgroups may take a stage, and one of them
-        releases it, when all have done with it.
+        """Wait until stage `index` (u32) of a `dealt` ring is full; `parity` (u32) is 0 for its first use, 1
+        for its second, and so on. Of several parts this waits for the first, `stage.wait` for others. All
+        threads of a warpgroup come here; several warpgroups may take a stage, and one of them releases it,
+        when all have done with it.
         """
         k = self.k
         k.require_role(f"ring {self.name!r}: take", self.consumer)
@@ -295,7 +296,7 @@ class Ring(RingMemory):
         held.set(stage.index)
 
     def _give_back(self) -> Var:
-        """Give back the stage that is held, if any; the variable that says whether there is one."""
+        """Release the stage that is held, if any; returns the variable that says whether one is held."""
         cursor = self._cursors["drain"]
         assert cursor.held is not None  # the ring is overlapped
         assert cursor.holds is not None

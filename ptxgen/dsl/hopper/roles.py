@@ -118,7 +118,7 @@ class Roles(Matrices):
         return NamedBarrier(self, self._barriers, count, roles)
 
     def take_barriers(self, caller: str, count: int) -> int:
-        """Allot `count` named barriers; the number of the first. Raises `ConfigError` if fewer are
+        """Allot `count` named barriers; returns the number of the first. Raises `ConfigError` if fewer are
         left.
         """
         if self._barriers + count > _NAMED_BARRIERS:
@@ -259,7 +259,9 @@ class Roles(Matrices):
         return self.shfl(self.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
 
     def _prepare(self) -> None:
-        """Let one thread prepare what roles share, and all threads see it."""
+        """Let one thread initialise what roles share, such as mbarriers, and make it visible to all
+        threads.
+        """
         _ = self.warp_index  # computed before the first branch
         if not self._users:
             return
@@ -277,14 +279,16 @@ class Roles(Matrices):
         return any(user.spans_cluster for user in self._users)
 
     def end_roles(self) -> int:
-        """Emit what keeps a CTA alive while others of its cluster reach it; the number of instructions."""
+        """Emit code that keeps a CTA alive while others of its cluster access it; returns the number of
+        instructions.
+        """
         before = len(self._statements)
         if self._spans_cluster:
             self.cluster_barrier()
         return len(self._statements) - before
 
     def cluster_barrier(self) -> None:
-        """Wait for all threads of the cluster; what they wrote before is visible then."""
+        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
         self.require_all_threads("cluster.barrier")
         self.barrier_cluster_arrive(sem="release", aligned=True)
         self.barrier_cluster_wait(sem="acquire", aligned=True)
@@ -343,7 +347,7 @@ class Roles(Matrices):
 
 
 class Role:
-    """Some warps of a CTA, from warp `first` on, which run the code in `with role:` alone.
+    """Some warps of a CTA, from warp `first` on: they alone run the code in `with role:`.
 
     It is made by `k.warp_role` or `k.warpgroup_role`, and entered once.
     """
@@ -375,16 +379,16 @@ class Role:
 
     @property
     def threads(self) -> int:
-        """The threads of the role."""
+        """The number of threads of the role."""
         return self.warps * WARP_SIZE
 
     @property
     def warpgroups(self) -> int:
-        """The warpgroups of the role; 0 if it does not have whole ones."""
+        """The number of warpgroups of the role; 0 if it does not consist of whole ones."""
         return 0 if self.warps % WARPGROUP or self.first % WARPGROUP else self.warps // WARPGROUP
 
     def begin(self) -> None:
-        """Emit the registers, and the indices that each thread of the role has."""
+        """Emit the change of registers (`setmaxnreg`), and the indices that each thread of the role has."""
         self.k.set_registers(self)
         self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
         self._lane = self.k.thread_id() & (WARP_SIZE - 1)
@@ -450,7 +454,7 @@ class NamedBarrier:
         self._k.barrier(self.number, self.threads)
 
     def arrive(self) -> None:
-        """Arrive without waiting: others wait with `sync`."""
+        """Arrive without waiting: other threads wait with `sync`."""
         self._check("arrive")
         self._k.bar_arrive(self.number, self.threads)
 

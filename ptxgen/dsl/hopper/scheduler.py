@@ -1,4 +1,4 @@
-"""Persistent CTAs (`k.tile_scheduler`): each takes several parts of the work, one after another."""
+"""Persistent CTAs (`k.tile_scheduler`): each runs several tiles of the work, one after another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ptxgen.types import u32
 
 
 class TileScheduler:
-    """Deals the tiles 0 … `count` - 1 of the work to the CTAs of a launch along x, of which there may be
-    any number: CTA n takes the tiles n, n + CTAs, n + 2 CTAs, …. If it is `mirrored`, the last CTA takes the
-    first tile of every other round: where tiles are sorted, the longest first, CTAs so end together.
+    """Deals the tiles 0 … `count` - 1 of the work to the CTAs of a launch along x, of which there may be any
+    number: CTA n takes the tiles n, n + CTAs, n + 2 CTAs, …. If it is `mirrored`, the last CTA takes the
+    first tile of every other round: where tiles are sorted, the longest first, CTAs then end together.
 
     `with scheduler.tiles() as tile:` runs its body for each tile of the CTA, in each role that it is
     entered in: all of them see the same tiles in the same order, so that rings and barriers keep their
@@ -49,7 +49,7 @@ class TileScheduler:
         k.require_present("scheduler.tiles")
         self._inside = True
         try:
-            # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
+            # The body runs below the count anyway; the minimum shows it to analyses of the body alone.
             if not self.mirrored:
                 with k.dealt(self.count) as index:
                     yield k.min(index, self.count - 1)

@@ -1,4 +1,4 @@
-"""The memory of a ring, and one stage of it in the hands of one role."""
+"""The memory of a ring, and one stage of it as one role uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def barriers_of_stage(parts: int) -> int:
 @dataclass
 class Cursor:
     """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
-    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
+    consumer `held` is the stage that it has not released yet, if `holds` is 1; `holds` is 0 if there is none.
     """
 
     index: Var | int
@@ -74,7 +74,7 @@ class RingMemory:
         self._barriers = barriers.pointer()
         self.account = k.account
         self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
-        self._rework: Cursor | None = None  # the producer's place in `rework`
+        self._rework: Cursor | None = None  # the producer's next stage in `rework`
         self._filling: Stage | None = None
 
     @property
@@ -119,15 +119,15 @@ class RingMemory:
             k.arrive_in_cluster(Pointer(there, "shared", u64))
 
     def barrier(self, index: Value | int, first: int) -> TilePointer:
-        """The barrier of stage `index`, of those from column `first` on."""
+        """The barrier of stage `index`; the barriers of its kind begin at column `first`."""
         at = self._barriers.step(columns=first)
         if isinstance(index, int):
             return at
         return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
 
     def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
-        """The tile `name` of stage `index`, whether or not a role has it: for the memory after the last
-        step. `fill`, `drain` and `acquire` give tiles of a step.
+        """The tile `name` of stage `index`, outside of steps: to reuse its memory after the last step.
+        `fill`, `drain` and `acquire` return the tiles of a step.
         """
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
@@ -142,7 +142,7 @@ class RingMemory:
 
 
 class Stage:
-    """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
+    """A stage of a ring that one role uses: `stage.a` is its tile `a`."""
 
     __slots__ = (
         *("_depth", "_parity", "_tiles", "_kind"),
@@ -172,12 +172,12 @@ class Stage:
         return self._tiles[name]
 
     def arrival(self, part: int) -> TilePointer:
-        """The full barrier of a part."""
+        """The full barrier of a part of the stage."""
         return self.full.step(columns=part * self.ring.stages) if part else self.full
 
     def wait(self, part: int) -> None:
-        """Wait until a part of a stage that `take` has given has arrived, too. The variable with the parity
-        has not been set since. All threads of the warpgroup come here.
+        """Wait until part `part` of a stage from `take` has arrived, too. The variable with the parity must
+        not have been set since `take`. All threads of the warpgroup come here.
         """
         self.use("the stage")
         if self._parity is None or not is_int(part) or not 0 <= part < self.ring.parts:
@@ -216,7 +216,7 @@ class Stage:
         self.loaded.add(name)
 
     def release(self) -> None:
-        """Give the stage back to the producer: one lane of each warp arrives, when all have read.
+        """Release the stage to the producer: one lane of each warp arrives, when all lanes have read.
 
         Raises `TypeMismatchError` while a product is known to read the stage.
         """
@@ -241,5 +241,5 @@ class Stage:
         self.close()
 
     def close(self) -> None:
-        """Refuse any later use."""
+        """Refuse any later use of this stage."""
         self.is_open = False

@@ -13,7 +13,7 @@ from ptxgen.ir import Origin
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
 
-_STAGES: Final = 2  # numbers that are told, but not read by all
+_STAGES: Final = 2  # numbers that are written, but not yet read by all
 _REGION: Final = "k.tickets"  # no tile of the kernel's author can have this name
 _UNBROKEN: Final = (
     "scheduler.tiles with tickets, but the counter returns to 0 only if each CTA asks for a tile until there "
@@ -23,16 +23,17 @@ _UNBROKEN: Final = (
 
 class TicketScheduler:
     """Deals the tiles 0 … `count` - 1 of the work to the CTAs of a launch along x, each to the first CTA that
-    asks: one thread takes the next number from `counter`, a u32 in global memory, and tells the others.
+    asks: one thread takes the next number from `counter`, a u32 in global memory, and passes it to the
+    others.
 
-    With `roles`, the first thread of the first of them takes numbers, one tile ahead of the others, and
-    full and empty stages are named barriers, as in FlashAttention-3's dynamic scheduler: the taker
-    arrives at the full one when a number is there, the others at the empty one when they have read it.
-    Without, a barrier of all threads parts the tiles.
+    With `roles`, the first thread of the first of them takes numbers, one tile ahead of the others, and full
+    and empty stages are named barriers, as in FlashAttention-3's dynamic scheduler: the taker arrives at the
+    full one when a number is there, the others at the empty one when they have read it. Without roles, a
+    barrier of all threads separates the tiles.
 
     `counter` is 0 before a launch and, since each CTA takes one number that is no tile, 0 again after the
-    last one: `atom.inc` wraps there. Launches with one counter follow each other. Of the schedulers of one
-    kernel, `number` says which this is: each has its words and its counter.
+    last one: `atom.inc` wraps there. Launches with one counter follow each other. `number` is the index of
+    this scheduler in its kernel: each has separate shared words and a separate counter.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class TicketScheduler:
 
     @block
     def tiles(self) -> Iterator[Value]:
-        """Run the body for each tile that this CTA gets; its number, u32, is below `count`.
+        """Run the body for each tile that this CTA takes; its number, u32, is below `count`.
 
         All threads of the role, or outside of roles of the CTA, must come here, and once; the body may
         hold their barriers. Raises `ConfigError` for a second time, inside a loop, and for a role that is
@@ -99,7 +100,7 @@ class TicketScheduler:
 
         with k.while_(is_tile, uniform=True):
             k.refuse_breaks(_UNBROKEN)
-            # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
+            # The body runs below the count anyway; the minimum shows it to analyses of the body alone.
             yield k.min(numbers[0], self.count - 1)
         if role is not None and role is self.roles[0]:
             for _ in range(_STAGES):  # no arrival is left
@@ -107,12 +108,14 @@ class TicketScheduler:
                 stage.set(stage ^ 1)
 
     def _word(self, stage: Var) -> Pointer:
-        """Where the number of a stage is."""
+        """The pointer to the tile number in a stage, in shared memory."""
         words = self._words
         return Pointer(self.k.mad(stage, u32.nbytes, words.value, mode="lo"), "shared", u32, words.offset)
 
     def _take(self, stage: Var) -> Pointer:
-        """Have the first thread of the role, or of the CTA, take the next number; where it puts it."""
+        """Have the first thread of the role, or of the CTA, take the next number; returns the pointer to
+        which it is written.
+        """
         k = self.k
         at = self._word(stage)
         last = self.count + (k.blocks() - 1)
@@ -123,8 +126,8 @@ class TicketScheduler:
         return at
 
     def _among_all(self, stage: Var) -> Value:
-        """The next number, in a CTA without roles. Who reads a number has read the one before; so the other
-        stage is free when all have come to the barrier.
+        """The next number, in a CTA without roles. A thread that reads a number has read the previous one, so
+        the other stage is free when all threads have arrived at the barrier.
         """
         at = self._take(stage)
         self.k.barrier()

@@ -19,10 +19,10 @@ _SWIZZLE_SHIFT = 7  # the address bits from 7 on are XORed to those from 4 on
 
 
 class _Anybody:
-    """The owner of a tile that is always there."""
+    """The owner of a tile whose memory may always be used."""
 
     def use(self, what: str) -> None:
-        """Allow it."""
+        """Allow the use `what`."""
 
 
 ANYBODY: Final = _Anybody()
@@ -70,7 +70,7 @@ class BoxTile:
     def pointer(self, row: Scalar, column: Scalar) -> TilePointer:
         """The pointer to an element, which the swizzle has moved; both are u32 or s32 values or ints.
 
-        Elements of one 16-byte chunk lie together: a multiple of 16 bytes and what follows it.
+        The elements of one 16-byte chunk of a row are contiguous.
         """
         return self._plus(self.offset(row, column))
 
@@ -156,8 +156,8 @@ class BoxTile:
                     yield chunk
 
     def over(self, name: str, layout: Layout) -> BoxTile:
-        """A tile in the memory of this one, for who has done with this one. Raises `ConfigError` if it
-        is larger, or aligned to more.
+        """A tile in the memory of this one, for use after the last use of this one. Raises `ConfigError` if
+        it is larger, or aligned to more.
         """
         if layout.tile_bytes > self.layout.tile_bytes or layout.align > self.layout.align:
             raise ConfigError(
@@ -167,8 +167,8 @@ class BoxTile:
         return BoxTile(self.k, name, layout, self._at, self.owner)
 
     def from_column(self, start: Scalar, count: int) -> BoxTile:
-        """Columns `start` to `start` + `count` - 1 as a tile of their own, in the same memory. Both are
-        multiples of the columns of a slab, `start` an int or a u32 value.
+        """Columns `start` to `start` + `count` - 1 as a separate tile in the same memory. Both are multiples
+        of the columns of a slab, `start` an int or a u32 value.
         """
         layout, width = self.layout, self.layout.slab_columns
         right = is_count(count) and count % width == 0 and count <= self.columns

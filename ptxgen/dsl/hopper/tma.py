@@ -32,7 +32,7 @@ _BARRIER_ALIGN: Final = 8  # bytes
 class TensorParameter:
     """A parameter that is a tensor map; `A[row, column]` is a corner of a box in the tensor, outermost first.
 
-    `boxes` is what the kernel fixes of the map, which the first copy decides; None before.
+    `boxes` are the properties of the map that the kernel fixes, set by the first copy; None before it.
     """
 
     def __init__(self, k: Roles, name: str, type: TensorMapType) -> None:
@@ -55,7 +55,7 @@ class TensorParameter:
         return Corner(self, coordinates)
 
     def fix(self, boxes: Boxes) -> None:
-        """Note the boxes of a copy. Raises `ConfigError` if a copy before has others."""
+        """Note the boxes of a copy. Raises `ConfigError` if an earlier copy has other boxes."""
         if self.boxes is None:
             self.boxes = boxes
             return
@@ -126,10 +126,10 @@ class Tma:
         """A tile in shared memory that a copy fills or empties: `shape` has up to five dimensions, the
         columns last, and all others together are its rows.
 
-        `swizzle` is "none", "32B", "64B" or "128B", by default the widest that divides a row. Rows that
-        are wider than the swizzle are cut into slabs. `over` is a tile, such as `ring.tile("a")`, in whose
-        memory it lies, for who has done with that one. Raises `ConfigError` for a row that is no multiple
-        of the swizzle, or of 16 bytes, and for an `over` that is smaller.
+        `swizzle` is "none", "32B", "64B" or "128B", by default the widest that divides a row. Rows that are
+        wider than the swizzle are cut into slabs. `over` is a tile, such as `ring.tile("a")`, in whose memory
+        this one lies, for use after the last use of that tile. Raises `ConfigError` for a row that is no
+        multiple of the swizzle, or of 16 bytes, and for an `over` that is smaller.
         """
         self._require("tma.tile")
         layout = Layout.of(f"tile {name!r}", shape, dtype, swizzle)
@@ -157,17 +157,17 @@ class Tma:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
         a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
 
-        It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of
-        each other, at the same steps. With `overlapped` the consumer's products of one step
-        may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
-        With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
-        copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
-        fills, before the consumer has it: `with ring.rework() as stage:`; or on those that are filled with
-        `reworked=`, a predicate. With `gathered` they copy to it by `k.copy_async`, each row from where it
-        is: `with ring.gather() as stage:`. With `dealt` the warpgroups of the consumer use stages in orders
-        of their own, `stage = ring.take(index, parity)`, and one of them gives each back; there the slabs of
-        a tile may arrive in several `parts`, so that products begin when the first is there:
-        `stage.wait(part)`. A role that has whole stages of its own to move may be producer and consumer.
+        It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of each
+        other, at the same steps. With `overlapped` the consumer's products of one step may be under way in
+        the next one, which needs two stages or more; `ring.finish()` ends them. With `written` the threads of
+        the producer store to stages, in `with ring.write() as stage:`, and no copies fill them. With
+        `reworked` all threads of the producer work on each stage, in the order of its fills, before the
+        consumer has it: `with ring.rework() as stage:`; or only on stages that are filled with a true
+        predicate `reworked=`. With `gathered` they copy to it by `k.copy_async`, each row from any address:
+        `with ring.gather() as stage:`. With `dealt` each warpgroup of the consumer takes stages in any order,
+        `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there the slabs of a tile
+        may arrive in several `parts`, so that products begin when the first is there: `stage.wait(part)`. A
+        role that moves whole stages for itself may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -214,16 +214,17 @@ class Tma:
     # ------------------------------------------------------------------------------ copies
 
     def load(self, tile: BoxTile, place: Corner | Sequence[Corner], *, multicast: bool = False) -> None:
-        """Start loading a tile of a stage from a place of a tensor: `k.tma.load(stage.a, A[row, column])`.
+        """Start loading a tile of a stage from the box of a tensor at `place`: `k.tma.load(stage.a, A[row,
+        column])`.
 
-        What lies outside of the tensor is zero. The stage's barrier waits for the bytes. It belongs
+        What lies outside of the tensor is zero. The stage's barrier waits for the bytes. The call belongs
         into `with ring.fill() as stage:`.
 
-        Of a list of places in one tensor each gives an equal share of the tile's first dimension, in their
-        order, as where the rows of a tile are in several pages. A share has a multiple of 8 rows.
+        If `place` is a list of corners in one tensor, each fills an equal share of the tile's first
+        dimension, in order: for a tile whose rows are in several pages. A share has a multiple of 8 rows.
 
-        With `multicast` all CTAs of the cluster name the same place; each loads its share of the
-        tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
+        With `multicast` all CTAs of the cluster pass the same `place`; each loads its share of the tile's
+        first dimension, which all of them receive. The ring is made with `multicast=True`.
         """
         corners = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
         checked: Sequence[object] = corners or [None]
@@ -267,7 +268,7 @@ class Tma:
         return replace(layout, shape=(share, *layout.shape[1:]))
 
     def _load_share(self, tile: BoxTile, corner: Corner, stage: Stage) -> None:
-        """Load the part of a tile that falls to this CTA of the cluster, for all of them."""
+        """Load this CTA's share of a tile into the shared memory of all CTAs of the cluster."""
         k, layout, ctas = self._k, tile.layout, self._cluster.size
         share, left = divmod(layout.shape[0], ctas)
         rows = share * layout.rows // layout.shape[0]
@@ -292,9 +293,9 @@ class Tma:
             )
 
     def store(self, tile: BoxTile, place: Corner, *, visible: bool | Value = False) -> None:
-        """Store a tile to a place of a tensor, and wait until it has been read, so that it may be
-        written again; if it is to be `visible`, until the threads may read it in the tensor: True, False, or
-        a predicate that is the same in all of them. What lies outside of the tensor is not written.
+        """Store a tile to the box of a tensor at `place`, and wait until the tile has been read, so that it
+        may be written again; if it is to be `visible`, until the threads may read it in the tensor: True,
+        False, or a predicate that is the same in all of them. What lies outside of the tensor is not written.
 
         All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
         tile is stored.
@@ -305,13 +306,13 @@ class Tma:
         )
 
     def reduce(self, tile: BoxTile, place: Corner, op: Reduction, *, visible: bool | Value = False) -> None:
-        """Combine the elements of a tensor, from a place on, with those of a tile: each becomes
-        `op` of what it was and the tile's. The rest is as in `store`.
+        """Combine the elements of a tensor, in the box at `place`, with those of a tile: each becomes `op` of
+        its old value and the tile's element. The rest is as in `store`.
 
         `op` is "add" (integers wrap around), "min" or "max"; "inc" or "dec" of u32, which count from 0 up to
         the tile's element and begin again, or down from it; "and", "or" or "xor" of integers. Elements are
-        combined in one step each, so several CTAs may come to one place; sums of floats depend on the order
-        in which they come. Raises `TypeMismatchError` for elements that an operation does not take.
+        combined in one step each, so several CTAs may combine into one box; sums of floats depend on the
+        order of the CTAs. Raises `TypeMismatchError` for elements that an operation does not take.
         """
         boxes = self._boxes("tma.reduce", tile, place)
         if not is_one_of(op, BOX_REDUCTIONS):
@@ -408,7 +409,9 @@ class Tma:
 
 
 def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
-    """Raise `ConfigError` for a dealt ring that is made otherwise, too, or whose consumer has some warps."""
+    """Raise `ConfigError` for a dealt ring with options that it excludes (`otherwise`), or whose consumer is
+    not made of whole warpgroups.
+    """
     if dealt and (otherwise or not consumer.warpgroups):
         raise ConfigError(
             "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "

@@ -1,4 +1,4 @@
-"""Matrix products of warpgroups (`k.wgmma`): accumulators, and what is under way."""
+"""Matrix products of warpgroups (`k.wgmma`): accumulators, and waits for groups of products."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 class Wgmma:
     """Matrix products that the four warps of a warpgroup compute together, asynchronously.
 
-    `acc += a @ b` starts a product and closes its group; `wait` waits for groups. Until then the
-    accumulator and what is multiplied must not be touched, which is refused where it is known.
+    `acc += a @ b` starts a product and closes its group; `wait` waits for groups. Until then the accumulator
+    and the operands must not be touched; a touch that is known while the kernel is built is refused.
     """
 
     def __init__(self, k: Roles) -> None:
@@ -74,8 +74,8 @@ class Wgmma:
         """Wait until at most the `pending` newest groups are under way; then the accumulators and
         operands of all others may be used again. A group is one `+=` or `set`, or one `group`.
 
-        The assembler may move arithmetic past a wait, where no product covers it. The f32 values
-        `after` are computed before it: a store, which never runs, reads their sum.
+        The assembler may move arithmetic past a wait, where no product covers it. The f32 values `after` are
+        computed before the wait: a store, which never runs, reads their sum.
         """
         if not is_int(pending) or not 0 <= pending <= _MOST_PENDING:
             raise ConfigError(f"wgmma.wait: pending must be 0..{_MOST_PENDING}, got {shown(pending)}")
@@ -85,7 +85,9 @@ class Wgmma:
         self._k.flight.waited(pending)
 
     def _pin(self, values: Sequence[Value]) -> None:
-        """Store the sum of values where it is below -infinity, which no number is."""
+        """Emit a store of the sum of values that runs only where the sum is below -infinity, which is
+        never.
+        """
         k = self._k
         operands: Sequence[Any] = values
         for value in operands:
@@ -132,7 +134,7 @@ class AccumulatorVar(Var):
 
     @property
     def reg(self) -> ir.Reg:
-        """The register."""
+        """The register; raises `TypeMismatchError` while a product writes it."""
         self._of.touch()
         return self._reg
 
@@ -215,7 +217,7 @@ class Accumulator:
             self._emit(of, add)
 
     def _emit(self, of: Product, add: bool) -> None:
-        """The instructions of a product, 16 columns of A at a time, of fp8 32."""
+        """Emit the instructions of a product, each for 16 columns of A, or 32 of fp8."""
         a, b, shape = of.a, of.b, f"m64n{self.columns}k{of.step}"
         k_is_rows = not b.transposed
         right = b.descriptor(k_is_rows=k_is_rows)

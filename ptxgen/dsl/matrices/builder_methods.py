@@ -1,4 +1,4 @@
-"""The words of a kernel for matrices, such as `k.matrix`, `k.pipeline` and `k.mma`."""
+"""The methods of a kernel builder for matrices, such as `k.matrix`, `k.pipeline` and `k.mma`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Matrices(SharedMemory):
         `stride` elements apart (default: `columns`). They are u32 values below 2**31, or positive
         Python ints.
 
-        An access takes `width` elements, by default those of 16 bytes: `at` must be aligned to so
-        many, and stride and columns multiples of it; if they are not, the kernel traps. Then take the
-        width that fits, down to 1, which any matrix does; below 4 bytes copies to shared memory go
-        through registers, and the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for
-        other arguments.
+        An access takes `width` elements, by default those of 16 bytes: `at` must be aligned to `width`
+        elements, and stride and columns must be multiples of it; if they are not, the kernel traps. Then take
+        a smaller width, down to 1, which fits any matrix; below 4 bytes copies to shared memory go through
+        registers, and the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for other
+        arguments.
         """
         _require_global(at)
         stride = columns if stride is None else stride
@@ -72,7 +72,7 @@ class Matrices(SharedMemory):
     def staged(self, block: Walk) -> StagedTile:
         """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
 
-        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
+        The tile may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
         loop, the copy begins when all threads are done with the block of the iteration before.
         """
         self.refuse_predicated("staged")
@@ -115,8 +115,8 @@ class Matrices(SharedMemory):
     ) -> RegisterTile:
         """A matrix of variables in the registers of the CTA's warps, set to `initial`.
 
-        `warps` is (warps along the rows, warps along the columns); by default those that read least
-        of the operands of a product. Raises `ConfigError` for a shape that cannot be dealt to them.
+        `warps` is (warps along the rows, warps along the columns); by default the split that reads the least
+        of a product's operands. Raises `ConfigError` for a shape that cannot be dealt to them.
         """
         layout = Layout.of("accumulator", self._lanes, shape, warps)
         with self.placed():

@@ -36,8 +36,8 @@ class LanePosition:
 
     @property
     def in_quad(self) -> Value:
-        """The lane's index among the four that share rows, its quad; its first column is twice
-        that.
+        """The lane's index in its quad, the four lanes that share rows; the lane's first column is twice the
+        index.
         """
         return self.lane & QUAD_LANES - 1
 
@@ -48,8 +48,8 @@ class LanePosition:
         return self.lane & MMA_ROWS - 1, self.lane >> 4
 
     def by_chunks(self) -> tuple[Value, Value]:
-        """The lane's row and chunk in such a block, whose matrices are upper left, upper right,
-        lower left, lower right.
+        """The lane's row and chunk of 16 bytes in a block of 16 rows x 2 chunks, whose matrices are upper
+        left, upper right, lower left, lower right.
         """
         return (self.lane & _OCTET - 1) + (self.lane >> 4) * _OCTET, self.lane >> 3 & 1
 

@@ -25,9 +25,9 @@ class Layout:
 
     @classmethod
     def of(cls, caller: str, lanes: Lanes, shape: object, warps: object = None) -> Layout:
-        """The layout of a matrix of this shape on all warps of the CTA. `warps` says how many of
-        them are dealt rows and how many columns; by default those that read least of the operands,
-        rows before columns. Raises `ConfigError` for a shape that cannot be dealt.
+        """The layout of a matrix of this shape on all warps of the CTA. `warps` is (warps along the rows,
+        warps along the columns); by default the split that reads the least of a product's operands, rows
+        before columns. Raises `ConfigError` for a shape that cannot be dealt.
         """
         k = lanes.k
         count = k.threads // WARP_SIZE

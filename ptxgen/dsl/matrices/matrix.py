@@ -1,4 +1,4 @@
-"""Matrices in global memory, and the way of their blocks into shared memory and back."""
+"""Matrices in global memory, and copies of their blocks into shared memory and back."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Matrix:
         return self.first.element(k.mul_wide(at, self.stride)).element(column)
 
     def rows_bytes(self, rows: int) -> Scalar:
-        """The bytes from a row to that `rows` further down: u64, or an int."""
+        """The bytes from a row to the row `rows` further down: u64, or an int."""
         step = rows * self.dtype.nbytes
         return self.k.mul_wide(self.stride, step) if isinstance(self.stride, Value) else self.stride * step
 
@@ -144,7 +144,7 @@ class Walk:
 
     @property
     def end(self) -> Scalar:
-        """The end of what is read along the axis: the matrix's or `stop`."""
+        """The first index along the axis that is not read: the matrix's extent or `stop`."""
         matrix = self.matrix
         extent = matrix.rows if self.axis == 0 else matrix.columns
         if self.stop is None:
@@ -299,9 +299,9 @@ def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
 
 
 def require_multiple(k: SharedMemory, caller: str, extent: Scalar, width: int) -> None:
-    """Raise `ConfigError` for an int that is no multiple of `width`; make the kernel trap where a
-    value is none, with assertions by one that says so. Accesses of `width` elements would leave out the
-    last ones in silence.
+    """Raise `ConfigError` for an int that is no multiple of `width`; for a value emit a trap if it is none at
+    run time, or with `asserts` an assertion. Accesses of `width` elements would otherwise silently leave out
+    the last elements.
     """
     if isinstance(extent, int) and extent % width:
         raise ConfigError(

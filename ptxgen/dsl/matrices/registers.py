@@ -33,11 +33,10 @@ Elements: TypeAlias = Sequence[Sequence[Value]]
 class RegisterTile:
     """A matrix in the registers of a CTA's warps, each element in one lane (`k.accumulator`).
 
-    A shape of (rows, 1) is one element for each row, and (1, columns) one for each column; the four
-    lanes of a quad, and warps along the other axis, hold copies of them. Operators and `map` work on
-    each element and stretch such tiles, and numbers, as numpy does. They give new tiles; one that a
-    loop changes is made by `k.accumulator` or `per_row` and written by `set`, or by `+=`, `-=`, `*=`
-    and `/=`.
+    A shape of (rows, 1) is one element for each row, and (1, columns) one for each column; the four lanes of
+    a quad, and warps along the other axis, hold copies of them. Operators and `map` work on each element and
+    broadcast such tiles, and numbers, as numpy does. They return new tiles; a tile that a loop changes is
+    made by `k.accumulator` or `per_row` and written by `set`, or by `+=`, `-=`, `*=` and `/=`.
     """
 
     __hash__ = object.__hash__

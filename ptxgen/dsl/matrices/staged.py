@@ -13,7 +13,9 @@ from ptxgen.types import ScalarType
 
 
 class Arrival:
-    """Whether what copies bring into a tile may be read; `problem` says why not, empty if it may."""
+    """Whether the data that copies bring into a tile may be read; `problem` is the reason why not, or
+    empty.
+    """
 
     __slots__ = ("problem",)
 
