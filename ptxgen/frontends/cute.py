@@ -52,8 +52,8 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
 
 
 def _on_gpu(value: Any) -> Any:
-    """An argument of a compilation as it is on a GPU: CuTe DSL says that the memory of an array on the host
-    is generic, which TMA and `cp.async` refuse.
+    """An argument of a compilation, with an array on the host marked as global memory: CuTe DSL calls its
+    memory generic, which TMA and `cp.async` refuse.
     """
     runtime = require(_CALLER, "cutlass.cute.runtime", _PACKAGE)
     if type(value) is not runtime._Tensor or value.memspace != runtime.AddressSpace.generic:

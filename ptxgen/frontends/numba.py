@@ -170,8 +170,8 @@ class _Device:
 
 @contextmanager
 def _without_device(capability: tuple[int, int]) -> Iterator[None]:
-    """Let Numba compile the device functions that a kernel calls, too: it asks the current device for
-    what to compile them, and compiles them without the lines of their source.
+    """Let Numba compile the device functions that a kernel calls, too, with the lines of their source; else
+    it would ask the current device for its capability, and leave the lines out.
     """
     dispatcher = require(_CALLER, "numba.cuda.dispatcher", _PACKAGE)
     with _compiling:

@@ -38,7 +38,7 @@ _C_VALUES: Final = (ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Simple
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of running a kernel; the arrays that it was given hold the computed values.
+    """The results of running a kernel; the arrays among its arguments hold the computed values.
 
     `findings` are those of all schedules, one for each line of the source; `result` is the run under
     the last schedule, None if that run was stopped, and `printed` is what the kernel printed in it;
@@ -265,9 +265,7 @@ class ProgramKernel:
         return schedules
 
     def block(self, block: Extent | None) -> Extent:
-        """The block of a launch: the one that is given, else that of the PTX. Raises `LaunchError` if neither
-        says it.
-        """
+        """The block of a launch: `block`, or else the PTX's. Raises `LaunchError` if neither is given."""
         if block is None and not self.kernel.reqntid:
             raise LaunchError(f"{self.name}: block must be given, the threads of a CTA: block=256")
         return self.kernel.reqntid if block is None else block

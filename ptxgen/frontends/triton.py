@@ -133,7 +133,7 @@ class _Call:
 
 
 def _innermost(triton: Any, kernel: Any) -> Any:
-    """The JIT function in its decorators. Raises `LaunchError` for anything else."""
+    """The JIT function inside its decorators. Raises `LaunchError` for anything else."""
     inner = kernel
     while isinstance(inner, triton.runtime.Autotuner | triton.runtime.Heuristics):
         inner = inner.fn
@@ -180,7 +180,9 @@ def _require_all(function: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _config_of(tuner: Any, name: str, arguments: Mapping[str, Any], config: Any) -> Any:
-    """The config of an autotuned kernel: the given one, or none if all that it tunes is given."""
+    """The config of an autotuned kernel: `config`, else its only one; None if the arguments give all that it
+    tunes. Raises `LaunchError` if the choice is open.
+    """
     if config is not None:
         if not hasattr(config, "all_kwargs"):
             raise LaunchError(f"{name}: config must be a triton.Config, got {shown(config)}")

@@ -360,7 +360,7 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 
 
 def _grain(program: Program, space: str = "shared") -> int:
-    """The bytes of a unit of the race detector: of the narrowest access to a space, at most 4."""
+    """Bytes of a unit of the race detector: the width of the narrowest access to `space`, at most 4."""
     narrowest = 4
     for op in {step.op for block in program.blocks for step in block.segment.steps}:
         of = op.modifiers.get("space") or space

@@ -194,7 +194,7 @@ class Recorder(Observer):
         return min(max(start + self._machine.at - int(self._first[warp]), start), end)
 
     def _align(self, warps: Iterable[int], at: Iterable[int], until: int, kind: str) -> None:
-        """Have warps wait in the instructions `at` until a slot."""
+        """Have each of the warps wait in its instruction of `at` until slot `until`."""
         for warp, number in zip(warps, at, strict=True):
             now = int(self._clock[warp])
             if warp < self._warps and now < self._most:
@@ -352,7 +352,7 @@ class Recorder(Observer):
 
 
 class _Bulk(BulkObserver):
-    """Passes what bulk copies do to the recorder."""
+    """Reports the events of bulk copies to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -64,7 +64,7 @@ def tensor_copies(site: Site) -> Iterator[Change]:
 
 
 def descriptors(site: Site) -> Iterator[Change]:
-    """Fields of matrix descriptors, and steps from one to the next."""
+    """Changes of fields of matrix descriptors, and of steps from one descriptor to the next."""
     program, instr = site.program, site.instr
     if not program.makes_descriptor(instr) or program.makes_shared_address(instr):
         return
@@ -88,7 +88,7 @@ def descriptors(site: Site) -> Iterator[Change]:
 
 
 def products(site: Site) -> Iterator[Change]:
-    """Products that add to D or do not, that negate an operand, or that transpose one."""
+    """Products that are left out, that add to D or do not, that negate an operand, or that transpose one."""
     instr = site.instr
     if not instr.opcode.startswith(_PRODUCT):
         return

@@ -47,10 +47,10 @@ _LEAST_PATIENCE: Final = 2000
 class Verdict:
     """The verdict on a mutant.
 
-    `caught_by` is the first of CATCHERS that caught it, or EQUIVALENT or HOLE; `also` are others
-    that caught it in the same run. `what` is their message, or the reason of equivalence. `problem`
-    is the index of the problem of that run, -1 without a run. `reach` says of a mutant that no check caught
-    how far its change came: NOT_EXECUTED, NOT_INFECTED, NOT_PROPAGATED or WITHIN_TOLERANCE.
+    `caught_by` is the first of CATCHERS that caught it, or EQUIVALENT or HOLE; `also` are others that caught
+    it in the same run. `what` is the message of `caught_by`, or the reason of equivalence. `problem` is the
+    index of the problem of that run, -1 without a run. `reach` says of a mutant that no check caught how far
+    its change came: NOT_EXECUTED, NOT_INFECTED, NOT_PROPAGATED or WITHIN_TOLERANCE.
     """
 
     kernel: str

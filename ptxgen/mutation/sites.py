@@ -145,7 +145,7 @@ class Program:
         return {o.name for s in products for o in s.operands[1:3] if isinstance(o, Reg)}
 
     def _slice(self, wanted: set[str]) -> frozenset[str]:
-        """The registers from which those `wanted` are computed, and these."""
+        """The registers `wanted`, and those from which they are computed without a load."""
         names: set[str] = set()
         while wanted:
             names |= wanted

@@ -30,7 +30,7 @@ def _largest(c: Coefficient) -> int:
 
 
 def _plain(c: Coefficient) -> Coefficient:
-    """One number if all threads have the same coefficient."""
+    """A coefficient, as one int if it is the same for all threads."""
     if isinstance(c, int):
         return c
     first = int(c[0])

@@ -64,7 +64,9 @@ class _Span(NamedTuple):
         return self.variable == other.variable and self.low < other.high and other.low < self.high
 
     def may_meet(self, other: _Span, static: frozenset[str]) -> bool:
-        """Whether they may have bytes in common, where several variables may begin at one address."""
+        """Whether two spans may have bytes in common. Variables that are not in `static` may begin at one
+        address.
+        """
         if self.variable == other.variable:
             return self.meets(other)
         return self.variable not in static and other.variable not in static
@@ -215,7 +217,7 @@ class _Ways:
         self._known: dict[tuple[_Site, int | None], _Way] = {}
 
     def of(self, start: InstrSite, most: int | None) -> _Way:
-        """The way from an instruction, as `_Way` has it."""
+        """The `_Way` from an instruction that passes at most `most` barriers."""
         key = start[:2], most
         if key not in self._known:
             self._known[key] = _Way(self, start, most)
@@ -238,7 +240,7 @@ class _Ways:
 
 class _Way:
     """Where a thread may get from an instruction without a proxy fence, and with no waits but at most `most`
-    barriers (None: any of both). `is_fenced` says whether it may come to a fence.
+    barriers (None: any number of waits and barriers). `is_fenced` says whether it may come to a fence.
     """
 
     def __init__(self, ways: _Ways, start: InstrSite, most: int | None) -> None:
@@ -257,7 +259,7 @@ class _Way:
                     todo.append((after, 0, passed))
 
     def leads_to(self, site: InstrSite) -> bool:
-        """Whether it leads to an instruction."""
+        """Whether the way leads to an instruction."""
         first = self._start.position + 1
         ahead = site.block == self._start.block and site.position >= first
         if ahead and self._passed(site.block, first, site.position, 0) is not None:
@@ -266,7 +268,9 @@ class _Way:
         return barriers is not None and self._passed(site.block, 0, site.position, barriers) is not None
 
     def _passed(self, block: int, first: int, last: int | None, barriers: int) -> int | None:
-        """The number of barriers after instructions of a block; None if the way ends there."""
+        """The number of barriers passed after the instructions of a block from `first` to before `last`,
+        `barriers` of them before the block; None if the way ends there.
+        """
         for n, mark in self._marks[block]:
             if n < first or (last is not None and n >= last):
                 continue
@@ -280,7 +284,7 @@ class _Way:
 
 
 def _mark(instr: Instr) -> str:
-    """Whether an instruction is a fence, a barrier or a wait; empty for others."""
+    """The kind of an instruction: a fence, a barrier or a wait; empty for any other."""
     if instr.opcode.startswith(_FENCES):
         return "" if instr.opcode.startswith(_OTHER_FENCES) else _FENCE
     if instr.opcode.startswith(_BARRIERS):

@@ -58,9 +58,9 @@ class PartKinds(dict[object, object]):
 
 
 def parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> Parts | None:
-    """What gives the parts of all operands that are of the same classes as these: their registers, the
-    written ones first, and after them all else that a shape depends on. None if registers and other items
-    may be mixed in one operand. `wanted` has each operand of the row with the operand that is there.
+    """A function that returns the parts of all operands of the same classes as these: their registers, the
+    written ones first, and after them all else that a shape depends on. None if registers and other items may
+    be mixed in one operand. `wanted` has each operand of the row with the operand that is there.
     """
     written: list[str] = []
     read: list[str] = []

@@ -324,5 +324,5 @@ def base_in(address: Address, space: str, below: int) -> Address:
 
 
 def fresh(address: Address) -> Address:
-    """A copy of the address without the plans made so far."""
+    """A copy of an address without the plans that are cached in it."""
     return Base(address.base.lanes).at(address.offset)

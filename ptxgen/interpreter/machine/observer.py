@@ -104,9 +104,9 @@ class BulkObserver(Protocol):
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Tell | None:
-        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the
-        addresses `first`. `again`: it is the one that a lane of the warp before has started with it.
-        Returns the message for the time when the lane has waited for it.
+        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the addresses
+        `first`. `again`: an earlier lane of the warp has started the same copy with this instruction. Returns
+        the message for the time when the lane has waited for it.
         """
 
 
@@ -126,7 +126,7 @@ class Observer(Protocol):
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
     ) -> None:
-        """A store is about to happen."""
+        """A store of consecutive values of `type` is about to happen."""
         return
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
@@ -138,8 +138,8 @@ class Observer(Protocol):
         return
 
     def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
-        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; what it reads, the
-        machine has just loaded. Returns the message for the lanes that have waited for it.
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; the machine has just
+        loaded its source. Returns the message for the lanes that have waited for it.
         """
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:

@@ -62,8 +62,8 @@ class RegisterPool:
         self.since: Lanes = np.zeros(batch.lanes, np.int64)
 
     def change(self, at: int, ids: Lanes, count: int, *, more: bool) -> None:
-        """Have warps, given by their lanes, wait for `count` registers of each thread, or give back
-        all but `count`.
+        """Have warps, given by their lanes, wait for `count` registers of each thread if `more`; else have
+        them give back all but `count`.
         """
         for warp in np.unique(ids // WARP).tolist():
             self._execute(at, warp, count, more)

@@ -152,8 +152,8 @@ class Clocks:
         return rows
 
     def arriving(self, warps: Lanes, ids: Lanes) -> Lanes:
-        """The rows that lanes of these warps release by their arrival at mbarriers. Where they are a part of
-        their warp: without what the other lanes have done, and made visible to asynchronous operations,
+        """The rows that lanes of these warps release by their arrival at mbarriers. If only a part of a warp
+        arrives, its row lacks what the other lanes have done, or made visible to asynchronous operations,
         since the lanes of the warp last met.
         """
         rows = self.rows(warps)
@@ -300,8 +300,8 @@ class Clocks:
         return rounds
 
     def _rounds(self, ids: Lanes, counts: Lanes) -> tuple[Lanes, Lanes]:
-        """The warps of lanes, and of each the count of its first lane there, before one is added to that of
-        these lanes.
+        """The warps of lanes, and for each warp the count of its first lane in `ids`; then adds one to the
+        counts of these lanes.
         """
         first = np.flatnonzero(np.diff(ids // WARP, prepend=-1))
         rounds: Lanes = counts[ids[first]]

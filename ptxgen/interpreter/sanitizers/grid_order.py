@@ -37,7 +37,7 @@ class GridOrder:
         self._stamps: Lanes = np.zeros(len(clocks.clock), np.int64)
 
     def wait(self, ids: Lanes) -> None:
-        """Lanes have waited for the previous grid."""
+        """Record that lanes have waited for the previous grid."""
         self._waited[ids] = True
         warps = self._clocks.warps(ids)
         fresh = warps[self._stamps[warps] == 0]
@@ -45,7 +45,7 @@ class GridOrder:
         self._clocks.tick(fresh)
 
     def access(self, at: int, ids: Lanes, buffer: Buffer, addresses: Lanes, nbytes: int) -> None:
-        """Lanes access `nbytes` at these addresses of a buffer by instruction `at`."""
+        """Check an access of lanes, by instruction `at`, to `nbytes` at each address of a buffer."""
         early = ~self._waited[ids]
         if not early.any():
             return

@@ -219,7 +219,7 @@ class Objects:
         self._arriving[rows] = 0
 
     def acquire_shared(self, ids: Lanes, positions: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Lanes have read positions in shared memory with an order; `ticket`: to draw one."""
+        """Lanes have read positions in shared memory with an order; with `ticket`, to draw a ticket."""
         if not (self._keys or self._landed):
             return
         pairs = _each(ids, positions)
@@ -280,7 +280,7 @@ class Objects:
             clocks.tick(clocks.warps(ids))
 
     def acquire_global(self, ids: Lanes, addresses: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Lanes have read global addresses with an order; `ticket`: to draw one."""
+        """Lanes have read global addresses with an order; with `ticket`, to draw a ticket."""
         if not self._global:
             return
         met = self._drawn if ticket else self._met

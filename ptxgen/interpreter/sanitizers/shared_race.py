@@ -212,11 +212,15 @@ class RaceDetector:
         return bool(self._operations.after(lanes // WARP, one >> CLOCK & CLOCK_MASK).all())
 
     def hidden(self, access: Access) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has made visible to an asynchronous operation."""
+        """The conflicts with writes by ordinary instructions that no fence has made visible to an
+        asynchronous operation.
+        """
         return self._hidden(access, self._stamps(access))
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
+        """The conflicts with writes by ordinary instructions that no fence has made visible to asynchronous
+        operations.
+        """
         if int(stamps.min()) >= ASYNC:
             return []
         clocks = self._clocks
@@ -302,9 +306,9 @@ class RaceDetector:
         return conflicts or self._reads.conflicts(access, at, volatile=volatile)
 
     def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
-        """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
-        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
-        lanes of a warp.
+        """Take for each instruction whether it is `volatile`, an access of that kind to an address that is
+        not a flag, and of which scope a strong access is; None: all scopes include all threads. `exchanges`
+        are those between lanes of a warp.
         """
         self._volatile = self._reads.volatile = volatile
         self._reads.exchanges = exchanges

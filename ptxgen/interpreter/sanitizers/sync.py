@@ -90,7 +90,7 @@ class SyncChecks:
     # -------------------------------------------------------------------------------- wgmma, copies
 
     def started(self, ids: Lanes) -> Lanes:
-        """Warps, each given by one lane, start a multiplication. Returns its stamps."""
+        """Start a multiplication of warps, each given by one lane. Returns its stamp for each warp."""
         warps = ids // WARP
         stamps = self._clocks.start(warps)
         self._open |= zip(warps.tolist(), stamps.tolist(), strict=True)

@@ -50,7 +50,7 @@ class UndefinedPlaces:
         self._carry: Lanes = np.zeros(batch.lanes, np.bool_)
 
     def leaves(self, address: int, lane: int, nbytes: int) -> None:
-        """A lane passes bytes at a generic address on to the outside."""
+        """A lane passes bytes at a generic address to the outside."""
         location = self._at(address, lane)
         if location is None:
             return
@@ -105,7 +105,7 @@ class UndefinedPlaces:
             self.moved = bool(units[index // nbytes].any())
 
     def stored(self, lane: int) -> None:
-        """A lane has stored undefined bits in an array."""
+        """Record that a lane has stored undefined bits in an array."""
         self._arrays.stored(self._faults, self._machine.at, lane)
 
     def absent(self) -> None:

@@ -121,8 +121,8 @@ class BulkWatch(BulkObserver):
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Callable[[], None] | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of these
-        addresses. `again`: it is the one that a lane of the warp before has started with it. Returns the
-        message for the time when the lane has waited for it.
+        addresses. `again`: an earlier lane of the warp has started the same copy with this instruction.
+        Returns the message for the time when the lane has waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         self._early(at, lane, buffer, first, nbytes)

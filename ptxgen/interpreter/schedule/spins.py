@@ -58,7 +58,7 @@ class Loop(NamedTuple):
 
 
 class Spins:
-    """Watches the blocks that run, to find that all threads that can run are in such loops.
+    """Watches the blocks that run, to find that all threads that can run are in loops that cannot end.
 
     `parked` are the lanes that wait for others of their warp, by point, and `resume` has the block
     that each waiting lane goes on with.
@@ -138,7 +138,7 @@ class Spins:
     # --------------------------------------------------------------------------------------- states
 
     def _take(self, point: Point, selection: Selection, ready: Ready) -> None:
-        """Record the state, in which lanes are about to run."""
+        """Record the state of the batch, in which the selected lanes are about to run from a point."""
         shares = self._shared_last
         self._begin(2 * self._limit)
         self._shared = self._shared_last = shares
@@ -163,7 +163,7 @@ class Spins:
         return not self.waits_for_others and all(map(_same, self._waits, self._waiting()))
 
     def _control_is_same(self) -> bool:
-        """Whether the way of the lanes depends on registers alone, and these are as they were."""
+        """Whether the way of the lanes depends on registers alone, and these hold their recorded values."""
         if self._slots_are_old:
             ran = frozenset(number for number, _ in self._points)
             if ran not in self._controls:
@@ -173,7 +173,7 @@ class Spins:
         return self._control
 
     def _are_same(self, slots: Sequence[int]) -> bool:
-        """Whether registers are as they were; the one that differed last is likely to differ again."""
+        """Whether registers hold their recorded values; the last that differed is likely to differ again."""
         held, registers = self._held, self._registers
         last = self._differed
         if last in slots and not _same(held[last], registers[last]):
@@ -288,7 +288,7 @@ class Spins:
         return f"byte {address - buffer.base} of {buffer.name or 'a buffer'}, {self._writers(space)}"
 
     def _writers(self, space: str) -> str:
-        """Who could write memory of a space."""
+        """A relative clause for messages about memory of a space: which threads could still write it."""
         batch = self._machine.batch
         later = math.prod(batch.grid) - batch.first - batch.ctas
         if space != "shared" and later:

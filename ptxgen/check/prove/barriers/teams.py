@@ -18,8 +18,8 @@ from ptxgen.check.prove.program.values import Node
 
 
 def teams(control: Control, values: Sequence[WarpValues]) -> list[list[int]]:
-    """The numbers of the warps of each team; the lowest numbers of teams rise. `values` has those of each
-    warp.
+    """The numbers of the warps of each team, the teams in the order of their lowest numbers. `values` has the
+    values of each warp.
     """
     deciding = list(dict.fromkeys(_deciding(control)))
     by_decisions: dict[tuple[Hashable, ...], list[int]] = {}

@@ -31,8 +31,8 @@ _DECIDING: Final = {"and.pred": False, "or.pred": True}
 
 
 class WarpValues:
-    """The values of one warp, with 32 threads, at one point of its run after the other. `leaves` gives
-    the merging values that a value is computed from.
+    """The values of one warp of 32 threads at one point of its run; `go_to` goes on to another point.
+    `leaves` gives the merging values that a value is computed from.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class WarpValues:
         return self._cached[key]
 
     def shared_address(self, node: Node, offset: int) -> SharedAddress | None:
-        """The byte of shared memory that an address plus `offset` is at now; None if it is not known."""
+        """The byte of shared memory at an address plus `offset`, at this point of the run; None if it is not
+        known.
+        """
         while node.kind != "symbol":
             name = node.data.op.opcode if node.kind == "apply" else ""
             moved = [n for n in node.args if not _has_symbol(n)]

@@ -240,7 +240,9 @@ class Paths:
             yield self._values.at(register, branch, len(instrs) - 1)
 
     def guards_around(self, block: int, without: Collection[int] = ()) -> list[Node | None]:
-        """The predicates of all branches that decide whether a block runs, but for those `without`."""
+        """The predicates of all branches that decide whether a block runs, except the branches of blocks
+        `without`.
+        """
         guards: dict[int, Node | None] = {}
         for branch in sorted(self.graph.controlling(block).difference(without)):
             last = self.graph.blocks[branch].instrs[-1]
