@@ -99,9 +99,7 @@ class _Leaving(dict[str, bool]):
 
 
 def _stops(body: Sequence[Statement]) -> list[int]:
-    """The indices of all statements other than instructions, and of the instructions that may leave their
-    block.
-    """
+    """The indices of all statements but the instructions that cannot leave their block."""
     leaving = _Leaving()
     return [i for i, s in enumerate(body) if s.__class__ is not Instr or leaving[s.opcode]]
 

@@ -51,8 +51,8 @@ class Pointee(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What C++ calls the symbols of a text, and by the symbols of its kernels the parameters, by
-    number, that point to elements of a known type.
+    """The C++ names of the symbols of a text, and by the symbols of its kernels the parameters, by number,
+    that point to elements of a known type.
     """
 
     of_symbols: dict[str, str]
@@ -86,7 +86,7 @@ def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = 
 
 
 def _pointee(type: str) -> Pointee | None:
-    """What a type points to; None if it is no pointer, or one to elements of no known type."""
+    """The pointer type of a C++ parameter; None for a type that is no pointer, or to unknown elements."""
     words = re.sub(r"\b(const|volatile|restrict|__restrict(__)?)\b", " ", type)
     words = re.sub(r"\s+", " ", words).strip()
     element = words.removesuffix("*").strip()
@@ -111,9 +111,7 @@ def demangled(symbol: str) -> str:
 
 
 def _short(symbol: str) -> str:
-    """A symbol's C++ name: of a kernel with its template arguments, of a variable without the function around
-    it.
-    """
+    """A symbol's C++ name: of a kernel with template arguments, of a variable without its function."""
     whole = re.sub(r"\[abi:\w+\]", "", demangled(symbol))
     head, parameters, tail = _outer(whole)
     if tail.startswith("::"):

@@ -44,7 +44,7 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
         fixed = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
         try:
             compiled = cute.compile(function, *map(_on_gpu, args), options=f"{fixed} {options}".strip())
-        except Exception as error:  # its own classes, and those of Python, by where it fails
+        except Exception as error:  # the compiler raises classes of its own and of Python
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours of a terminal
             raise CompileError(f"{name} cannot be compiled:\n{text.strip()}") from error
         ptx = str(compiled.__ptx__)

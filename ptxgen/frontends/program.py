@@ -152,7 +152,7 @@ class Launch(NamedTuple):
     how: Mapping[str, Any]
 
     def run(self) -> Outcome:
-        """What `ProgramKernel.run` returns and raises."""
+        """Run the kernel. Returns and raises what `ProgramKernel.run` does."""
         return self.kernel.run(self.grid, self.block, self.args, **self.how)
 
 
@@ -428,7 +428,7 @@ def arrays_of(value: object) -> list[np.ndarray[Any, Any]]:
     """The arrays of a structure, a tensor map, a texture or a surface; an array itself; else none."""
     if isinstance(value, Structure):
         return value.arrays
-    for name in ("base", "array"):  # of a tensor map; of a texture or a surface
+    for name in ("base", "array"):  # a tensor map has `base`; a texture or surface `array`
         inner = getattr(value, name, None)
         if isinstance(value, TensorMap | Texture | Surface) and isinstance(inner, np.ndarray):
             return [inner]

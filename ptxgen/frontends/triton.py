@@ -225,7 +225,7 @@ class _Elements:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A kernel and what a launch needs to know of it."""
+    """A compiled kernel, with the signature and the metadata that a launch needs."""
 
     program: Program
     signature: dict[str, Any]
@@ -329,7 +329,7 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     for stage, translate in stages.items():
         try:
             translated = translate(translated, metadata)
-        except RuntimeError as error:  # of the passes, which print the reason on standard error
+        except RuntimeError as error:  # passes print the reason on standard error
             raise CompileError(
                 f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
                 f"({error}); Triton says why on standard error"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 IDLE: Final = -1  # a slot in which a warp waits, or after its end
-_MOST_SLOTS: Final = 4096  # that are recorded of each warp
+_MOST_SLOTS: Final = 4096  # recorded slots of each warp
 _NEVER: Final = (1 << 63) - 1
 _MOST_SAMPLES: Final = 32  # accesses of an instruction whose banks are counted
 _ARRIVES: Final = ("mbarrier.arrive", "mbarrier.complete_tx")
@@ -92,7 +92,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Recording:
-    """What the warps of the first CTA of a launch did.
+    """The instructions, waits and copies of the warps of the first CTA of a launch.
 
     `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
     w executes in slot t, or IDLE, `[warps, recorded slots]` int32; `lengths` are the slots of each warp,
@@ -130,7 +130,7 @@ class Recorder(Observer):
         self._most = most_slots
         self._recorded = 0
         self._released: dict[tuple[int, int], int] = {}
-        self._arrivals: dict[int, int] = {}  # by mbarrier, the latest
+        self._arrivals: dict[int, int] = {}  # the latest arrival by mbarrier
         self._copies: dict[tuple[int, int], list[_Open]] = defaultdict(list)
         self._bulk_writes: dict[int, list[_Open]] = defaultdict(list)  # by mbarrier
         self._bulk_reads: dict[int, _Open] = {}  # by stamp

@@ -14,7 +14,7 @@ from ptxgen.mutation.sites import Change, Site, constant, with_operand
 
 _PRODUCT: Final = "wgmma.mma_async"
 _REGISTER_STEP: Final = 8  # setmaxnreg takes multiples of it
-_AFTER_D: Final = 3  # of a product: D, A, B, then whether D is given, and what else is literal
+_AFTER_D: Final = 3  # operands before it: D, A, B; from here on: whether D is added, and literals
 _LOW_WORD: Final = 0x3FFF  # bits of a field of a descriptor
 _UNIT: Final = 16  # bytes, of an address in a descriptor
 # Fields of a matrix descriptor (PTX ISA, "Matrix Descriptor Format"): name, first bit, and a mask.

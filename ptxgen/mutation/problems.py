@@ -93,7 +93,7 @@ def _block(launch: Prepared) -> tuple[int, ...]:
 
 
 def _bounds(repeated: Sequence[_Repeated]) -> dict[str, Any]:
-    """What the proof may know of parameters: tensor maps, and the least and greatest integer of a problem."""
+    """The bounds of parameters for the proof: tensor maps, and the least and greatest integer of problems."""
     bounds: dict[str, Any] = {}
     for n, param in enumerate(repeated[0].kernel.params):
         values = [each.values[n] for each in repeated if n < len(each.values)]
@@ -150,7 +150,7 @@ class _Repeated:
         try:
             done = interpreter.run(self.module, self.kernel.name, raise_on_report=False, **self._again())
         except TrapError:
-            return {}  # which the judge's own run of the kernel says
+            return {}  # the judge's own run of the kernel reports the trap
         if self._expect is not None:
             self._judged_by(self._expect)
         return {name: array.copy() for name, array in (self._arrays | self._variables(done)).items()}

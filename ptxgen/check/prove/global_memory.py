@@ -254,9 +254,7 @@ class _Prover:
         return finding._replace(allocation=array.pointer)
 
     def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
-        """The index along each axis, then the remainder of the offset; None if a stride is not a single
-        product.
-        """
+        """The index along each axis, then the rest of the offset; None if a stride is no single product."""
         indices = []
         for axis in array.axes:
             stride = self._promised.size(axis.stride).terms

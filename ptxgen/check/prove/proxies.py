@@ -33,7 +33,7 @@ _FENCE: Final = "fence"
 _BARRIER: Final = "barrier"
 _WAIT: Final = "wait"
 _FENCES: Final = "fence.proxy.async"
-_OTHER_FENCES: Final = f"{_FENCES}.global"  # which say nothing of shared memory
+_OTHER_FENCES: Final = f"{_FENCES}.global"  # fences that do not order shared memory
 _STORES: Final = ("st.", "stmatrix.", "atom.", "red.", "wmma.store.", "cp.async.ca.", "cp.async.cg.")
 _FROM_REGISTERS: Final = ("st.async.", "red.async.")
 _BULK: Final = ("cp.async.bulk.", "cp.reduce.async.bulk.")
@@ -64,9 +64,7 @@ class _Span(NamedTuple):
         return self.variable == other.variable and self.low < other.high and other.low < self.high
 
     def may_meet(self, other: _Span, static: frozenset[str]) -> bool:
-        """Whether two spans may have bytes in common. Variables that are not in `static` may begin at one
-        address.
-        """
+        """Whether two spans may share bytes. Variables that are not in `static` may begin at one address."""
         if self.variable == other.variable:
             return self.meets(other)
         return self.variable not in static and other.variable not in static
@@ -107,7 +105,7 @@ def unfenced_reads(
 
 
 def _is_call(instr: Instr) -> bool:
-    return instr.opcode.startswith("call")  # of a function that may have a fence
+    return instr.opcode.startswith("call")  # the function may have a fence
 
 
 def _unfenced(
@@ -187,8 +185,8 @@ def _fill(search: Search, one: Touched) -> _Span | None:
 
 
 def _span(search: Search, one: Touched, *, whole: bool = False) -> _Span | None:
-    """The bytes of an access; with `whole` up to the end of its allocation, and from its beginning if it is
-    not known where they are. None if they are not known.
+    """The bytes of an access; with `whole`, all up to the end of its allocation, and from the allocation's
+    beginning if the bytes are not known. None if neither is known.
     """
     name, first, last = one.finding.allocation, one.finding.first, one.finding.last
     home = search.regions.get(name) or search.homes.get(name)
@@ -246,7 +244,7 @@ class _Way:
     def __init__(self, ways: _Ways, start: InstrSite, most: int | None) -> None:
         self._marks, self._start, self._most = ways.marks, start, most
         self.is_fenced = False
-        self._barriers: dict[int, int] = {}  # the fewest of them before each block that is reached
+        self._barriers: dict[int, int] = {}  # the fewest barriers before each reached block
         todo = [(start.block, start.position + 1, 0)]
         while todo:
             block, first, barriers = todo.pop()

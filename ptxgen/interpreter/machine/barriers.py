@@ -32,10 +32,10 @@ class Barriers:
         self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier that a lane waits at, or -1
         self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction that a lane waits in
         self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier that a lane waited at last
-        self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
+        self._votes: Lanes | None = None  # each lane's vote; None before the first vote
         # Votes that were true at each lane's last barrier.
         self._true: Lanes = np.zeros(ctas * width, np.int64)
-        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # all votes at each lane's last barrier
+        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # number of votes at each lane's last barrier
         # Used with a sanitizer: how often lanes have arrived without waiting, `[lanes, barriers]`,
         # and for each CTA and barrier the instruction and the first lane that arrived again; where it may
         # have waited besides, also which lanes came.

@@ -72,7 +72,7 @@ class Base:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.plans: dict[str, Plan] = {}
-        self.inside: dict[str, Base] = {}  # by space: generic addresses converted to it
+        self.inside: dict[str, Base] = {}  # by space: these addresses, if generic, converted to it
 
     def at(self, offset: int) -> Address:
         """The address `offset` bytes further."""

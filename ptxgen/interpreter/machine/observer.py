@@ -65,7 +65,7 @@ class BulkObserver(Protocol):
     """
 
     def know(self, lane: int, number: int) -> None:
-        """A lane has waited for the access of that number."""
+        """A lane has waited for the access `number`."""
         return
 
     def start_write(
@@ -79,9 +79,7 @@ class BulkObserver(Protocol):
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
     ) -> None:
-        """The access of that number has written, or changed, its bytes and completes on the mbarrier at
-        `position`.
-        """
+        """The access `number` has written or changed its bytes, and completes on the mbarrier `position`."""
         return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
@@ -90,9 +88,7 @@ class BulkObserver(Protocol):
         """
 
     def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
-        """The access of that number has read its bytes and completes on the mbarrier at `position`, if it has
-        one.
-        """
+        """The access `number` has read its bytes, and completes on the mbarrier at `position`, if any."""
         return
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> int:

@@ -55,9 +55,7 @@ class FlowText:
     # --------------------------------------------------------------------------------------- shadows
 
     def _shadow(self, register: Reg) -> str:
-        """The variable that holds a register's shadow; the text `None` for a register that never has
-        undefined bits.
-        """
+        """The variable that holds a register's shadow; the text `None` if it never has undefined bits."""
         if self._suspects is not None and register.name not in self._suspects:
             return "None"
         key = self.key(register.name)
@@ -74,7 +72,7 @@ class FlowText:
             self._line(f"if {some}: D.judge({self._named(step)}, {_text(shadows)}, {guard})")
 
     def _flow_before(self, step: Step, guard: str | None) -> _Flow:
-        """Write the lines before an instruction that follow undefined bits through it, and return their
+        """Write the lines before an instruction that follow undefined bits through it; return their
         variables.
         """
         op = step.op

@@ -170,9 +170,7 @@ class UndefinedBits(UndefinedPlaces):
         return shadows
 
     def _fallback(self, origin: Lanes) -> Lanes:
-        """An origin for lanes that have received undefined bits from other lanes: one of the origins of their
-        warp.
-        """
+        """An origin for lanes with undefined bits from other lanes: one of the origins of their warp."""
         by_warp = origin.reshape(-1, WARP).max(axis=1)
         by_warp = np.where(by_warp > 0, by_warp, origin.max(initial=0))
         return np.repeat(by_warp, WARP)
@@ -202,9 +200,7 @@ class UndefinedBits(UndefinedPlaces):
         return origins
 
     def _undecided(self, step: Step, shadows: Mapping[str, Shadow | None]) -> Shadow | None:
-        """The shadow of the guard of an instruction without effects other than reads; None for any other
-        instruction.
-        """
+        """The shadow of the guard of an instruction that has no effect but reads; None for any other."""
         guard = step.instr.guard
         shadow = None if guard is None else shadows.get(guard.register.name)
         if shadow is None or guard is None or step.op.effect not in _HARMLESS:
@@ -212,9 +208,7 @@ class UndefinedBits(UndefinedPlaces):
         return Shadow(shadow.bits, self._origins_of(step.number, guard.register, shadow))
 
     def _with_carry(self, step: Step, undefined: Any) -> Any:
-        """Whether results with the carry flag are undefined, by lane; the flag becomes as undefined if it is
-        written.
-        """
+        """Whether results with the carry flag are undefined, by lane; marks a flag that is written."""
         op, machine = step.op, self._machine
         name = op.row.name
         lanes = np.broadcast_to(np.not_equal(undefined, 0), machine.selection.count)
@@ -305,9 +299,7 @@ def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> La
 
 
 def _chosen(guard: Lanes, new: Shadow | None, old: Shadow | None, count: int) -> Shadow | None:
-    """The shadow of a register after the lanes of `guard` have written it: `new` in these lanes, `old` in the
-    others.
-    """
+    """The shadow of a register after a guarded write: `new` in the lanes of `guard`, `old` in the others."""
     some = new or old
     if some is None:
         return None

@@ -37,7 +37,7 @@ def mixing(instrs: Sequence[Instr]) -> frozenset[int]:
 
 
 class Exchanges:
-    """What the lanes of a batch have passed to each other lately."""
+    """The values that the lanes of a batch have passed to each other lately."""
 
     def __init__(self, clocks: Clocks, linked: Linked) -> None:
         self._clocks = clocks

@@ -172,7 +172,7 @@ class GlobalRaces:
     # --------------------------------------------------------------------------------- bulk copies
 
     def start_read(self, buffer: Buffer, access: Access, at: int, number: int) -> list[Conflict]:
-        """The conflicts of a read by the asynchronous operation of that number."""
+        """The conflicts of a read by the asynchronous operation `number`."""
         shadow = self._shadow(buffer)
         conflicts: list[Conflict] = []
         if shadow.written is not None:
@@ -186,8 +186,8 @@ class GlobalRaces:
     def start_write(
         self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
     ) -> list[Conflict]:
-        """The conflicts of a write by the asynchronous operation of that number, or of a reduction;
-        it is under way until `finish_write`.
+        """The conflicts of a write by the asynchronous operation `number`, or of a reduction; it is under way
+        until `finish_write`.
         """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
@@ -216,9 +216,7 @@ class GlobalRaces:
         written[units] = np.where(mine, there & ~PENDING, there)
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """The conflicts with writes by ordinary instructions that no fence has made visible to asynchronous
-        operations.
-        """
+        """The conflicts with ordinary writes that no fence has made visible to asynchronous operations."""
         warps, writers = (access.ids // WARP)[:, None], (stamps & LANE_MASK) // WARP
         shown = self._clocks.seen(warps, writers, SHOWN["global"])
         wrong = (stamps > 0) & (stamps < ASYNC) & ((stamps >> CLOCK) > shown)

@@ -63,7 +63,7 @@ class GridOrder:
                 return
 
     def _comes_after_a_wait(self, warp: int) -> bool:
-        """Whether a warp comes after a wait of some warp, by a barrier or another order of memory."""
+        """Whether a warp comes after some warp's wait for the previous grid, by any order of memory."""
         waiting = np.flatnonzero(self._stamps)
         if not len(waiting):
             return False

@@ -43,7 +43,7 @@ class _Reads:
     version: int  # version of the clocks; -1 for twins
     ids: Lanes
     clusters: Lanes
-    clock: Lanes  # of all warps at the time
+    clock: Lanes  # clocks of all warps at the read
     newest: Lanes
     entries: list[tuple[Access, int]] = field(default_factory=list)
     columns: Lanes | None = None

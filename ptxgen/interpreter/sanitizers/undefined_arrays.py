@@ -78,9 +78,7 @@ class UndefinedArrays:
         return self.origin(at, "uninitialised", space, address, region, what)
 
     def _stored_before(self, space: str, address: int) -> str:
-        """The instruction of an earlier launch that has stored undefined bits at an address; empty if there
-        is none.
-        """
+        """An earlier launch's instruction that stored undefined bits at an address; empty if none did."""
         memory = self._arena.heap_bytes(address, 1) if space == "global" else None
         due = [] if memory is None else memory[0].reports(memory[1], 1)
         return next((report.instr for report in due), "")

@@ -83,9 +83,7 @@ class UndefinedMemory:
     def store(
         self, plan: Plan, offset: int, type: ScalarType, bits: tuple[Lanes, ...], origin: Lanes, at: int
     ) -> None:
-        """Record the undefined bits of stored values, by instruction `at`; `origin` is that of each lane's
-        bits.
-        """
+        """Record the undefined bits of values stored by instruction `at`; `origin` is that of each lane."""
         scatter(plan, self.window, offset, type, bits)
         self.some = True
         total = type.nbytes * len(bits)

@@ -42,7 +42,7 @@ class BulkWatch(BulkObserver):
         self._width = batch.width
 
     def know(self, lane: int, number: int) -> None:
-        """A lane has waited for the operation of that number."""
+        """A lane has waited for the operation `number`."""
         self._watch.operations.wait(lane // WARP, number)
 
     # ------------------------------------------------------------------------------- shared memory
@@ -75,7 +75,7 @@ class BulkWatch(BulkObserver):
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
     ) -> None:
-        """The operation of that number has written, or changed, its bytes and completes on the mbarrier at
+        """The operation `number` has written, or changed, its bytes and completes on the mbarrier at
         `position`.
         """
         self._watch.sync.landed(at, lane)
@@ -95,8 +95,8 @@ class BulkWatch(BulkObserver):
         return number
 
     def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
-        """The operation of that number has read its bytes and completes on the mbarrier at `position`, if it
-        has one.
+        """The operation `number` has read its bytes and completes on the mbarrier at `position`, if it has
+        one.
         """
         self._watch.sync.landed(at, lane)
         if position is not None:

@@ -66,7 +66,7 @@ class ClusterWatch:
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
         self._started: set[tuple[int, int]] = set()  # warps, and CTAs that have started for them
         self._remote: dict[tuple[int, int], _Remote] = {}  # the last access, by warp and CTA
-        self._copies: dict[int, list[_Remote]] = {}  # by CTA: what others copy there
+        self._copies: dict[int, list[_Remote]] = {}  # by CTA: copies of other CTAs to it
         # Mbarriers by position: those with which the warp that initialised them arrived at the barrier
         # of the cluster after its fence.mbarrier_init, and those that the whole cluster may use.
         self._brought: set[int] = set()
@@ -171,7 +171,7 @@ class ClusterWatch:
                     self._too_late(access, cta)
 
     def copied(self, at: int, lane: int, position: int, number: int) -> None:
-        """A lane starts the copy of that number to a position."""
+        """A lane starts the copy `number` to a position."""
         cta = position // self._batch.shared_stride
         if cta != lane // self._batch.width:
             access = _Remote(number, at, lane, position)

@@ -41,7 +41,7 @@ _MEMORY: Final = (Effect.WRITE, Effect.ATOMIC)
 _JUMPS: Final = ("bra", "brx", "exit")
 _BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
 _STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
-_LOADS: Final = ("ldmatrix", "wmma_load")  # those that read it
+_LOADS: Final = ("ldmatrix", "wmma_load")  # rows of Effect.WARP that read memory
 _UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
 _NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
 
@@ -88,8 +88,8 @@ class Spins:
         # Whether the lanes that are about to run have come back, and others have not run in between.
         self.waits_for_others = False
         self._control = False  # whether registers alone decide on the way of the lanes
-        self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by blocks
-        self._slots: tuple[int, ...] | None = None  # of the blocks that have run
+        self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by the blocks that ran
+        self._slots: tuple[int, ...] | None = None  # deciding registers of the blocks that ran
         self._slots_are_old = True
         self._left = _COMPARED
         self._differed = 0  # the register that differed last, which is likely to differ again
@@ -201,7 +201,7 @@ class Spins:
         return tuple(self._program.slots[name] for name in names if name in self._program.slots)
 
     def _waiting(self) -> tuple[Lanes, ...]:
-        """Which lanes have ended or wait, and where; lanes that could run are in none of them."""
+        """Arrays of the lanes that have ended or wait, and where; lanes that could run are in none."""
         parked = np.zeros_like(self._resume)
         for (number, part), mask in self._parked.items():
             parked[mask] = 1 + number + (part << 32)
@@ -219,7 +219,7 @@ class Spins:
         self._limit += 2 * self._count
 
     def _memory_is_same(self) -> bool:
-        assert self._memory is not None  # which the caller has asked
+        assert self._memory is not None  # the caller has tested this
         windows = self._windows()
         self._left -= sum(data.nbytes for data in windows)
         return (

@@ -244,9 +244,7 @@ class Meetings:
         return True
 
     def _decided(self, branch: Branch) -> Site | None:
-        """The first barrier in the blocks between a branch and the meeting of its two ways; None without a
-        barrier.
-        """
+        """The first barrier between a branch and the meeting of its two ways; None if there is none."""
         sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
         return next((site for site in sites if not site.is_access), None)
 

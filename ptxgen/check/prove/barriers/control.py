@@ -1,4 +1,4 @@
-"""What of a kernel's control flow decides which barriers a warp comes to."""
+"""The part of a kernel's control flow that decides which barriers a warp comes to."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Branch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a loop does to its counter in each iteration: an instruction's name, the operand that the
-    counter is, and the value of the other operand, which the loop does not change.
+    """The step of a loop's counter in each iteration: an instruction's name, the operand that the counter is,
+    and the value of the other operand, which the loop does not change.
     """
 
     name: str
@@ -100,9 +100,7 @@ class Control:
         return sorted((n for n in self.needed[block] if self._meets(n, block)), key=lambda n: n.id)
 
     def _meets(self, node: Node, block: int) -> bool:
-        """Whether a value merges at the beginning of a block; false for a value read from a word of shared
-        memory.
-        """
+        """Whether a value merges at the beginning of a block; false for a value read from shared memory."""
         return node.block == block and node.id not in self._read
 
     def decides(self, index: int) -> bool:
@@ -210,8 +208,8 @@ class Control:
 
     @cached_property
     def steps(self) -> dict[int, Step]:
-        """What happens to each loop counter in an iteration, by the counter's number; only for loops
-        with barriers.
+        """The step of each loop counter in an iteration, by the counter's number; only for loops with
+        barriers.
         """
         steps = {}
         for node in frozenset[Node]().union(*self.needed.values()):

@@ -135,9 +135,7 @@ class BarrierProver:
     # ------------------------------------------------------------------------------ one barrier alone
 
     def _is_apart(self, site: _BarrierSite) -> bool:
-        """Whether a barrier waits for all threads of the block, and so do all barriers that may have its
-        number.
-        """
+        """Whether a barrier, and all barriers that may have its number, wait for all threads of the block."""
         number = _number(site.instr)
         others = [other.instr for other in self._barriers if _number(other.instr) in (number, None)]
         return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)

@@ -124,9 +124,7 @@ class Agreement:
         return bottom_up(node, self._parts, self._parted)
 
     def _parted(self, node: Node) -> Part:
-        """A value as a multiple and the remaining low bits of each thread; as a multiple of 1 if no rule
-        splits it.
-        """
+        """A value as a multiple plus low bits of each thread; as a multiple of 1 if no rule splits it."""
         alone = Part(1, np.zeros(self._shape.threads, np.int64), (node,))
         lanes = self.lanes(node)
         if lanes is not None:
@@ -157,9 +155,7 @@ class Agreement:
         return None if parts[1].lanes.any() else self._added(node, parts)
 
     def _product(self, node: Node, parts: list[Part]) -> Part | None:
-        """A product by a literal, perhaps with a number added, as a multiple of a power of two that divides
-        the literal.
-        """
+        """A product by a literal, perhaps plus a number, as a multiple of a power of two."""
         a, b, *_ = node.args
         unit = max((n.data & -n.data for n in (a, b) if n.kind == "const"), default=1)
         product = Part(min(unit or _MOST_UNIT, _MOST_UNIT), np.zeros_like(parts[0].lanes), (a, b))
@@ -202,14 +198,12 @@ class Agreement:
                 fresh = {n.id: n for n in needed if n.id not in seen and not self._known.get(n.id)}
                 seen.update(fresh)
                 stack += fresh.values()
-            else:  # each of them rests on the others alone: they agree from the first iteration on
+            else:  # each value rests on the others alone: they agree from the start
                 self._known |= dict.fromkeys(seen, True)
         return self._known[wanted.id]
 
     def _needed(self, node: Node) -> Iterable[Node] | None:
-        """The values on which threads must agree to agree on `node`; None if they may differ on it all the
-        same.
-        """
+        """The values on which threads must agree to agree on `node`; None if they may still differ on it."""
         if self._known.get(node.id) is False:
             return None
         lanes = self.lanes(node)
@@ -319,7 +313,7 @@ class Agreement:
 
 _ADDITIONS: Final = ("add.u32", "add.s32")
 _COMPARED: Final = 2  # operands of a comparison
-_MOST_ITERATIONS: Final = 1024  # of a loop that is counted
+_MOST_ITERATIONS: Final = 1024  # most iterations of a counted loop
 _MOVED: Final = frozenset({"extended", "choose", "offset"})
 _PLAIN_CVT: Final = 3  # words of an opcode without modifiers
 

@@ -18,7 +18,7 @@ from ptxgen.types import ScalarType
 _ROW_BYTES: Final = 16  # bytes of the row that each lane of ldmatrix or stmatrix addresses
 _ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
 _MBARRIER_BYTES: Final = 8
-_BULK_ALIGN: Final = 16  # of addresses and sizes; PTX ISA, section "cp.async.bulk"
+_BULK_ALIGN: Final = 16  # alignment of addresses and sizes; PTX ISA, section "cp.async.bulk"
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
 _WARPGROUP_ROWS: Final = 64  # rows of A
 _DYNAMIC_ALIGN: Final = 16  # alignment of dynamic shared memory, at least

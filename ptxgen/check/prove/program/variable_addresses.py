@@ -141,7 +141,7 @@ class AddressDependence:
         source = node.args[0].bits
         if not is_plain or node.bits < _WORD or source < _WORD:
             return ANYHOW
-        if of.space == GENERIC:  # all its bits count
+        if of.space == GENERIC:  # all bits of the address count
             return of if node.bits == source == _LONG else ANYHOW
         if node.bits > source:
             self.upward.add(node.id)

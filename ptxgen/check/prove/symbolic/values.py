@@ -393,7 +393,7 @@ class Symbolic:
     def _cached_facts(self, literal: Literal) -> Facts:
         if literal not in self._facts_of:
             facts = tuple(self._facts(literal))
-            if self._shown or self._open:  # it may rest on an assumption
+            if self._shown or self._open:  # the result may rest on an assumption
                 return facts
             self._facts_of[literal] = facts
         return self._facts_of[literal]
