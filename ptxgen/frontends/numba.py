@@ -200,7 +200,7 @@ def _compile(
     options: Mapping[str, Any],
     parts: list[str],
 ) -> Program:
-    """The kernel for arguments of these types."""
+    """The program of a Python function, compiled for arguments of these types."""
     chosen = find_target(target)
     number = int("".join(filter(str.isdigit, chosen.name)))
     key = (function, types, number, tuple(sorted(options.items())))

@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether the run has no findings."""
         return self.findings.clean
 
     @property

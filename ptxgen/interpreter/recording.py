@@ -308,7 +308,7 @@ class Recorder(Observer):
     # ------------------------------------------------------------------------------------- mbarriers
 
     def arrive(self, position: int, time: int) -> None:
-        """A thread or a copy arrives at an mbarrier in a slot."""
+        """Record that a thread or a copy arrives at an mbarrier in slot `time`."""
         self._arrivals[position] = max(self._arrivals.get(position, 0), time)
 
     def arrived(self, ids: Lanes, position: int) -> None:

@@ -106,7 +106,7 @@ def products(site: Site) -> Iterator[Change]:
 
 
 def registers(site: Site) -> Iterator[Change]:
-    """Roles with other numbers of registers."""
+    """Changes of the number of registers in `setmaxnreg`, or its deletion."""
     instr = site.instr
     if not instr.opcode.startswith("setmaxnreg"):
         return

@@ -135,7 +135,7 @@ class Program:
         }
 
     def _last_operands(self, *opcodes: str) -> set[str]:
-        """The registers that are the last operands of instructions."""
+        """The registers that are the last operands of instructions with these opcodes."""
         last = (s.operands[-1] for s in self._instrs.values() if s.opcode.startswith(opcodes))
         return {operand.name for operand in last if isinstance(operand, Reg)}
 

@@ -79,7 +79,7 @@ class BulkObserver(Protocol):
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
     ) -> None:
-        """The access `number` has written or changed its bytes, and completes on the mbarrier `position`."""
+        """The access `number` wrote or changed its bytes, and completes on the mbarrier at `position`."""
         return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:

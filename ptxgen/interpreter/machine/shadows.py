@@ -32,7 +32,7 @@ class Shadow:
         self.origin = origin
 
     def copy(self) -> Shadow:
-        """A shadow that can be changed."""
+        """A copy of the shadow, which can be changed."""
         return Shadow(self.bits.copy(), self.origin.copy())
 
     def pick(self, selection: Selection) -> Shadow | None:

@@ -302,9 +302,9 @@ class RaceDetector:
         return conflicts or self._reads.conflicts(access, at, volatile=volatile)
 
     def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
-        """Take for each instruction whether it is `volatile`, an access of that kind to an address that is
-        not a flag, and of which scope a strong access is; None: all scopes include all threads. `exchanges`
-        are those between lanes of a warp.
+        """Take `volatile`, by instruction whether it is a volatile access to an address that is not a flag;
+        `scopes`, the scope of each strong access (None: all scopes include all threads); and `exchanges`,
+        those between lanes of a warp.
         """
         self._volatile = self._reads.volatile = volatile
         self._reads.exchanges = exchanges

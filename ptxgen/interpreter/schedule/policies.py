@@ -138,7 +138,7 @@ class Lockstep:
         self._polls = 0
 
     def came(self, point: Point, now: int) -> None:
-        """Lanes have come to a point."""
+        """Record when lanes have come to a point."""
         self._since.setdefault(point, now + _POLL * self._polls)
 
     def polled(self, count: int) -> None:

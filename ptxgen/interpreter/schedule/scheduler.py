@@ -330,7 +330,7 @@ class Scheduler:
         return taken, value
 
     def _call_followed(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
-        """`_call` for a function that follows undefined bits."""
+        """Run a block's function that follows undefined bits; the lanes and the value that it returns."""
         registers, shadows = self._registers, self._shadows
         inputs = [registers[i] for i in block.inputs]
         followed = [shadows[i] for i in block.shadow_inputs]

@@ -78,9 +78,8 @@ class Node:
 
 
 class Applied(NamedTuple):
-    """An instruction with its operands, and the result that is meant. Each slot is an operand's
-    name, its value and its type: a literal as -1 - value, an index in the node's `args`, or several
-    indices.
+    """An instruction with its operands, and which of its results the value is. Each slot is an operand's
+    name, its value and its type: a literal as -1 - value, an index in the node's `args`, or several indices.
     """
 
     op: Op
